@@ -26,7 +26,7 @@ from sparkwal.appender.salvage import Incident, incidents_of
 from sparkwal.appender.sender import Session, open_session
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
-from sparkwal.format.memory import ANONYMOUS
+from sparkwal.format.header import ANONYMOUS
 from sparkwal.journal.storage import Folder
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.open import open_log

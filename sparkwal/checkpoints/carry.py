@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from sparkwal import events
-from sparkwal.checkpoints import block, empty, folder
-from sparkwal.errors import DivergedCheckpointError, OptionError
+from sparkwal.checkpoints import folder
+from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
+from sparkwal.format import arrowfile, keys
 from sparkwal.format.content import Content
-from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
+from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, Checkpoint, CommitHeader
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.holds import Holds, Span
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.repeated import other_rows
-from sparkwal.protocol.slots import OpenLog
+from sparkwal.protocol.slots import OpenLog, fetch_slot, open_slot
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import state_folder
+
+# What a block may name. It becomes a path on the machine that rebuilds.
+_NAME = re.compile(r"(offsets|commits)/[0-9]{1,19}|sources(/[^/\0]+){2,}")
+_LONGEST = 4 * 2**30  # of the JSON text
+LARGEST = _LONGEST // 6  # of all files together: JSON writes a byte as six characters at most
+_CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -66,10 +78,10 @@ class StreamCheckpoint:
             return self._remote(batch_id, last)
         if (path / folder.STATE).is_dir():
             return Carried(b"", STATEFUL)
-        sizes = folder.microbatch_files(path, batch_id)
+        sizes, owner = folder.microbatch_files(path, batch_id), folder.owner_of(path)
         needed = {f"offsets/{number}" for number in (batch_id, batch_id - 1) if number >= 0}
         # SAFETY(carry-whole-folder) §12: a record carries no folder without offsets/N and N−1
-        if not needed <= sizes.keys() and folder.owner_of(path) is not None:
+        if not needed <= sizes.keys() and owner is not None:
             # Spark starts with both or not at all, so nobody could rebuild from the record.
             raise DivergedCheckpointError(
                 f"{path} lacks {', '.join(sorted(needed - sizes.keys()))}: another start of this "
@@ -83,12 +95,11 @@ class StreamCheckpoint:
             self._check_goes_on(path, last)
         known = last.files if last else {}
         carried = pack(sizes, lambda name: (path / name).read_bytes(), known, self.max_bytes)
-        missing = {name for name, (where, _) in carried.files.items() if where == NOWHERE}
-        for name in sorted(missing - {n for n, (where, _) in known.items() if where == NOWHERE}):
-            events.emit(events.CheckpointTooLarge(name, sizes[name], self.max_bytes))
-        owner = folder.owner_of(path)
-        name = str(owner.name) if owner else ""
-        return replace(carried, inputs=folder.inputs(path, batch_id, sizes), name=name)
+        for name, (where, size) in sorted(carried.files.items()):
+            if where == NOWHERE and known.get(name, (0, 0))[0] != NOWHERE:
+                events.emit(events.CheckpointTooLarge(name, size, self.max_bytes))
+        inputs = folder.inputs(path, batch_id, sizes)
+        return replace(carried, inputs=inputs, name=owner.name if owner else "")
 
     def without_rows(
         self, batch_id: int, known: Callable[[], tuple[int, Checkpoint | None]], due: bool
@@ -106,18 +117,17 @@ class StreamCheckpoint:
         # What is neither in the log nor noted may be what a log lost that was put back.
         # SAFETY(note-without-hole) §12: a folder notes a microbatch without rows only if every one
         # since N is noted or in the log
-        if empty.done(path, before, last) < batch_id - 1:
+        if folder.done(path, before, last) < batch_id - 1:
             return None
-        if last is None or due or not self._note(path, batch_id, before, last):
-            return self.capture(batch_id, last)
-        return None
-
-    def _note(self, path: Path, batch_id: int, before: int, last: Checkpoint) -> bool:
-        """False where the disk did not take it, or does not say where a rebuild would begin."""
-        spans = empty.spans(path, before, batch_id)
-        return spans is not None and self._save(path, spans, empty.note(path, batch_id, last))
+        if last is not None and not due:
+            # None: the folder does not say where a rebuild would begin.
+            spans, note = folder.spans(path, before, batch_id), folder.note(path, batch_id, last)
+            if spans is not None and self._save(path, spans, note):
+                return None
+        return self.capture(batch_id, last)
 
     def _save(self, path: Path, spans: Mapping[str, Sequence[Span]], note: bytes) -> bool:
+        """False where the disk did not take it."""
         draft = path / f".{folder.EMPTY}.{os.getpid()}.tmp"
         try:
             if spans:
@@ -170,7 +180,7 @@ class StreamCheckpoint:
             raise self._diverged(log, batch_id, why)
         path = self._folder()
         if path is not None and entry.bytes:
-            theirs = block.read_block(log, lead.window, self.query_id, entry.position)
+            theirs = read_block(log, lead.window, self.query_id, entry.position)
             other = folder.other_input(theirs, entry.files, path, batch_id)
             # SAFETY(same-offsets) §12: a replay is skipped only with the log's offsets and sources
             if other is not None:
@@ -183,9 +193,12 @@ class StreamCheckpoint:
         # SAFETY(same-rows) §12: without offsets in the log, a replay is skipped only if its rows
         # are those of the log
         if unlike is not None:
-            advice = "(If the query itself gives other rows each time that it runs: see "
-            advice += '"other rows" in docs/operations.md)'
-            raise self._diverged(log, batch_id, f"{unlike}. {advice}")
+            raise self._diverged(
+                log,
+                batch_id,
+                f"{unlike}. (If the query itself gives other rows each time that it runs: see "
+                '"other rows" in docs/operations.md)',
+            )
 
     def _diverged(self, log: LogStore, batch_id: int, why: str) -> DivergedCheckpointError:
         return DivergedCheckpointError(
@@ -219,14 +232,79 @@ def pack(
         if folder.is_compact(name) and known.get(name, (0, -1))[1] == size
     }
     left = {name: size for name, size in sizes.items() if name not in files}
-    while sum(left.values()) > block.LARGEST:
+    while sum(left.values()) > LARGEST:
         largest = max(left, key=lambda name: left[name])
         files[largest] = (NOWHERE, left.pop(largest))
     content = {name: read(name) for name in left}
-    data = block.encode(content)
+    data = encode(content)
     while len(data) > max_bytes and content:
         largest = max(content, key=lambda name: len(content[name]))
         files[largest] = (NOWHERE, len(content.pop(largest)))
-        data = block.encode(content)
-    lasting = {name: sizes[name] for name in content if folder.is_compact(name)}
-    return Carried(data, "", files, lasting)
+        data = encode(content)
+    files |= {name: (HERE, sizes[name]) for name in content if folder.is_compact(name)}
+    return Carried(data, "", files)
+
+
+def encode(files: Mapping[str, bytes]) -> bytes:
+    """JSON {name: content as Latin-1}, compressed: mostly text, and nearly the same text twice."""
+    text = json.dumps({name: data.decode("latin-1") for name, data in files.items()})
+    return bytes(pa.compress(text.encode(), codec="zstd", asbytes=True))
+
+
+def decode(block: bytes, where: str) -> dict[str, bytes]:
+    """Raises InvalidLogError for what `encode` does not make."""
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
+            text = _read(stream)
+        document = json.loads(text)
+        files = {name: data.encode("latin-1") for name, data in document.items()}
+    except (ValueError, AttributeError, RecursionError, OSError, pa.ArrowException):
+        raise InvalidLogError(f"{where}: its checkpoint cannot be decoded") from None
+    folders = {name[:at] for name in files for at, c in enumerate(name) if c == "/"}
+    for name in files:
+        parts = name.split("/")
+        if (
+            not _NAME.fullmatch(name)
+            or not name.isprintable()
+            or {".", ".."} & set(parts)
+            or max(len(part.encode()) for part in parts) > 255
+            or name in folders
+        ):
+            raise InvalidLogError(f"{where}: its checkpoint names a file {name!r}")
+    return files
+
+
+def _read(stream: pa.NativeFile) -> bytearray:
+    """All of it. Raises ValueError as soon as it is more than `encode` ever makes."""
+    text = bytearray()
+    while chunk := stream.read(_CHUNK):
+        text += chunk
+        if len(text) > _LONGEST:
+            raise ValueError("a checkpoint that is too large")
+    return text
+
+
+def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict[str, bytes]:
+    """The files that the record at `position` carries for a query: 1 GET, of large ones 2. Raises
+    InvalidLogError where the record is missing, another's or damaged."""
+    number = keys.slot(position, window)
+    where = log.where(number, window)
+    front = fetch_slot(log, position, window)
+    record = open_slot(log, position, window, front)
+    if record is None or not isinstance(front, bytes):
+        raise InvalidLogError(
+            f"the record of position {position} of {log.url} is missing, and it holds the "
+            f"checkpoint of query {query_id}"
+        )
+    entry = record.header.checkpoints.get(query_id)
+    if not isinstance(record.header, CommitHeader) or entry is None or entry.position != position:
+        raise InvalidLogError(f"{where}: it carries no checkpoint of query {query_id}")
+    if not entry.bytes:
+        return {}
+    start = arrowfile.block_offset(record.size)
+    block = front[start : start + entry.bytes]
+    if len(block) < entry.bytes:
+        block = log.store.get_range(log.key(number), start, entry.bytes)
+    if zlib.crc32(block) != entry.crc32:
+        raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
+    return decode(block, where)

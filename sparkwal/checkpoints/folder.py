@@ -6,7 +6,7 @@ commits/N       that it is done
 sources/i/…     what source i remembers: the files that it has seen, where it began
 state/          of stateful operators
 sparkwal.json   whose folder it is, if `sparkwal.checkpoint` made it
-sparkwal-empty.json  the last microbatch that wrote nothing (`empty.py`)
+sparkwal-empty.json  the last microbatch that wrote nothing: no record names it
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sparkwal.errors import OptionError
-from sparkwal.format import keys
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.format import checked, keys
+from sparkwal.format.header import Checkpoint
+from sparkwal.protocol.holds import LOG_ID, Span
 from sparkwal.store.path import folder, is_local
 
 METADATA, STATE, SOURCES = "metadata", "state", "sources"
@@ -129,14 +131,11 @@ def torn(path: Path) -> str | None:
     last, done = latest(path, "offsets"), latest(path, "commits")
     if last < 0 <= done:
         return f"offsets/{done}"
-    wanted = {f"offsets/{number}": True for number in (last - 1, last) if number >= 0}
-    if done >= 0:
-        wanted[f"commits/{done}"] = True
-    wanted |= dict.fromkeys(_source_files(path), False)
-    for name, settings in wanted.items():
-        if not _whole(read(path, name), settings):
-            return name
-    return None if last < 0 else _without_list(path, last)
+    wanted = [f"offsets/{number}" for number in (last - 1, last) if number >= 0]
+    wanted += [f"commits/{done}"] if done >= 0 else []
+    wanted += _source_files(path)
+    lost = next((name for name in wanted if not _whole(path, name)), None)
+    return lost if lost or last < 0 else _without_list(path, last)
 
 
 def _without_list(path: Path, batch_id: int) -> str | None:
@@ -166,12 +165,13 @@ def sweep(path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _whole(data: bytes | None, settings: bool) -> bool:
-    """Whether a file has its content; with `settings` its second line is JSON."""
+def _whole(path: Path, name: str) -> bool:
+    """Whether a file has its content; of a plan or a commit, whether its second line is JSON."""
+    data = read(path, name)
     # What did not reach the disk is missing or zero.
     if not data or data.endswith(b"\0"):
         return False
-    if not settings:
+    if name.startswith(f"{SOURCES}/"):
         return True
     lines = data.splitlines()
     try:
@@ -262,3 +262,70 @@ def other_input(
         if not same:
             return name
     return None
+
+
+@dataclass(frozen=True)
+class _Note:
+    """All microbatches after the record of `after` up to `batch_id` wrote nothing."""
+
+    batch_id: int
+    inputs: dict[str, int]
+    after: Checkpoint
+
+
+def done(path: Path, before: int, last: Checkpoint | None) -> int:
+    """The last microbatch that is done: `before`, the query's last in the log, or the last of those
+    that wrote nothing since. A note after any other record than `last` is old, or the log lost that
+    record."""
+    try:
+        noted = checked.read(_Note, read_json(path / EMPTY), EMPTY)
+    except InvalidLogError:
+        return before
+    # SAFETY(note-names-record) §12: a note counts only after the very record that it names
+    if last is None or noted.after != last:
+        return before
+    if any(digest(path, name) not in (None, crc) for name, crc in noted.inputs.items()):
+        return before
+    return max(before, noted.batch_id)
+
+
+def note(path: Path, batch_id: int, last: Checkpoint) -> bytes:
+    """What `done` reads after the microbatches up to this one."""
+    names = microbatch_files(path, batch_id)
+    return checked.to_json(checked.plain(_Note(batch_id, inputs(path, batch_id, names), last)))
+
+
+def spans(path: Path, before: int, batch_id: int) -> dict[str, list[Span]] | None:
+    """Of each log that the query reads, by its `log_id`: where it was after the microbatch
+    `before`, and where it is after `batch_id`. None where that is not known."""
+    earlier = read(path, f"offsets/{before}")
+    now = read(path, f"offsets/{batch_id}")
+    if earlier is None or now is None:
+        return None
+    begins, ends = _positions(earlier), _positions(now)
+    found: dict[str, list[Span]] = {}
+    for source, end in enumerate(ends):
+        begin = begins[source] if source < len(begins) else {}
+        for log_id, position in end.items():
+            found.setdefault(log_id, []).append((begin.get(log_id, 0), position))
+    return found
+
+
+def _positions(offsets: bytes) -> list[dict[str, int]]:
+    """Of each source the positions in the logs that it reads, by their `log_id`."""
+    found = []
+    for line in input_of(offsets) or []:
+        try:
+            offset = json.loads(line)
+        except ValueError:
+            offset = None
+        places = offset if isinstance(offset, Mapping) else {}
+        found.append(
+            {
+                str(log_id): position
+                for name, log_id in places.items()
+                if name.startswith(LOG_ID)
+                and isinstance(position := places.get(name.removeprefix(LOG_ID)), int)
+            }
+        )
+    return found

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwal import events
-from sparkwal.checkpoints import block, empty, folder
-from sparkwal.checkpoints.folder import Owner
+from sparkwal.checkpoints import carry, folder
+from sparkwal.checkpoints.folder import Owner, owner_of, sweep
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
-from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL, Checkpoint
+from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.options.open import holds_log, open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import SinkOptions
@@ -30,6 +30,13 @@ FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 FILE_SYSTEM = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
+# Why a record carries no checkpoint.
+_GO_ON = "Start it with the checkpointLocation that it had"
+_NOT_CARRIED = {
+    STATEFUL: f"the query is stateful, and its state is not in the log. {_GO_ON}",
+    REMOTE: "its checkpointLocation was not on the driver's disk, or was no option of the query, "
+    "so the log carries nothing of it. Start it once with the checkpointLocation that it had",
+}
 
 
 @dataclass(frozen=True)
@@ -75,15 +82,25 @@ def checkpoint(
     _check_apart(place, given)
     try:
         with alone(place):
-            made = _checkpoint(log, name, place)
+            _check_ours(place, owner_of(place), log, name)
+            found = decide(log, find_head(log), name, place, uuid.uuid4().hex)
+            if found.why is None:
+                sweep(place)
+            else:
+                replace(place, found.files)
     except OSError as error:
         # A volume that is mounted at the folder itself cannot be renamed either.
         raise OptionError(
             f"cannot make {place} ({error.strerror or error}): give sparkwal.checkpoint a folder "
             "that can be made and replaced, inside one that you may write to"
         ) from None
+    what = (str(place), found.query_id, found.batch_id)
+    if found.why is None:
+        events.emit(events.CheckpointUsed(*what))
+    else:
+        events.emit(events.CheckpointRebuilt(*what, found.why))
     _report_slow_files()
-    return made
+    return str(place)
 
 
 @dataclass(frozen=True)
@@ -96,22 +113,10 @@ class Decision:
     files: Mapping[str, bytes]
 
 
-def _checkpoint(log: LogStore, name: str, place: Path) -> str:
-    _check_ours(place, folder.owner_of(place), log, name)
-    found = decide(log, find_head(log), name, place, uuid.uuid4().hex)
-    if found.why is None:
-        folder.sweep(place)
-        events.emit(events.CheckpointUsed(str(place), found.query_id, found.batch_id))
-    else:
-        replace(place, found.files)
-        events.emit(events.CheckpointRebuilt(str(place), found.query_id, found.batch_id, found.why))
-    return str(place)
-
-
 def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:
     """Whether the folder goes on where the log ends, and what it shall hold if it does not. A log
     that does not exist yet gets the name `drawn`."""
-    owner = folder.owner_of(place)
+    owner = owner_of(place)
     live = head.live.header if head.live else None
     # A log that does not exist yet gets the name that its first query draws for it.
     expected = owner.log_id if owner and live is None else drawn
@@ -163,7 +168,7 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
     if offsets < last or commits < last - 1:
         return "the log is ahead of it"
     # What the folder does not note as without rows, a log that was put back may have lost.
-    done = empty.done(place, last, entry)
+    done = folder.done(place, last, entry)
     # SAFETY(folder-not-ahead) §12: a folder further ahead than its noted microbatches is rebuilt
     if offsets > done + 1 or commits > done:
         return "it is ahead of the log"
@@ -171,7 +176,7 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return "it lacks a commit"
     if commits > last:
         return None
-    theirs = block.read_block(log, state.window, state.query_id, entry.position)
+    theirs = carry.read_block(log, state.window, state.query_id, entry.position)
     # SAFETY(folder-same-plan) §12: a folder is used only if it plans N as the log holds it
     if folder.other_input(theirs, entry.files, place, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
@@ -193,34 +198,22 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     last, entry = state.batch_id, state.entry
     if last < 0:
         return {}
-    if entry is None:
+    why = f"nothing of its checkpoint is in the log. {_GO_ON}"
+    if entry is not None:
+        why = _NOT_CARRIED.get(entry.reason, "")
+        if lost := _lost(entry):
+            why = (
+                f"{lost[0]} was larger than checkpointMaxBytes. Start the query on the machine "
+                "where it ran, with a larger checkpointMaxBytes"
+            )
+    if entry is None or why:
         raise OptionError(
-            f"{log.url} has microbatches of query {state.query_id} up to {last}, but nothing of "
-            "its checkpoint: start it with the checkpointLocation that it had"
+            f"cannot rebuild the checkpoint of query {state.query_id} from {log.url} (microbatch "
+            f"{last}): {why}"
         )
-    advice = (
-        f"cannot rebuild the checkpoint of query {state.query_id} from {log.url} (microbatch "
-        f"{last}, position {entry.position}): "
-    )
-    if entry.reason == STATEFUL:
-        raise OptionError(
-            advice + "the query is stateful, and its state is not in the log. Start it with the "
-            "checkpointLocation that it had"
-        )
-    if entry.reason == REMOTE:
-        raise OptionError(
-            advice + "its checkpointLocation was not on the driver's disk, or was no option of "
-            "the query, so the log carries nothing of it. Start it once with the "
-            "checkpointLocation that it had"
-        )
-    if lost := _lost(entry):
-        raise OptionError(
-            advice + f"{lost[0]} was larger than checkpointMaxBytes. Start the query on the "
-            "machine where it ran, with a larger checkpointMaxBytes"
-        )
-    files = block.read_block(log, state.window, state.query_id, entry.position)
+    files = carry.read_block(log, state.window, state.query_id, entry.position)
     for position in sorted({where for where, _ in entry.files.values()} - {entry.position}):
-        carried = block.read_block(log, state.window, state.query_id, position)
+        carried = carry.read_block(log, state.window, state.query_id, position)
         files |= {n: carried[n] for n, (where, _) in entry.files.items() if where == position}
     # Done: the log has it. Without this Spark would read the input of `last` again, which may be
     # archived by now. (The watermark in it matters to stateful queries alone.)

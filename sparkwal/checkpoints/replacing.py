@@ -70,7 +70,11 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
             os.rename(place, f"{draft}-old")
         # SAFETY(replace-by-rename) §12: a rename replaces a folder: the old one, none or the new
         os.rename(draft, place)
-        _sync(place.parent)
+        handle = os.open(place.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     except OSError:
         _remove(draft)
         raise
@@ -83,11 +87,3 @@ def _remove(path: Path) -> None:
         path.unlink()
     elif path.is_dir() and foreign(path) is None:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(parent: Path) -> None:
-    handle = os.open(parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -12,12 +12,12 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import schema
-from sparkwal.format.crc32 import combine
 from sparkwal.format.header import (
     CRC_KEY,
     HEADER_KEY,
@@ -40,7 +40,7 @@ LARGEST_FRONT = 256 * 2**20
 
 
 class FileWriter:
-    """Writes one object, of a frame at least, frame by frame.
+    """Writes one object, frame by frame.
 
     `frame` returns the bytes of one record batch; `finish` the prefix that stands before the first
     frame and the bytes after the last. The caller joins them, or uploads them in parts. `draft` is
@@ -57,7 +57,7 @@ class FileWriter:
         self._writer = pa.ipc.new_file(
             self._sink, schema.to_arrow(spark_schema).with_metadata(metadata), options=options
         )
-        self._prefix = b""  # Arrow writes it together with the first frame
+        self._prefix = b""  # Arrow writes it together with what comes first after it
         self.size = 0  # bytes so far, the prefix included
         self.prefix_size = 0  # known after the first frame
         self.frames: list[Frame] = []
@@ -67,19 +67,17 @@ class FileWriter:
         """The bytes of one record batch, which has this file's schema."""
         self._writer.write_batch(batch)
         data = self._written()
-        if not self._prefix:
-            body = needed(data)
-            self._prefix, data = data[:body], data[body:]
-            self.prefix_size = self.size = body
         self.frames.append(Frame(self.size, len(data), batch.num_rows, zlib.crc32(data)))
         self.size += len(data)
         self.rows += batch.num_rows
         return data
 
-    def finish(self, header: Header) -> tuple[bytes, bytes, int]:
+    def finish(self, header: Header, block: bytes = b"") -> tuple[bytes, bytes, int]:
         """Close the file: (final prefix, bytes after the last frame, CRC-32 of the whole).
 
-        Raises InvalidLogError for a header that readers would refuse.
+        A `block` of other bytes stands between the mark that ends the stream and the footer:
+        readers of streams stop before it, readers of files follow the footer, and neither fetches
+        it with the header. Raises InvalidLogError for a header that readers would refuse.
         """
         self._writer.close()
         final = to_json(header)
@@ -87,18 +85,25 @@ class FileWriter:
         if room < 0:
             raise ValueError("the final header is longer than its draft")
         final = final[:-1] + b" " * room + b"}"
-        prefix = _readable(self._replace(self._prefix, final), header)
         tail = self._replace(self._written(), final)
+        if block:
+            padding = bytes(-len(block) % 8)
+            tail = b"".join([_END_OF_STREAM, block, padding, tail.removeprefix(_END_OF_STREAM)])
+        prefix = _readable(self._replace(self._prefix, final), header)
         crc = zlib.crc32(prefix)
         for frame in self.frames:
             crc = combine(crc, frame.crc32, frame.length)
         return prefix, tail, combine(crc, zlib.crc32(tail), len(tail))
 
     def _written(self) -> bytes:
-        """What Arrow wrote since the last time: it leaves before the rest exists."""
+        """What Arrow wrote since the last time, without the prefix: it leaves before the rest
+        exists."""
         data = self._sink.getvalue()
         self._sink.seek(0)
         self._sink.truncate()
+        if not self._prefix:
+            self.prefix_size = self.size = needed(data)
+            self._prefix, data = data[: self.size], data[self.size :]
         return data
 
     def _replace(self, data: bytes, final: bytes) -> bytes:
@@ -106,31 +111,16 @@ class FileWriter:
         return patched.replace(_DRAFT_CRC, crc_hex(final), 1)
 
 
-def with_block(tail: bytes, block: bytes) -> bytes:
-    """What comes after the last frame, with a block of other bytes between the mark that ends the
-    stream and the footer: readers of streams stop before it, readers of files follow the footer,
-    and neither fetches it with the header."""
-    assert tail.startswith(_END_OF_STREAM)
-    padding = bytes(-len(block) % 8)
-    return b"".join([_END_OF_STREAM, block, padding, tail[len(_END_OF_STREAM) :]])
-
-
 def block_offset(frames_end: int) -> int:
-    """Where the block of `with_block` begins, after frames that end there."""
+    """Where the block of an object begins, after frames that end there."""
     return frames_end + len(_END_OF_STREAM)
 
 
 def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
-    """A whole object without rows: a leader record, or a commit record without inlined rows, with
-    the block of `with_block`. Raises InvalidLogError for a header that readers would refuse."""
-    text = to_json(header)
-    metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text), SCHEMA_KEY: spark_schema.encode()}
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema.to_arrow(spark_schema).with_metadata(metadata)):
-        pass
-    data = _readable(bytes(sink.getvalue()), header)
-    body = needed(data)
-    return data[:body] + with_block(data[body:], block) if block else data
+    """A whole object without rows: a leader record, or a commit record without inlined rows.
+    Raises as `FileWriter.finish`."""
+    prefix, tail, _ = FileWriter(header, spark_schema, None).finish(header, block)
+    return prefix + tail
 
 
 def _readable(front: bytes, header: Header) -> bytes:
@@ -243,3 +233,39 @@ def check_footer(data: bytes, where: str) -> None:
         raise InvalidLogError(f"{where}: its footer cannot be decoded: {error}") from None
     if not same:
         raise InvalidLogError(f"{where}: its footer says something else than its front")
+
+
+_POLYNOMIAL = 0xEDB88320
+_ONE = 1 << 31
+
+
+def _multiply(a: int, b: int) -> int:
+    """a · b modulo the polynomial, bit-reflected."""
+    product = 0
+    while a:
+        if a & _ONE:
+            product ^= b
+        a = (a << 1) & 0xFFFFFFFF
+        b = (b >> 1) ^ _POLYNOMIAL if b & 1 else b >> 1
+    return product
+
+
+@lru_cache(maxsize=1024)
+def _shift(length: int) -> int:
+    """x^(8 · length) modulo the polynomial, by repeated squaring."""
+    result, power = _ONE, 1 << 23  # 1 and x^8
+    while length:
+        if length & 1:
+            result = _multiply(result, power)
+        power = _multiply(power, power)
+        length >>= 1
+    return result
+
+
+def combine(first: int, second: int, second_length: int) -> int:
+    """CRC-32 of A + B from crc32(A), crc32(B) and len(B), without reading them again.
+
+    The method is zlib's crc32_combine: appending n zero bytes to a message multiplies its CRC by
+    x^(8n) modulo the CRC polynomial over GF(2).
+    """
+    return _multiply(_shift(second_length), first) ^ second

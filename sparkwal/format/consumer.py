@@ -3,11 +3,10 @@ can read, and the CRC-32 of its bytes."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format.checked import FORMAT, Check
+from sparkwal.format.checked import parse, plain, read, to_json
 from sparkwal.format.header import crc_hex
 
 
@@ -33,8 +32,7 @@ class Consumer:
 
 
 def encode(consumer: Consumer) -> bytes:
-    document = {"format": FORMAT, **asdict(consumer)}
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    text = to_json(plain(consumer))
     return text + b"\n" + crc_hex(text) + b"\n"
 
 
@@ -45,11 +43,4 @@ def decode(body: bytes, where: str) -> Consumer:
         raise InvalidLogError(
             f"{where}: this is no intact consumer: its second line is not the CRC-32 of its first"
         )
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InvalidLogError(f"{where}: this is no JSON") from None
-    check = Check(document, where)
-    check.format("consumer")
-    expires = document.get("expires_ms")
-    return check.read(Consumer, expires_ms=None if expires is None else check.whole("expires_ms"))
+    return read(Consumer, parse(text, where, "consumer"), where)

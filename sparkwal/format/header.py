@@ -1,26 +1,73 @@
 """The header of one object: its fields, its JSON, its checks.
 
-Decoding trusts nothing: every field's type and range is checked, the number must agree with
-position and window, and the JSON is covered by a CRC-32.
+Decoding trusts nothing: every field's type and range is checked by its annotation, the number must
+agree with position and window, and the JSON is covered by a CRC-32.
 """
 
 from __future__ import annotations
 
-import json
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys
-from sparkwal.format.checked import FORMAT, Check, are_whole
-from sparkwal.format.memory import Checkpoints, Txns, checkpoints_in, to_plain, txns_in
+from sparkwal.format import checked, keys
+from sparkwal.format.checked import LATER, Crc, Number, Whole
 
 HEADER_KEY = b"weaselwal"
 CRC_KEY = b"weaselwal.crc32"
 SCHEMA_KEY = b"weaselwal.spark_schema"
 # The reason of the records that a leader writes after its first.
 SEAL = "seal"
+
+
+# Appends without a name begin so: their entry in `txns` guards the record that carries it, and
+# the next drops it, since nobody will ask for it again.
+ANONYMOUS = "append:"
+
+REMOTE, STATEFUL = "remote", "stateful"
+NOWHERE, HERE = -1, -2
+_Pair = Annotated[tuple[int, int], Whole(low=-1)]
+
+# {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
+Txns = dict[str, _Pair]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where the log holds the checkpoint of one query: in the last record of that query.
+
+    Attributes:
+        position, rows: of that record.
+        bytes, crc32: of the block of files in it; 0 bytes: it carries none.
+        reason: why it carries none: REMOTE, STATEFUL or "".
+        files: {name: (position, bytes)} of files that records carry once for those after them;
+            NOWHERE for a file that was too large to carry.
+        inputs: {name: CRC-32} of the files that say what the microbatch read.
+        name: of the query, where `sparkwal.checkpoint` was given it.
+    """
+
+    position: int
+    rows: int
+    bytes: int
+    crc32: Crc
+    reason: str
+    files: dict[str, _Pair]
+    inputs: dict[str, Crc]
+    name: Annotated[str, LATER] = ""
+
+
+# {query_id: …} of every stream that wrote to the log.
+Checkpoints = dict[str, Checkpoint]
+
+
+@dataclass(frozen=True)
+class QueryProgress:
+    """What a record remembers; the object `txns_archive` holds those of older queries."""
+
+    txns: Txns
+    checkpoints: Checkpoints
+    txns_archive: Annotated[str, LATER] = ""
 
 
 class Frame(NamedTuple):
@@ -36,11 +83,11 @@ class Frame(NamedTuple):
 class Batch:
     """One data object as its commit record names it; `crc32` covers all of it."""
 
-    number: int
+    number: Number
     partition: int
     rows: int
     bytes: int
-    crc32: int
+    crc32: Crc
     frames: tuple[Frame, ...]
 
 
@@ -54,26 +101,26 @@ class Inline:
     rows: int
     record_batches: int
     bytes: int
-    crc32: int
+    crc32: Crc
 
 
 @dataclass(frozen=True)
 class Header:
     """What every object says of itself."""
 
-    number: int
+    number: Number
     position: int
     window: int
     leader_id: str
-    term: int
+    term: Annotated[int, Whole(low=1)]
     plan_id: str
-    in_flight_limit: int
+    in_flight_limit: Annotated[int, Whole(1, 1000)]
     timestamp_ms: int
-    schema_crc32: int  # of the Spark schema's JSON beside the header
+    schema_crc32: Crc  # of the Spark schema's JSON beside the header
     log_id: str  # drawn by the log's first leader record: a log recreated is another log
     # Every position up to it held a durable record when this object was built. That stays true,
     # also where the object is dead. −1: nothing is known, as in the objects of older versions.
-    decided: int = field(default=-1, kw_only=True)
+    decided: Annotated[int, Whole(low=-1), LATER] = field(default=-1, kw_only=True)
 
     kind: ClassVar[str]
 
@@ -83,7 +130,7 @@ class DataHeader(Header):
     """Rows of one Spark partition; durable only once a commit record names it."""
 
     query_id: str
-    batch_id: int
+    batch_id: Annotated[int, Whole(low=-1)]
     partition: int
     rows: int
     # Spark's id of the task attempt: PySpark shows no task which attempt of its stage it belongs
@@ -98,15 +145,15 @@ class CommitHeader(Header):
     """One committed microbatch."""
 
     query_id: str
-    batch_id: int
+    batch_id: Annotated[int, Whole(low=-1)]
     rows: int
     bytes: int
     batches: tuple[Batch, ...]
     inline: tuple[Inline, ...]
     txns: Txns
     metrics: dict[str, float]
-    checkpoints: Checkpoints = field(default_factory=dict)
-    txns_archive: str = ""
+    checkpoints: Annotated[Checkpoints, LATER] = field(default_factory=dict)
+    txns_archive: Annotated[str, LATER] = ""
 
     kind: ClassVar[str] = "commit"
 
@@ -126,12 +173,12 @@ class CommitHeader(Header):
 class LeaderHeader(Header):
     """A claim of leadership: from here on a new term. Holds no rows."""
 
-    prev_position: int  # the head it saw; −1 in an empty log
+    prev_position: Annotated[int, Whole(low=-1)]  # the head it saw; −1 in an empty log
     txns: Txns
     reason: str
     host: str
-    checkpoints: Checkpoints = field(default_factory=dict)
-    txns_archive: str = ""
+    checkpoints: Annotated[Checkpoints, LATER] = field(default_factory=dict)
+    txns_archive: Annotated[str, LATER] = ""
 
     kind: ClassVar[str] = "leader"
 
@@ -149,26 +196,9 @@ def host_of(header: SlotHeader) -> str:
     return header.host if isinstance(header, LeaderHeader) else header.leader_id.partition(":")[0]
 
 
-_KINDS: dict[str, type[Header]] = {
-    cls.kind: cls for cls in (DataHeader, CommitHeader, LeaderHeader)
-}
-
-
 def to_json(header: Header) -> bytes:
     """The header as UTF-8 JSON; numbers of 20 digits travel as strings."""
-    document: dict[str, Any] = {"format": FORMAT, "kind": header.kind, **vars(header)}
-    document["number"] = keys.encode(header.number)
-    if isinstance(header, CommitHeader):
-        document["batches"] = [
-            {**vars(batch), "number": keys.encode(batch.number)} for batch in header.batches
-        ]
-        document["inline"] = [vars(inline) for inline in header.inline]
-    if isinstance(header, (CommitHeader, LeaderHeader)):
-        document["checkpoints"] = to_plain(header.checkpoints)
-        for name in ("checkpoints", "txns_archive"):
-            if not document[name]:
-                del document[name]
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    return checked.to_json({"kind": header.kind, **checked.plain(header)})
 
 
 def crc_hex(data: bytes) -> bytes:
@@ -176,70 +206,42 @@ def crc_hex(data: bytes) -> bytes:
     return b"%08x" % zlib.crc32(data)
 
 
-def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, str]:
-    """The checked header and the Spark schema's JSON of an object's Arrow metadata. Raises
-    InvalidLogError naming `where` and what was expected."""
+def document_in(metadata: dict[bytes, bytes] | None, where: str, what: str) -> dict[str, Any]:
+    """The JSON object in an object's Arrow metadata, its CRC-32 checked. Raises InvalidLogError."""
     if not metadata or HEADER_KEY not in metadata:
         raise InvalidLogError(f"{where}: no weaselwal header; this is not an object of a log")
     text = metadata[HEADER_KEY]
     if metadata.get(CRC_KEY) != crc_hex(text):
         raise InvalidLogError(f"{where}: the header's CRC-32 does not match its bytes")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InvalidLogError(f"{where}: the header is not JSON") from None
-    header = _from_document(document, where)
-    schema = metadata.get(SCHEMA_KEY, b"")
+    return checked.parse(text, where, what)
+
+
+def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, str]:
+    """The checked header and the Spark schema's JSON of an object's Arrow metadata. Raises
+    InvalidLogError naming `where` and what was expected."""
+    header = _from_document(document_in(metadata, where, "log"), where)
+    schema = (metadata or {}).get(SCHEMA_KEY, b"")
     if zlib.crc32(schema) != header.schema_crc32:
         raise InvalidLogError(f"{where}: the schema's CRC-32 does not match the header's")
     return header, schema.decode()
 
 
-def _from_document(document: Any, where: str) -> Header:
-    check = Check(document, where)
-    check.format("log")
-    kind = _KINDS.get(check.text("kind"))
-    window = check.whole("window")
-    if kind is None or window not in keys.WINDOWS:
+def _from_document(document: dict[str, Any], where: str) -> Header:
+    kinds = (DataHeader, CommitHeader, LeaderHeader)
+    kind = next((each for each in kinds if each.kind == document.get("kind")), None)
+    if kind is None or document.get("window") not in keys.WINDOWS:
         raise InvalidLogError(f"{where}: unknown kind or window in the header")
-    position = check.whole("position", high=keys.last_position(window))
-    known: dict[str, Any] = {
-        "number": check.number("number"),
-        "position": position,
-        "term": check.whole("term", low=1),
-        "in_flight_limit": check.whole("in_flight_limit", low=1, high=1000),
-        "decided": check.whole("decided", low=-1, high=position - 1, absent=-1),
-    }
-    if kind is not LeaderHeader:
-        known["batch_id"] = check.whole("batch_id", low=-1)
-    if kind is DataHeader:
-        known["partition"] = check.whole("partition", high=window - 2)
-        expected = keys.data(position, window, known["partition"])
-    else:
-        known |= {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
-        known["txns_archive"] = check.text("txns_archive", absent="")
-        expected = keys.slot(position, window)
-    if kind is LeaderHeader:
-        known["prev_position"] = check.whole("prev_position", low=-1)
-    elif kind is CommitHeader:
-        known["batches"] = tuple(_batch(item, where) for item in check.items("batches"))
-        inline = (Check(item, where) for item in check.items("inline"))
-        known["inline"] = tuple(each.read(Inline) for each in inline)
-        known["metrics"] = check.mapping("metrics")
-        if not all(isinstance(item, (int, float)) for item in known["metrics"].values()):
-            raise check.fail("metrics", "an object of numbers")
-    header = check.read(kind, **known)
+    header = checked.read(kind, document, where)
+    try:
+        expected = keys.slot(header.position, header.window)
+        if isinstance(header, DataHeader):
+            expected = keys.data(header.position, header.window, header.partition)
+    except ValueError as error:
+        raise InvalidLogError(f"{where}: {error}") from None
     if header.number != expected:
         raise InvalidLogError(
             f"{where}: the header says number {header.number}, expected {expected}"
         )
+    if header.decided >= header.position:
+        raise InvalidLogError(f"{where}: field 'decided' must be below the position")
     return header
-
-
-def _batch(document: Any, where: str) -> Batch:
-    check = Check(document, where)
-    frames = check.items("frames")
-    if not all(are_whole(frame, 4) for frame in frames):
-        raise InvalidLogError(f"{where}: a frame is not [offset, length, rows, crc32]")
-    known = tuple(Frame(*frame) for frame in frames)
-    return check.read(Batch, number=check.number("number"), frames=known)

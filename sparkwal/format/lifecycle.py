@@ -6,16 +6,15 @@ Arrow IPC file without rows, like every object, with the record as JSON in its m
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import FORMAT, Check
-from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
+from sparkwal.format.checked import Number, Whole, plain, read, to_json
+from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 
 # What a record is put for: to fix a range before any of it is written; to record that the
 # table has it; to move the floor.
@@ -23,6 +22,8 @@ INTENT, DONE, FLOOR = "intent", "done", "floor"
 APPEND, MERGE = "append", "merge"
 # A log whose lifecycle has no table.
 NO_TABLE_VERSION = -1
+# Each of these is an object in the JSON: {sequencer: position}.
+_POSITIONS = ("cut", "to", "floor")
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class Target:
     properties: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LifecycleRecord:
-    """The state of a log's life after one record of its chain.
+    """The state of a log's life after one record of its chain; by default, of a log without one.
 
     Attributes:
         number: of the record; counts down from keys.MAX by 1.
@@ -60,21 +61,21 @@ class LifecycleRecord:
             any row was written.
     """
 
-    kind: str
-    number: int
-    record_id: str
+    kind: str = ""
+    number: Number = keys.MAX + 1
+    record_id: str = ""
     log_id: str
     sequencer: str
-    k: int
-    cut: int
-    to: int
-    floor: int
-    target: Target | None
-    table_id: str
-    table_version: int
+    k: int = 0
+    cut: int = 0
+    to: int = 0
+    floor: int = 0
+    target: Target | None = None
+    table_id: str = ""
+    table_version: Annotated[int, Whole(low=NO_TABLE_VERSION)] = NO_TABLE_VERSION
     gc_grace_ms: int
-    timestamp_ms: int
-    host: str
+    timestamp_ms: int = 0
+    host: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -88,11 +89,8 @@ class LifecycleRecord:
 
 
 def encode(state: LifecycleRecord) -> bytes:
-    document: dict[str, Any] = {"format": FORMAT, **asdict(state)}
-    document["number"] = keys.encode(state.number)
-    for name in ("cut", "to", "floor"):
-        document[name] = {state.sequencer: document[name]}
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    document = plain(state)
+    text = to_json(document | {name: {state.sequencer: document[name]} for name in _POSITIONS})
     metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema([]).with_metadata(metadata)):
@@ -103,58 +101,17 @@ def encode(state: LifecycleRecord) -> bytes:
 def decode(body: bytes, where: str) -> LifecycleRecord:
     """Raises InvalidLogError naming `where` and what was expected."""
     try:
-        metadata = pa.ipc.open_file(body).schema.metadata or {}
-        text = metadata[HEADER_KEY]
-        intact = metadata[CRC_KEY] == crc_hex(text)
-        document = json.loads(text)
-    except (pa.ArrowException, OSError, ValueError, KeyError, RecursionError):
+        metadata = pa.ipc.open_file(body).schema.metadata
+    except (pa.ArrowException, OSError, ValueError):
         raise InvalidLogError(f"{where}: this is no record of a log's lifecycle") from None
-    if not intact:
-        raise InvalidLogError(f"{where}: the record's CRC-32 does not match its bytes")
-    check = Check(document, where)
-    check.format("record")
-    sequencer = check.text("sequencer")
-
-    def position(name: str) -> int:
-        return Check(check.mapping(name), where).whole(sequencer)
-
-    state = check.read(
-        LifecycleRecord,
-        number=check.number("number"),
-        cut=position("cut"),
-        to=position("to"),
-        floor=position("floor"),
-        target=_target(check),
-        table_version=check.whole("table_version", low=NO_TABLE_VERSION),
-    )
+    document = document_in(metadata, where, "record")
+    for name in _POSITIONS:
+        found = document.get(name)
+        of_sequencer = found if isinstance(found, dict) else {}
+        document[name] = of_sequencer.get(str(document.get("sequencer")))
+    state = read(LifecycleRecord, document, where)
     if state.kind not in (INTENT, DONE, FLOOR):
-        raise check.fail("kind", f"{INTENT}, {DONE} or {FLOOR}")
+        raise InvalidLogError(f"{where}: field 'kind' must be {INTENT}, {DONE} or {FLOOR}")
     if not (state.cut <= state.to and (state.target is None or state.floor <= state.cut)):
         raise InvalidLogError(f"{where}: floor ≤ cut ≤ to is expected")
     return state
-
-
-def _target(outer: Check) -> Target | None:
-    if outer.document.get("target") is None:
-        return None
-    check = Check(outer.mapping("target"), outer.where)
-
-    def texts(name: str) -> tuple[str, ...]:
-        found = check.items(name)
-        if not all(isinstance(item, str) for item in found):
-            raise check.fail(name, "a list of strings")
-        return tuple(found)
-
-    pairs = check.items("properties")
-    if not all(
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
-        for pair in pairs
-    ):
-        raise check.fail("properties", "a list of [name, value]")
-    return check.read(
-        Target,
-        keys=texts("keys"),
-        partition_by=texts("partition_by"),
-        cluster_by=texts("cluster_by"),
-        properties=tuple((name, value) for name, value in pairs),
-    )

@@ -27,9 +27,12 @@ _PRIMITIVES: dict[str, pa.DataType] = {
         pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
     ]),
 }  # fmt: skip
+_DDL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 _TIME = re.compile(r"time\(\d\)")
+# What a nested type holds besides a struct's fields.
+_PARTS = {"array": ("element",), "map": ("key", "value")}
 _SPATIAL = re.compile(r"geometry\(\w+:-?\w+\)|geography\(\w+:-?\w+, \w+\)")
 
 
@@ -37,11 +40,7 @@ def normalize(spark_schema: str | dict[str, Any]) -> str:
     """Spark's schema JSON with every field nullable and without metadata. Raises OptionError naming
     the first column whose type Arrow cannot carry."""
     document = json.loads(spark_schema) if isinstance(spark_schema, str) else spark_schema
-    names = [field["name"] for field in document["fields"]]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise OptionError(f"column {twice[0]!r} appears twice; give every column its own name")
-    return _json([_normal_field(field, field["name"]) for field in document["fields"]])
+    return _json(_normal_fields(document["fields"], ""))
 
 
 def _json(fields: list[dict[str, Any]]) -> str:
@@ -49,102 +48,91 @@ def _json(fields: list[dict[str, Any]]) -> str:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
-def _normal_field(field: dict[str, Any], path: str) -> dict[str, Any]:
-    collations = (field.get("metadata") or {}).get("__COLLATIONS")
-    if collations:
-        name = next(iter(collations.values())).rpartition(".")[2]
-        # Without it the same texts would compare otherwise when they are read.
-        raise OptionError(
-            f"column {path!r} has the collation {name}, which a log does not keep: write "
-            f"{path} collate UTF8_BINARY, and collate when reading"
-        )
-    return {
-        "name": field["name"],
-        "type": _normal_type(field["type"], path),
-        "nullable": True,
-        "metadata": {},
-    }
+def _normal_fields(fields: list[dict[str, Any]], inside: str) -> list[dict[str, Any]]:
+    names, found = set(), []
+    for field in fields:
+        name, path = field["name"], inside + field["name"]
+        if name in names:
+            raise OptionError(f"column {path!r} appears twice; give every column its own name")
+        if collations := (field.get("metadata") or {}).get("__COLLATIONS"):
+            collation = next(iter(collations.values())).rpartition(".")[2]
+            # Without it the same texts would compare otherwise when they are read.
+            raise OptionError(
+                f"column {path!r} has the collation {collation}, which a log does not keep: write "
+                f"{path} collate UTF8_BINARY, and collate when reading"
+            )
+        names.add(name)
+        kind = _normal_type(field["type"], path)
+        found.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
+    return found
 
 
 def _normal_type(kind: Any, path: str) -> Any:
-    if isinstance(kind, dict):
-        if kind["type"] == "struct":
-            names = [field["name"] for field in kind["fields"]]
-            if len(set(names)) < len(names):
-                raise OptionError(f"column {path!r}: a struct with two fields of one name")
-            return {
-                "type": "struct",
-                "fields": [_normal_field(f, f"{path}.{f['name']}") for f in kind["fields"]],
-            }
-        if kind["type"] == "array":
-            element = _normal_type(kind["elementType"], f"{path}.element")
-            return {"type": "array", "elementType": element, "containsNull": True}
-        if kind["type"] == "map":
-            return {
-                "type": "map",
-                "keyType": _normal_type(kind["keyType"], f"{path}.key"),
-                "valueType": _normal_type(kind["valueType"], f"{path}.value"),
-                "valueContainsNull": True,
-            }
-        if kind["type"] == "udt":
-            # Its class would have to be loaded, from the log, by every reader.
-            raise OptionError(
-                f"column {path!r} has a user-defined type ({kind.get('pyClass')}); a log holds no "
-                "classes: convert it before writing, a vector for example with "
-                "pyspark.ml.functions.vector_to_array"
-            )
-        raise _cannot_carry(path, str(kind.get("type")))
+    what = "" if isinstance(kind, str) else kind["type"]
+    if what == "struct":
+        return {"type": what, "fields": _normal_fields(kind["fields"], f"{path}.")}
+    if what in _PARTS:
+        parts = {
+            f"{part}Type": _normal_type(inner, f"{path}.{part}") for part, inner in inside(kind)
+        }
+        nulls = "containsNull" if what == "array" else "valueContainsNull"
+        return {"type": what, **parts, nulls: True}
+    if what == "udt":
+        # Its class would have to be loaded, from the log, by every reader.
+        raise OptionError(
+            f"column {path!r} has a user-defined type ({kind.get('pyClass')}); a log holds no "
+            "classes: convert it before writing, a vector for example with "
+            "pyspark.ml.functions.vector_to_array"
+        )
     # Through Arrow a char(n) or varchar(n) is a string like any other.
-    if re.fullmatch(r"(var)?char\(\d+\)", kind):
+    if not what and re.fullmatch(r"(var)?char\(\d+\)", kind):
         return "string"
-    if _leaf(kind) is None:
-        raise _cannot_carry(path, kind)
+    if what or _leaf(kind) is None:
+        raise OptionError(
+            f"column {path!r} has type {what or kind}, which Spark's Python data source API cannot "
+            "carry; cast it (for example to string or bigint) before writing"
+        )
     return kind
+
+
+def inside(kind: Any) -> list[tuple[str, Any]]:
+    """The (name, type) of all that a type holds: a struct's fields, an array's element, a map's key
+    and value; of any other type nothing."""
+    if isinstance(kind, str):
+        return []
+    if kind["type"] == "struct":
+        return [(field["name"], field["type"]) for field in kind["fields"]]
+    return [(part, kind[f"{part}Type"]) for part in _PARTS[kind["type"]]]
 
 
 def check_columns(spark_schema: str) -> None:
     """For writers: a log keeps its columns for ever. Raises OptionError for no columns at all, for
     names that differ only in case, and for a column of nulls only, whose type could not change."""
-    fields = json.loads(spark_schema)["fields"]
-    if not fields:
-        raise OptionError("these rows have no columns, and a log of them could not be read; "
-                          "write at least one column")  # fmt: skip
-    _check_fields(fields, "")
+    document = json.loads(spark_schema)
+    if not document["fields"]:
+        raise OptionError(
+            "these rows have no columns, and a log of them could not be read; write at least one "
+            "column"
+        )
+    _check_inside(document, "")
 
 
-def _check_fields(fields: list[dict[str, Any]], inside: str) -> None:
+def _check_inside(kind: Any, path: str) -> None:
     known: dict[str, str] = {}
-    for field in fields:
-        path = inside + field["name"]
-        other = known.setdefault(field["name"].lower(), path)
-        if other != path:
+    for name, inner in inside(kind):
+        here = path + name
+        other = known.setdefault(name.lower(), here)
+        if other != here:
             raise OptionError(
-                f"columns {other!r} and {path!r} differ only in case, and Spark reads names "
+                f"columns {other!r} and {here!r} differ only in case, and Spark reads names "
                 "without regard to it; rename one of them"
             )
-        _check_type(field["type"], path)
-
-
-def _check_type(kind: Any, path: str) -> None:
-    if kind == "void":
-        raise OptionError(
-            f"column {path!r} has type void, and the type of a log's column never changes; "
-            "cast it to the type that it will have, for example cast(null as string)"
-        )
-    if not isinstance(kind, dict):
-        return
-    if kind["type"] == "struct":
-        _check_fields(kind["fields"], f"{path}.")
-    for part in ("elementType", "keyType", "valueType"):
-        if part in kind:
-            _check_type(kind[part], f"{path}.{part.removesuffix('Type')}")
-
-
-def _cannot_carry(path: str, kind: str) -> OptionError:
-    return OptionError(
-        f"column {path!r} has type {kind}, which Spark's Python data source API cannot carry; "
-        "cast it (for example to string or bigint) before writing"
-    )
+        if inner == "void":
+            raise OptionError(
+                f"column {here!r} has type void, and the type of a log's column never changes; "
+                "cast it to the type that it will have, for example cast(null as string)"
+            )
+        _check_inside(inner, f"{here}.")
 
 
 def _leaf(kind: str) -> pa.DataType | None:
@@ -168,24 +156,19 @@ def _arrow_type(kind: Any) -> pa.DataType:
         leaf = _leaf(kind)
         assert leaf is not None, kind
         return leaf
+    parts = [pa.field(name, _arrow_type(inner)) for name, inner in inside(kind)]
     if kind["type"] == "struct":
-        return pa.struct([_arrow_field(field) for field in kind["fields"]])
+        return pa.struct(parts)
     if kind["type"] == "array":
-        return pa.list_(pa.field("element", _arrow_type(kind["elementType"])))
-    return pa.map_(
-        pa.field("key", _arrow_type(kind["keyType"]), nullable=False),
-        pa.field("value", _arrow_type(kind["valueType"])),
-    )
-
-
-def _arrow_field(field: dict[str, Any]) -> pa.Field:
-    return pa.field(field["name"], _arrow_type(field["type"]))
+        return pa.list_(*parts)
+    key, value = parts
+    return pa.map_(key.with_nullable(False), value)
 
 
 @lru_cache(maxsize=256)
 def to_arrow(spark_schema: str) -> pa.Schema:
     """The Arrow schema of a normalized Spark schema."""
-    return pa.schema([_arrow_field(field) for field in json.loads(spark_schema)["fields"]])
+    return pa.schema(list(_arrow_type(json.loads(spark_schema))))
 
 
 def from_arrow(arrow_schema: pa.Schema) -> str:
@@ -206,15 +189,12 @@ def columns(spark_schema: str) -> dict[str, Any]:
 def type_name(kind: Any) -> str:
     """A type for people, as in Spark's DDL."""
     if isinstance(kind, str):
-        return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(
-            kind, kind
-        )
+        return _DDL.get(kind, kind)
     if kind["type"] == "struct":
-        inner = ", ".join(f"{f['name']}: {type_name(f['type'])}" for f in kind["fields"])
-        return f"struct<{inner}>"
-    if kind["type"] == "array":
-        return f"array<{type_name(kind['elementType'])}>"
-    return f"map<{type_name(kind['keyType'])}, {type_name(kind['valueType'])}>"
+        inner = ", ".join(f"{name}: {type_name(each)}" for name, each in inside(kind))
+    else:
+        inner = ", ".join(type_name(each) for _, each in inside(kind))
+    return f"{kind['type']}<{inner}>"
 
 
 def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
@@ -222,37 +202,39 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
     name. Without `allow_new` the sets must be equal; with it, the writer may add columns and leave
     some out (null). Raises OptionError that lists every difference."""
     log, writer = columns(log_schema), columns(writer_schema)
+    # Spark would find a column that differs only in case ambiguous when reading.
+    folded = {name.lower(): name for name in log}
+    new = {name: kind for name, kind in writer.items() if name not in log}
     changed = [
         f"column {name!r} is {type_name(log[name])} in the log and {type_name(kind)} in the query"
         for name, kind in writer.items()
-        if name in log and log[name] != kind
+        if log.get(name, kind) != kind
     ]
-    added = [f"column {name!r} ({type_name(kind)}) is only in the query"
-             for name, kind in writer.items() if name not in log]  # fmt: skip
-    missing = [f"column {name!r} ({type_name(kind)}) is only in the log"
-               for name, kind in log.items() if name not in writer]  # fmt: skip
-    # Spark would find such a column ambiguous when reading.
-    folded = {name.lower(): name for name in log}
-    cased = [f"column {name!r} and the log's {folded[name.lower()]!r} differ only in case"
-             for name in writer if name not in log and name.lower() in folded]  # fmt: skip
-    if changed or cased or (not allow_new and (added or missing)):
+    cased = [
+        f"column {name!r} and the log's {folded[name.lower()]!r} differ only in case"
+        for name in new
+        if name.lower() in folded
+    ]
+    sides = [(new, "query"), ({n: kind for n, kind in log.items() if n not in writer}, "log")]
+    alone = [
+        f"column {name!r} ({type_name(kind)}) is only in the {side}"
+        for only, side in sides
+        for name, kind in only.items()
+    ]
+    if changed or cased or (alone and not allow_new):
+        advice = "set mergeSchema=true to add nullable columns, or select the log's columns"
         if changed:
             advice = "a column's type cannot change: cast it, or write to a new path"
         elif cased:
             advice = "give the column the log's name"
-        elif not added:
+        elif not new:
             advice = (
                 "add it, as null where it has no values, or set mergeSchema=true to leave it out"
             )
-        else:
-            advice = "set mergeSchema=true to add nullable columns, or select the log's columns"
-        raise OptionError(
-            "the query's schema differs from the log's: "
-            + "; ".join([*changed, *cased, *added, *missing])
-            + f"; {advice}"
-        )
-    new = [f for f in json.loads(writer_schema)["fields"] if f["name"] not in log]
-    return append_fields(log_schema, new)
+        differences = "; ".join([*changed, *cased, *alone, advice])
+        raise OptionError(f"the query's schema differs from the log's: {differences}")
+    fields = json.loads(writer_schema)["fields"]
+    return append_fields(log_schema, [field for field in fields if field["name"] in new])
 
 
 def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
@@ -297,14 +279,12 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
     if pa.types.is_list(target):
-        values = _cast(array.values, target.value_type)
-        return pa.Array.from_buffers(
-            target, len(array), array.buffers()[:2], array.null_count, array.offset, [values]
+        inner = _cast(array.values, target.value_type)
+    else:
+        inner = pa.StructArray.from_arrays(
+            [_cast(array.keys, target.key_type), _cast(array.items, target.item_type)],
+            fields=[target.key_field, target.item_field],
         )
-    entries = pa.StructArray.from_arrays(
-        [_cast(array.keys, target.key_type), _cast(array.items, target.item_type)],
-        fields=[target.key_field, target.item_field],
-    )
     return pa.Array.from_buffers(
-        target, len(array), array.buffers()[:2], array.null_count, array.offset, [entries]
+        target, len(array), array.buffers()[:2], array.null_count, array.offset, [inner]
     )

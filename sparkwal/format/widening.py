@@ -14,7 +14,6 @@ from sparkwal.format import schema
 _WHOLE = ("byte", "short", "integer", "long")
 # Digits that a decimal has before its point to hold every whole number.
 _DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-_INSIDE = ("elementType", "keyType", "valueType")
 
 
 def holds(wide: Any, narrow: Any) -> bool:
@@ -22,13 +21,8 @@ def holds(wide: Any, narrow: Any) -> bool:
     if isinstance(wide, str) and isinstance(narrow, str):
         return wide == narrow or _leaf_holds(wide, narrow)
     parts = _parts(wide, narrow)
-    if parts is None or not parts:
-        return False
-    if wide["type"] == "struct":
-        names = [[field["name"] for field in each["fields"]] for each in (wide, narrow)]
-        if names[0] != names[1]:
-            return False
-    return all(holds(*pair) for pair in parts)
+    names = [[name for name, _ in schema.inside(each)] for each in (wide, narrow)]
+    return bool(parts) and names[0] == names[1] and all(holds(*pair) for pair in parts or ())
 
 
 def contradicts(table: Any, log: Any) -> bool:
@@ -60,14 +54,9 @@ def _parts(one: Any, other: Any) -> list[tuple[Any, Any]] | None:
     """The types inside of two that are nested in the same way; None where they are not."""
     if isinstance(one, str) or isinstance(other, str) or one["type"] != other["type"]:
         return None
-    if one["type"] == "struct":
-        known = {field["name"].lower(): field["type"] for field in other["fields"]}
-        return [
-            (field["type"], known[field["name"].lower()])
-            for field in one["fields"]
-            if field["name"].lower() in known
-        ]
-    return [(one[part], other[part]) for part in _INSIDE if part in one]
+    known = {name.lower(): kind for name, kind in schema.inside(other)}
+    own = [(name.lower(), kind) for name, kind in schema.inside(one)]
+    return [(kind, known[name]) for name, kind in own if name in known]
 
 
 def widened(spark_schema: str, table: Mapping[str, Any]) -> str:

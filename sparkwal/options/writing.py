@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.checked import LARGEST_NUMBER
-from sparkwal.format.memory import ANONYMOUS
+from sparkwal.format.header import ANONYMOUS
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import boolean, duration, one_of, option, size, text, whole
 

@@ -7,21 +7,14 @@ query, the query would write its rows again.
 
 from __future__ import annotations
 
-import json
 import zlib
+from collections.abc import Set
+from dataclasses import replace
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import FORMAT, Check
-from sparkwal.format.header import SlotHeader
-from sparkwal.format.memory import (
-    ANONYMOUS,
-    Checkpoint,
-    QueryProgress,
-    checkpoints_in,
-    to_plain,
-    txns_in,
-)
+from sparkwal.format.checked import parse, plain, read, to_json
+from sparkwal.format.header import ANONYMOUS, Checkpoint, QueryProgress, SlotHeader
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import NotFound
@@ -61,24 +54,23 @@ def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, by
     if len(live.txns) <= MOST:
         # SAFETY(inherit-archive) §5: a leader that archives nothing inherits the archive's name
         return QueryProgress(live.txns, live.checkpoints, live.txns_archive), b""
-    newest = sorted(live.txns, key=lambda query: live.txns[query][1])[-KEPT:]
+    newest = set(sorted(live.txns, key=lambda query: live.txns[query][1])[-KEPT:])
     # SAFETY(archive-is-whole) §5: an archive includes the archive before it
     older = read_archive(log, live.txns_archive) if live.txns_archive else QueryProgress({}, {})
     # SAFETY(record-is-newer) §5: where record and archive know a query, the record is newer
     archived = QueryProgress({**older.txns, **live.txns}, {**older.checkpoints, **live.checkpoints})
-    kept = {q for q in archived.txns if q in newest or q.startswith(ANONYMOUS)}
-    body = encode(
-        QueryProgress(
-            {query: last for query, last in archived.txns.items() if query not in kept},
-            {query: each for query, each in archived.checkpoints.items() if query not in kept},
-        )
+    nameless = {query for query in archived.txns if query.startswith(ANONYMOUS)}
+    queries = archived.txns.keys() | archived.checkpoints.keys()
+    body = encode(_of(archived, queries - newest - nameless))
+    return replace(_of(live, newest), txns_archive=f"{name}-{zlib.crc32(body):08x}"), body
+
+
+def _of(memory: Memory, queries: Set[str]) -> QueryProgress:
+    """What is remembered of these queries."""
+    return QueryProgress(
+        {query: last for query, last in memory.txns.items() if query in queries},
+        {query: each for query, each in memory.checkpoints.items() if query in queries},
     )
-    kept_in_records = QueryProgress(
-        {query: live.txns[query] for query in newest},
-        {query: each for query, each in live.checkpoints.items() if query in newest},
-        f"{name}-{zlib.crc32(body):08x}",
-    )
-    return kept_in_records, body
 
 
 def put_archive(log: LogStore, archive: str, body: bytes) -> None:
@@ -90,14 +82,12 @@ def put_archive(log: LogStore, archive: str, body: bytes) -> None:
 
 def encode(memory: QueryProgress) -> bytes:
     """The content of an archive; `txns_archive` is not in it."""
-    document = {"format": FORMAT, "txns": memory.txns, "checkpoints": to_plain(memory.checkpoints)}
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    return to_json(plain(replace(memory, txns_archive="")))
 
 
 def decode(body: bytes, where: str) -> QueryProgress:
     """What `encode` has encoded. Raises InvalidLogError for what an archive cannot hold."""
-    check = Check(json.loads(body), where)
-    return QueryProgress(txns_in(check), checkpoints_in(check))
+    return read(QueryProgress, parse(body, where, "archive"), where)
 
 
 def read_archive(log: LogStore, archive: str) -> QueryProgress:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import NO_TABLE_VERSION, LifecycleRecord, decode, encode
+from sparkwal.format.lifecycle import LifecycleRecord, decode, encode
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
@@ -42,23 +42,7 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
 
 def beginning(log_id: str, sequencer: str, gc_grace_ms: int) -> LifecycleRecord:
     """The state of a log without a chain; `put_next` makes the first record from it."""
-    return LifecycleRecord(
-        kind="",
-        number=keys.MAX + 1,
-        record_id="",
-        log_id=log_id,
-        sequencer=sequencer,
-        k=0,
-        cut=0,
-        to=0,
-        floor=0,
-        target=None,
-        table_id="",
-        table_version=NO_TABLE_VERSION,
-        gc_grace_ms=gc_grace_ms,
-        timestamp_ms=0,
-        host="",
-    )
+    return LifecycleRecord(log_id=log_id, sequencer=sequencer, gc_grace_ms=gc_grace_ms)
 
 
 def put_next(

@@ -8,80 +8,76 @@ Then the number is free, and a conditional PUT there succeeds outside of the log
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, is_old, utc
-from sparkwal.protocol.leader import Leader
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.recovery import ForeignRecord, Head, MissingRecord, find_head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.store.log_store import LogStore
 
 
+@dataclass
 class ClaimAge:
     """When a writer last looked at the log; thread-safe.
 
     A collection waits until no claim can arrive any more: `ttl_ms`, and the time for which a store
     accepts a signed request. So a writer claims a slot only if its last look is younger.
 
-    Args:
+    Attributes:
         began: the position of the writer's leader record.
         limit: the writer's in-flight limit; all slots before those in flight must be there.
-        looked_ms, boot_id: of the last look; now if not given.
+        looked_ms, boot_id: of the last look; without `boot_id` in this boot.
         known: for an appender: the producer's last sequence in the log at that look.
     """
 
-    def __init__(
-        self,
-        log: LogStore,
-        clock: Clock,
-        ttl_ms: int,
-        began: int,
-        limit: int,
-        *,
-        looked_ms: int | None = None,
-        boot_id: str | None = None,
-        known: int | None = None,
-    ) -> None:
-        self._log, self._clock, self._ttl_ms = log, clock, ttl_ms
-        self._began, self._limit = began, limit
-        self._known = known
-        self.looked_ms = clock.boot_ms() if looked_ms is None else looked_ms
-        self._boot_id = boot_id or clock.boot_id()
-        self._lock = threading.Lock()
+    log: LogStore
+    clock: Clock
+    ttl_ms: int
+    began: int
+    limit: int
+    looked_ms: int
+    boot_id: str = ""
+    known: int | None = None
+    _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self.boot_id = self.boot_id or self.clock.boot_id()
 
     def before(self, header: CommitHeader, *, look: bool = False) -> int:
         """Call before the slot of `header` is claimed, and pass the result to `confirm_after_put`.
         With `look` it always looks. Raises FencedError, InvalidLogError (the log was deleted or
         recreated)."""
-        began = self._clock.boot_ms()
-        if look or self._is_old():
+        began = self.clock.boot_ms()
+        if look or self._is_old(self.looked_ms):
             # Threads that wake up together share one look.
-            with self._lock:
+            with self._looking:
                 # SAFETY(look-before-claim) §6: a look younger than planTtl comes before each claim
-                if look or self._is_old():
+                if look or self._is_old(self.looked_ms):
                     self._look(header)
-                    self.looked_ms, self._boot_id = began, self._clock.boot_id()
+                    self.looked_ms, self.boot_id = began, self.clock.boot_id()
         return began
 
     def confirm_after_put(self, header: CommitHeader, began: int) -> SlotRecord | None:
         """Call after the PUT. None: the slot counts. Else another writer leads: returns the head's
         live record, whose `txns` show whether the log holds what was put."""
         # SAFETY(look-after-slow-put) §6: an answer after planTtl or more counts only after a look
-        if not is_old(self._clock, began, self._boot_id, self._ttl_ms):
+        if not self._is_old(began):
             return None
         _, live = self._head(header)
         ours = live.header.log_id == header.log_id and live.header.term == header.term
         return None if ours else live
 
-    def _is_old(self) -> bool:
-        return is_old(self._clock, self.looked_ms, self._boot_id, self._ttl_ms)
+    def _is_old(self, since_ms: int) -> bool:
+        return is_old(self.clock, since_ms, self.boot_id, self.ttl_ms)
 
     def _head(self, header: CommitHeader) -> tuple[Head, SlotRecord]:
         try:
-            head = find_head(self._log, header.window)
+            head = find_head(self.log, header.window)
         except MissingRecord as error:
             raise self._gone(header, f"there is no record at position {error.position}") from None
         except ForeignRecord as error:
@@ -97,47 +93,47 @@ class ClaimAge:
         if live.header.log_id != header.log_id:
             raise self._gone(header, f"another log, {live.header.log_id}, is there now")
         if live.header.term > header.term:
-            taken = read_slot(self._log, header.position, header.window)
-            raise fenced(self._log, taken or live)
+            taken = read_slot(self.log, header.position, header.window)
+            raise fenced(self.log, taken or live)
         # All that this writer knows to be durable must be there. A log that one LIST shows whole
         # must hold it from `began` on. (A collection leaves more than one LIST shows.) If not, the
         # log was deleted, and what stands there is what this writer put since.
-        if head.gap <= header.position - self._limit:
+        if head.gap <= header.position - self.limit:
             raise self._gone(header, f"it ends at position {head.position}")
         begins = head.oldest or 0
-        if begins > self._began or (head.oldest is None and self._lost_beginning(header)):
-            raise self._gone(header, f"there is no record at position {self._began}")
+        if begins > self.began or (head.oldest is None and self._lost_beginning(header)):
+            raise self._gone(header, f"there is no record at position {self.began}")
         if head.gap > header.position:
-            own = read_slot(self._log, header.position, header.window)
+            own = read_slot(self.log, header.position, header.window)
             if own is None or own.header.plan_id != header.plan_id:
-                raise fenced(self._log, own or live)
-        if self._known is not None:
-            self._known = live.header.txns.get(header.query_id, (self._known, 0))[0]
+                raise fenced(self.log, own or live)
+        if self.known is not None:
+            self.known = live.header.txns.get(header.query_id, (self.known, 0))[0]
 
     def _lost_beginning(self, header: CommitHeader) -> bool:
         """Whether the leader record of this writer is gone though nothing was collected there."""
-        if read_slot(self._log, self._began, header.window, GLANCE) is not None:
+        if read_slot(self.log, self.began, header.window, GLANCE) is not None:
             return False
-        state = chain.look(self._log, header.log_id)
-        return state is None or state.floor <= self._began
+        state = chain.look(self.log, header.log_id)
+        return state is None or state.floor <= self.began
 
     def _gone(self, header: CommitHeader, what: str) -> InvalidLogError:
-        clock = self._clock
+        clock = self.clock
         since = utc(clock.now_ms() - (clock.boot_ms() - self.looked_ms))
-        if self._known is None:
+        if self.known is None:
             put = f"microbatches of {header.query_id} before {header.batch_id}"
             rest = (
                 "restart with a new checkpoint (sparkwal.checkpoint(path, name) makes one), which "
                 "writes all rows of the source"
             )
         else:
-            put = f"sequences of {header.query_id} after {self._known}"
+            put = f"sequences of {header.query_id} after {self.known}"
             rest = (
                 "open a new appender, which begins a new log, and send again what comes after "
-                f"sequence {self._known}, and what came before if the new log is to have it"
+                f"sequence {self.known}, and what came before if the new log is to have it"
             )
         return InvalidLogError(
-            f"{self._log.url} was deleted or recreated while this writer led it: {what}. The log "
+            f"{self.log.url} was deleted or recreated while this writer led it: {what}. The log "
             f"{header.log_id} was last seen whole at {since}. What was acknowledged since then "
             f"({put}, at positions up to {header.position - 1}) lies in a hole that no reader "
             "reaches. Stop the log's writers. Where the store keeps old versions, restore what was "
@@ -146,7 +142,7 @@ class ClaimAge:
         )
 
 
-def check_same_log(log: LogStore, lead: Leader) -> None:
+def check_same_log(log: LogStore, lead: Leadership) -> None:
     """Check the log before a plan that builds on another run's commit writes: 1 GET. If the log was
     deleted meanwhile, an object above its new beginning would keep every writer from starting."""
     before = read_slot(log, lead.next_position - 1, lead.window, GLANCE)

@@ -18,8 +18,7 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.content import Content
-from sparkwal.format.header import CommitHeader, SlotHeader
-from sparkwal.format.memory import ANONYMOUS, Checkpoint
+from sparkwal.format.header import ANONYMOUS, Checkpoint, CommitHeader, SlotHeader
 from sparkwal.protocol.archive import last_batch, recall
 from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
@@ -109,7 +108,10 @@ def commit(
                     check_same_log(open_log(), lead)
                 _skip(batch, lead)
             elif carrier is not None:
-                carried = _forward(batch, carrier)
+                before, then_ms = lead.txns.get(results[0].query_id, (-1, 0))
+                is_young = 0 <= clock.now_ms() - then_ms < FORWARD_MS
+                due = batch.task.batch_id - before >= FORWARD or not is_young
+                carried = carrier.without_rows(batch.task.batch_id, lambda: batch.known, due)
             if carried is None:
                 # Free the planned window: every task is done.
                 remember_committed(hints, plan, lead, run_id, plan.looked_ms, clock, plan.run_id)
@@ -136,15 +138,6 @@ def _plan_of(results: Sequence[TaskResult]) -> Plan:
         "Spark asked to commit without the message of partition 0; nothing was committed. "
         "Restart with the same checkpoint"
     )
-
-
-def _forward(batch: _Microbatch, carrier: Carrier) -> Carried | None:
-    """What the record of a microbatch without rows carries; None if it needs no record."""
-    batch_id = batch.task.batch_id
-    before, then_ms = batch.plan.leadership.txns.get(batch.task.query_id, (-1, 0))
-    age_ms = batch.clock.now_ms() - then_ms
-    due = batch_id - before >= FORWARD or not 0 <= age_ms < FORWARD_MS
-    return carrier.without_rows(batch_id, lambda: batch.known, due)
 
 
 def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> int | None:

@@ -10,8 +10,15 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import CommitHeader, Inline
-from sparkwal.format.memory import ANONYMOUS, Checkpoint, Checkpoints, Txns
+from sparkwal.format.header import (
+    ANONYMOUS,
+    HERE,
+    Checkpoint,
+    Checkpoints,
+    CommitHeader,
+    Inline,
+    Txns,
+)
 from sparkwal.protocol.clock import Clock, next_timestamp
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
@@ -22,14 +29,13 @@ class Carried:
     """What a commit record carries of its query's checkpoint; the rest as in `Checkpoint`.
 
     Attributes:
-        files: {name: (position, bytes)} of files that earlier records carry; NOWHERE: none does.
-        lasting: {name: bytes} of files in the block that later records need not carry again.
+        files: of those that later records need not carry again, where they are: a position, HERE
+            (in `block`) or NOWHERE.
     """
 
     block: bytes
     reason: str = ""
     files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    lasting: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
 
@@ -41,21 +47,11 @@ def with_checkpoint(
     # SAFETY(checkpoint-position) §12: each record that carries a checkpoint names its own position
     if carried is None:
         return checkpoints
-    block = carried.block
-    files = {**carried.files, **{n: (position, size) for n, size in carried.lasting.items()}}
-    return {
-        **checkpoints,
-        query_id: Checkpoint(
-            position=position,
-            rows=rows,
-            bytes=len(block),
-            crc32=zlib.crc32(block),
-            reason=carried.reason,
-            files=files,
-            inputs=dict(carried.inputs),
-            name=carried.name,
-        ),
-    }
+    block, places = carried.block, carried.files.items()
+    files = {name: (position if where == HERE else where, size) for name, (where, size) in places}
+    crc, inputs = zlib.crc32(block), dict(carried.inputs)
+    entry = Checkpoint(position, rows, len(block), crc, carried.reason, files, inputs, carried.name)
+    return {**checkpoints, query_id: entry}
 
 
 def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txns:
@@ -121,7 +117,7 @@ def encode_record(
     Args:
         header: its `inline` is still empty, its `bytes` count the data objects only.
         inlined: (partition, rows, record batches) in partition order.
-        block: the files of a checkpoint; see `arrowfile.with_block`.
+        block: the files of a checkpoint; see `arrowfile.FileWriter.finish`.
     """
     if not inlined:
         return header, arrowfile.encode(header, spark_schema, block)
@@ -141,7 +137,5 @@ def encode_record(
         chunks.append(data)
     stored = header.bytes + sum(entry.bytes for entry in entries)
     header = replace(header, inline=tuple(entries), bytes=stored)
-    prefix, tail, _ = writer.finish(header)
-    if block:
-        tail = arrowfile.with_block(tail, block)
+    prefix, tail, _ = writer.finish(header, block)
     return header, b"".join([prefix, *chunks, tail])

@@ -10,6 +10,8 @@ newcomer may.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sparkwal import events
 from sparkwal.errors import FencedError, SparkWalError
 from sparkwal.format import keys
@@ -50,30 +52,26 @@ class Requests:
                 events.emit(events.HandoverLeftBehind(key=key, reason=str(error)))
 
 
+@dataclass
 class Lookout:
     """Looks for a request for the leader's log. Only `look` is thread-safe."""
 
-    def __init__(
-        self,
-        log: LogStore,
-        log_id: str,
-        term: int,
-        clock: Clock,
-        records: int = LOOK_RECORDS,
-        ms: int = LOOK_MS,
-    ) -> None:
-        self._log, self._clock, self._records, self._ms = log, clock, records, ms
+    log: LogStore
+    log_id: str
+    term: int
+    clock: Clock
+    records: int = LOOK_RECORDS
+    ms: int = LOOK_MS
+
+    def __post_init__(self) -> None:
         # The term is part of the key: a leftover request must not stop a later leader.
-        self._key, self._term = keys.handover_key(log.prefix, log_id, term), term
-        self._sent, self._looked_ms = 0, clock.boot_ms()
+        self._key = keys.handover_key(self.log.prefix, self.log_id, self.term)
+        self._sent, self._looked_ms = 0, self.clock.boot_ms()
 
     def is_due(self) -> bool:
         """Call once for each record sent: whether to look now."""
         self._sent += 1
-        if self._sent < self._records:
-            return False
-        now = self._clock.boot_ms()
-        if now - self._looked_ms < self._ms:
+        if self._sent < self.records or (now := self.clock.boot_ms()) - self._looked_ms < self.ms:
             return False
         self._sent, self._looked_ms = 0, now
         return True
@@ -81,13 +79,13 @@ class Lookout:
     def look(self) -> None:
         """1 GET. Raises FencedError when another writer asks: send nothing more."""
         try:
-            asks = self._log.store.get(self._key).decode(errors="replace")[:200]
+            asks = self.log.store.get(self._key).decode(errors="replace")[:200]
         # SAFETY(asked-leader-stops) §7: a leader that finds a request sends nothing more
         except NotFound:
             return
-        events.emit(events.HandedOver(path=self._log.url, by=asks, term=self._term))
+        events.emit(events.HandedOver(path=self.log.url, by=asks, term=self.term))
         raise FencedError(
-            f"another writer ({asks!r}) asked for {self._log.url} and takes it over: what was in "
+            f"another writer ({asks!r}) asked for {self.log.url} and takes it over: what was in "
             "flight is decided still, nothing more is sent. Stop one of the two; a new appender "
             "with the same producer_id takes the log over again"
         )

@@ -7,7 +7,6 @@ leads to a refusal, never to a wrong log.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 import tempfile
@@ -18,11 +17,10 @@ from pathlib import Path
 
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
-from sparkwal.format.checked import Check
-from sparkwal.format.memory import checkpoints_in, txns_in
+from sparkwal.format.checked import parse, plain, read, to_json
 from sparkwal.protocol.leader import Leadership
 
-_VERSION = 4
+_VERSION = 5
 # How many ended runs a session remembers at least. A run of a query is noted once.
 _MOST_ENDED = 1000
 
@@ -103,16 +101,12 @@ class Hints:
         try:
             if not self._private():
                 return None
-            document = json.loads(file.read_bytes())
-            if document.pop("version") != _VERSION:
+            document = parse(file.read_bytes(), str(file), "hint")
+            if document.get("version") != _VERSION:
                 return None
-            if "fenced_by" in document:
-                return FencingNote(**document["fenced_by"])
-            known = document.pop("leadership")
-            check = Check(known, "the hint")
-            known |= {"txns": txns_in(check), "checkpoints": checkpoints_in(check)}
-            return Hint(leadership=Leadership(**known), **document)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, InvalidLogError):
+            kind: type[Hint | FencingNote] = Hint if "planned" in document else FencingNote
+            return read(kind, document, str(file))
+        except (OSError, InvalidLogError):
             return None
 
     def save(self, leader_id: str, kept: Hint | FencingNote) -> bool:
@@ -120,29 +114,24 @@ class Hints:
         return self._write(self._file(leader_id), kept)
 
     def _write(self, file: Path, kept: Hint | FencingNote) -> bool:
-        document = {"fenced_by": vars(kept)} if isinstance(kept, FencingNote) else vars(kept)
-        text = json.dumps({"version": _VERSION, **document}, default=vars)
+        text = to_json({"version": _VERSION, **plain(kept)})
+        # Each process has a draft of its own name, and writes one at a time.
+        draft = file.with_suffix(f".{os.getpid()}")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._private():
                 raise PermissionError(f"{self.folder} is open to other users")
-            # Each process has a draft of its own name, and writes one at a time.
-            draft = file.with_suffix(f".{os.getpid()}")
-            try:
-                draft.write_text(text)
-                # Unlink first: a file that replaces another waits milliseconds for ext4 to write
-                # its data to the disk. A crash before the rename leaves no hint: a cold start.
-                file.unlink(missing_ok=True)
-                os.replace(draft, file)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(draft)
-                raise
+            draft.write_bytes(text)
+            # Unlink first: a file that replaces another waits milliseconds for ext4 to write its
+            # data to the disk. A crash before the rename leaves no hint: a cold start.
+            file.unlink(missing_ok=True)
+            os.replace(draft, file)
         except OSError as error:
             # The old hint describes an earlier plan. By it this leader would claim a slot that it
             # filled itself, and fence itself. (A full disk can still remove files.)
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
+            for left in (draft, file):
+                with suppress(OSError):
+                    left.unlink(missing_ok=True)
             events.emit(events.HintNotSaved(folder=str(self.folder), reason=str(error)))
             return False
         return True

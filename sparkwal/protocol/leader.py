@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from sparkwal.format import arrowfile
-from sparkwal.format.memory import Checkpoints, Txns
+from sparkwal.format.header import Checkpoints, Txns
 
 
 @dataclass(frozen=True)
-class Leader:
-    """Who leads, and where it may write: from `next_position` on.
+class Leadership:
+    """Who leads, where it may write (from `next_position` on), and what the log remembers of its
+    queries.
 
     Attributes:
         began: the position of its leader record.
@@ -29,6 +30,9 @@ class Leader:
     in_flight_limit: int
     timestamp_ms: int
     spark_schema: str
+    txns: Txns
+    checkpoints: Checkpoints
+    txns_archive: str
 
     def fields(self, plan_id: str, position: int, decided: int) -> dict[str, Any]:
         """The header fields that all objects of one plan share. All up to `decided` is durable."""
@@ -44,17 +48,3 @@ class Leader:
             "schema_crc32": arrowfile.schema_crc(self.spark_schema),
             "decided": decided,
         }
-
-
-@dataclass(frozen=True)
-class Leadership(Leader):
-    """A leader whose record is in place, and what the log remembers of its queries."""
-
-    txns: Txns
-    checkpoints: Checkpoints
-    txns_archive: str
-
-    @property
-    def leader(self) -> Leader:
-        """The leader without what the log remembers."""
-        return Leader(**{each.name: getattr(self, each.name) for each in fields(Leader)})

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import SEAL, LeaderHeader, host_of
-from sparkwal.format.memory import QueryProgress
+from sparkwal.format.header import SEAL, LeaderHeader, QueryProgress, host_of
 from sparkwal.protocol.archive import put_archive, shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp, utc
 from sparkwal.protocol.handover import Requests
@@ -117,12 +116,9 @@ def _take_gap(
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
         # SAFETY(read-all-after-gap) §4: a writer reads all records after the gap before it leads
         head = find_head(log, claim.window or DEFAULT_WINDOW, thorough=True)
-        _check_beginning(log, head)
-        _check_checkpoint(log, head, claim)
+        _check_head(log, head, claim, known)
         if attempt == 0 and head.live is None and claim.check_place is not None:
             claim.check_place(log)
-        if known is not None and head.live is not None:
-            _check_not_replaced(log, claim, known, head.live)
         events.emit(events.Recovered(path=log.url, position=head.position))
         header, spark_schema, archived = _leader_header(log, head, claim, clock)
         if claim.check_head is not None:
@@ -149,20 +145,17 @@ def _take_gap(
     )
 
 
-def _check_beginning(log: LogStore, head: Head) -> None:
-    """A short log without its beginning was deleted while a writer went on. Readers would never
-    reach a new record. Raises InvalidLogError."""
+def _check_head(log: LogStore, head: Head, claim: Claim, known: Leadership | None) -> None:
+    """Raises InvalidLogError where the log lost its beginning, DivergedCheckpointError if the rows
+    of the writer's checkpoint are in another log, FencedError if another led since `known`."""
     if head.oldest:
+        # It was deleted while a writer went on. Readers would never reach a new record.
         number = keys.slot(0, head.window)
         raise InvalidLogError(
             f"the record of position 0 is missing ({log.where(number)}), yet the log has one at "
             f"position {head.oldest}: its beginning was deleted. Restore it, or delete the rest to "
             "begin a new log here. Nothing was written"
         )
-
-
-def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
-    """Raises DivergedCheckpointError if the rows of the writer's checkpoint are in another log."""
     found = head.live.header.log_id if head.live else None
     if found is None and claim.continues:
         raise DivergedCheckpointError(
@@ -177,15 +170,11 @@ def _check_checkpoint(log: LogStore, head: Head, claim: Claim) -> None:
             f"{found}: it was deleted and recreated, or another writer began it first. "
             "Nothing was written. sparkwal.checkpoint(path, name) makes the checkpoint anew"
         )
-
-
-def _check_not_replaced(log: LogStore, claim: Claim, known: Leadership, live: SlotRecord) -> None:
-    """Raises FencedError if another leader wrote the head since `known`."""
-    header = live.header
-    if header.leader_id != claim.leader_id and (
-        header.log_id != known.log_id or header.term > known.term
-    ):
-        raise fenced(log, live)
+    if head.live and known:
+        live = head.live.header
+        is_newer = live.log_id != known.log_id or live.term > known.term
+        if is_newer and live.leader_id != claim.leader_id:
+            raise fenced(log, head.live)
 
 
 def _check_still_leads(log: LogStore, leader: LeaderHeader) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, RecomputedError, StoreUnavailableError
 from sparkwal.format import arrowfile, schema
+from sparkwal.format.arrowfile import combine
 from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.leadership import fenced
@@ -166,7 +167,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
     """
     where = log.where(ours.number, ours.window)
     try:
-        _, opened = read_front(log, ours.number, ours.window)
+        opened = read_front(log, ours.number, ours.window)
     except NotFound:
         # An upload whose Complete got lost may have vanished with its parts.
         raise StoreUnavailableError(
@@ -183,7 +184,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
             "this microbatch was committed. Stop one of the two; a restart with the same "
             "checkpoint takes the log over again"
         )
-    batch, stored = measure(log, header, opened)
+    batch, stored = measure(log, opened)
     # A recomputed stage may distribute its rows otherwise. Beside the other partitions' new
     # objects, an old one would lose some rows and double others.
     if header.stage_attempt != ours.stage_attempt and stored != content:
@@ -202,57 +203,58 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
 
 
 class _Tape(io.RawIOBase):
-    """Reads an object in ranges and keeps what was read since `cut`."""
+    """Reads an object in ranges, and measures what was read since the last `cut`."""
 
     def __init__(self, log: LogStore, number: int) -> None:
         self._store, self._key, self._offset = log.store, log.key(number), 0
         self._ahead = b""
-        self._kept: list[bytes] = []
+        self._length = self._crc = 0
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
         while len(self._ahead) < size:
-            more = self._store.get_range(
-                self._key, self._offset, max(PART_SIZE, size - len(self._ahead))
-            )
+            length = max(PART_SIZE, size - len(self._ahead))
+            more = self._store.get_range(self._key, self._offset, length)
             if not more:
                 break
             self._offset += len(more)
             self._ahead += more
         data, self._ahead = self._ahead[:size], self._ahead[size:]
-        self._kept.append(data)
+        self._length, self._crc = self._length + len(data), zlib.crc32(data, self._crc)
         return data
 
-    def cut(self) -> bytes:
-        data = b"".join(self._kept)
-        self._kept.clear()
-        return data
+    def cut(self) -> tuple[int, int]:
+        """(bytes, CRC-32)."""
+        measured, self._length, self._crc = (self._length, self._crc), 0, 0
+        return measured
 
 
-def measure(log: LogStore, header: DataHeader, opened: arrowfile.Opened) -> tuple[Batch, Content]:
-    """An object's entry in a commit record, and its content. Raises NotFound, InvalidLogError."""
+def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
+    """A data object's entry in a commit record, and its content. Raises NotFound,
+    InvalidLogError."""
+    header = opened.header
+    assert isinstance(header, DataHeader)
     tape = _Tape(log, header.number)
     tape.read(opened.body)
-    crc = zlib.crc32(tape.cut())
+    size, crc = tape.cut()
     arrow = schema.to_arrow(opened.spark_schema)
     found: list[Frame] = []
-    offset, rows, content = opened.body, 0, Content()
+    content = Content()
     for message in pa.ipc.MessageReader.open_stream(tape):
         batch = pa.ipc.read_record_batch(message, arrow)
         content += Content.of([batch])
-        data = tape.cut()
-        found.append(Frame(offset, len(data), batch.num_rows, zlib.crc32(data)))
-        crc = zlib.crc32(data, crc)
-        offset += len(data)
-        rows += batch.num_rows
+        length, part = tape.cut()
+        found.append(Frame(size, length, batch.num_rows, part))
+        size, crc = size + length, combine(crc, part, length)
     while tape.read(PART_SIZE):
         pass
-    tail = tape.cut()
-    if rows != header.rows:
+    length, part = tape.cut()
+    if content.rows != header.rows:
         raise InvalidLogError(
-            f"{log.where(header.number)}: {rows} rows in the frames, {header.rows} in the header"
+            f"{log.where(header.number)}: {content.rows} rows in the frames, {header.rows} in the "
+            "header"
         )
-    size, crc = offset + len(tail), zlib.crc32(tail, crc)
-    return Batch(header.number, header.partition, rows, size, crc, tuple(found)), content
+    size, crc = size + length, combine(crc, part, length)
+    return Batch(header.number, header.partition, content.rows, size, crc, tuple(found)), content

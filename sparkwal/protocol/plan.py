@@ -10,11 +10,11 @@ import pyarrow as pa
 from sparkwal import events
 from sparkwal.errors import OptionError
 from sparkwal.format import keys, schema
-from sparkwal.format.memory import QueryProgress
+from sparkwal.format.header import QueryProgress
 from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
-from sparkwal.protocol.leader import Leader, Leadership
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import Claim, fenced_by, lead
 from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import NotFound
@@ -22,10 +22,11 @@ from sparkwal.store.log_store import LogStore
 
 
 @dataclass(frozen=True)
-class _Claimed:
-    """One microbatch's claim on a window. Two plans never have the same `plan_id`.
+class Plan:
+    """One microbatch's claim on the window of `leadership.next_position`, made once on the driver.
 
     Attributes:
+        plan_id: no two plans have the same.
         run_id: of the query's run whose commit this plan builds on; None if the planner looked at
             the log. Another run must look before it writes: between two runs somebody may have
             deleted and recreated the log.
@@ -36,65 +37,45 @@ class _Claimed:
     run_id: str | None
     looked_ms: int
     boot_id: str
-
-    def is_for(self, run_id: str) -> bool:
-        """Whether this run may write by this plan without a look at the log."""
-        return self.run_id is None or self.run_id == run_id
-
-
-@dataclass(frozen=True)
-class Plan(_Claimed):
-    """A claim on the window of `leadership.next_position`, made once on the driver."""
-
     leadership: Leadership
 
     @property
     def position(self) -> int:
         return self.leadership.next_position
 
+    def is_for(self, run_id: str) -> bool:
+        """Whether this run may write by this plan without a look at the log."""
+        return self.run_id is None or self.run_id == run_id
+
     def for_tasks(self) -> TaskPlan:
         """The plan as it travels."""
         lead = self.leadership
         return TaskPlan(
-            self.plan_id,
-            self.run_id,
-            self.looked_ms,
-            self.boot_id,
-            lead.leader,
+            replace(self, leadership=replace(lead, txns={}, checkpoints={})),
             pa.compress(encode(QueryProgress(lead.txns, {})), codec="zstd", asbytes=True),
             pa.compress(encode(QueryProgress({}, lead.checkpoints)), codec="zstd", asbytes=True),
-            lead.txns_archive,
         )
 
 
 @dataclass(frozen=True)
-class TaskPlan(_Claimed):
+class TaskPlan:
     """A plan as it travels: to every task, and from the task of partition 0 to the commit. What the
     log remembers of a thousand queries is most of a plan, and only the commit needs it: so it stays
-    compressed, and only one task sends it back."""
+    compressed beside the `bare` plan, and only one task sends it back."""
 
-    leader: Leader
+    bare: Plan
     txns: bytes
     checkpoints: bytes
-    txns_archive: str
-
-    @property
-    def position(self) -> int:
-        return self.leader.next_position
 
     def known_txns(self) -> QueryProgress:
         """What the log remembers, without the checkpoints."""
-        return QueryProgress(_unpack(self.txns).txns, {}, self.txns_archive)
+        return QueryProgress(_unpack(self.txns).txns, {}, self.bare.leadership.txns_archive)
 
     def whole(self) -> Plan:
         """The plan with all that the log remembers, for the commit."""
-        leadership = Leadership(
-            **vars(self.leader),
-            txns=_unpack(self.txns).txns,
-            checkpoints=_unpack(self.checkpoints).checkpoints,
-            txns_archive=self.txns_archive,
-        )
-        return Plan(self.plan_id, self.run_id, self.looked_ms, self.boot_id, leadership)
+        txns, checkpoints = _unpack(self.txns).txns, _unpack(self.checkpoints).checkpoints
+        lead = replace(self.bare.leadership, txns=txns, checkpoints=checkpoints)
+        return replace(self.bare, leadership=lead)
 
 
 def _unpack(packed: bytes) -> QueryProgress:
@@ -211,13 +192,14 @@ def remember_committed(
 def check_visible(log: LogStore, plan: TaskPlan) -> None:
     """Check that a task sees the local disk on which the driver planned: 1 GET. No reader could
     find rows on another machine's disk. Raises OptionError."""
-    number = keys.slot(plan.position - 1, plan.leader.window)
+    lead = plan.bare.leadership
+    number = keys.slot(lead.next_position - 1, lead.window)
     try:
         log.store.get_range(log.key(number), 0, 1)
     except NotFound:
         raise OptionError(
             f"{log.url} on host {socket.gethostname()} does not hold the log that the driver on "
-            f"host {plan.leader.host} writes: {log.key(number)} is missing. A log that several "
+            f"host {lead.host} writes: {log.key(number)} is missing. A log that several "
             "machines write needs a store that all of them see: use s3://…, or a folder that is "
             "mounted on each of them. (If the log was deleted just now: restart the query)"
         ) from None

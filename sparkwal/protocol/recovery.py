@@ -135,15 +135,15 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         if record is None:
             # Perhaps the assumed window is wrong; any object shows the true one.
             with suppress(NotFound):
-                _, newest = read_front(log, numbers[0], window)
-                if newest.header.window != window:
-                    raise WrongWindow("", newest.header.window)
+                newest = read_front(log, numbers[0], window).header
+                if newest.window != window:
+                    raise WrongWindow("", newest.window)
     except WrongWindow as wrong:
         window = wrong.window
         last, record = _last_record(log, numbers, window, page.more, tolerant)
     slots = [keys.position(n, window) for n in numbers if keys.is_slot(n, window)]
     newest_position = keys.position(numbers[0], window)
-    head = _head(log, last, record, window, tolerant)
+    head = Head(last, record and last_live(log, record, tolerant=tolerant), window)
     # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
     # further on was written when the gap was still filled: a record was lost.
     lost = record is None or newest_position > last + head.in_flight_limit
@@ -157,7 +157,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
             missing.before, missing.newest = record, slots[0] if slots else gone
             raise missing
         last, record = _intact(log, slots[0], window, tolerant) if slots else (-1, None)
-        head = _head(log, last, record, window, tolerant)
+        head = Head(last, record and last_live(log, record, tolerant=tolerant), window)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
     # rightly lacks its beginning.
     # SAFETY(full-list-not-whole) §10: a full LIST never counts as the whole log
@@ -199,11 +199,6 @@ def _looked_after(
     return replace(head, after=read_of), lost
 
 
-def _head(log: LogStore, last: int, record: SlotRecord | None, window: int, tolerant: bool) -> Head:
-    live = last_live(log, record, tolerant=tolerant) if record is not None else None
-    return Head(last, live, window)
-
-
 def _intact(
     log: LogStore, position: int, window: int, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
@@ -212,13 +207,12 @@ def _intact(
     while True:
         try:
             record = read_slot(log, position, window)
-            if record is not None or not tolerant or position == 0:
-                return position, record
-        except WrongWindow:
-            raise
-        except InvalidLogError:
-            if not tolerant or position == 0:
+        except InvalidLogError as error:
+            if not tolerant or position == 0 or isinstance(error, WrongWindow):
                 raise
+            record = None
+        if record is not None or not tolerant or position == 0:
+            return position, record
         position -= 1
 
 
@@ -259,29 +253,22 @@ def last_live(
 
     If tolerant, judges by the records that are there and intact, instead of raising.
     """
-    newest = head.live.header if head and head.live else None
-    term, position = record.header.term, record.header.position
-    if newest is not None and term == newest.term and position <= newest.position:
+    own, newest = record.header, head.live.header if head and head.live else None
+    if newest is not None and own.term == newest.term and own.position <= newest.position:
         return record
-    limit = record.header.in_flight_limit
+    limit, window = own.in_flight_limit, own.window
     # SAFETY(look-back) §3: a start in the middle of a log reads m−1 slots back
     if limit == 1:
         return record
-    first = max(record.header.position - (limit - 1), 0)
-    before = range(first, record.header.position)
-    window = record.header.window
+    before = range(max(own.position - (limit - 1), 0), own.position)
 
     def read(position: int) -> SlotRecord | None:
         return read_slot(log, position, window, tolerant=tolerant)
 
-    run = [*run_parallel(log.store, read, before), record]
     live: SlotRecord | None = None
-    for position, found in zip([*before, record.header.position], run, strict=True):
-        if found is None:
-            if tolerant:
-                continue
+    for position, found in zip(before, run_parallel(log.store, read, before), strict=True):
+        if found is None and not tolerant:
             raise MissingRecord(log, position, window)
-        if live is None or found.header.term >= live.header.term:
+        if found is not None and (live is None or found.header.term >= live.header.term):
             live = found
-    assert live is not None
-    return live
+    return record if live is None or own.term >= live.header.term else live

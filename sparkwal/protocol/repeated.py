@@ -11,8 +11,7 @@ from sparkwal import events
 from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile
 from sparkwal.format.content import Content
-from sparkwal.format.header import Batch, CommitHeader, DataHeader
-from sparkwal.format.memory import ANONYMOUS
+from sparkwal.format.header import ANONYMOUS, Batch, CommitHeader
 from sparkwal.protocol import chain
 from sparkwal.protocol.archive import Memory, knowing
 from sparkwal.protocol.leader import Leadership
@@ -117,14 +116,11 @@ def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
     """The rows of a commit record and of its objects."""
     where = log.where(header.number)
     data = record.inlined
-    if data is None and header.inline:
-        size = sum(entry.bytes for entry in header.inline)
-        data = log.store.get_range(log.key(header.number), record.body, size)
+    if data is None:
+        data = log.store.get_range(log.key(header.number), record.body, record.size - record.body)
     inlined: list[Iterable[pa.RecordBatch]] = []
-    begin = 0
     for entry in header.inline:
-        rows = (data or b"")[begin : begin + entry.bytes]
-        begin += entry.bytes
+        rows, data = data[: entry.bytes], data[entry.bytes :]
         arrowfile.check_crc(rows, entry.crc32, where)
         inlined.append(arrowfile.read_frames(rows, record.spark_schema, where, full=True))
     return _content(log, header.batches, inlined)
@@ -145,9 +141,7 @@ def _content(
     for batch in objects:
         where = log.where(batch.number)
         try:
-            _, opened = read_front(log, batch.number, None, GLANCE)
-            assert isinstance(opened.header, DataHeader), where
-            found, rows = measure(log, opened.header, opened)
+            found, rows = measure(log, read_front(log, batch.number, None, GLANCE))
         except NotFound:
             raise InvalidLogError(f"{where} is missing, and its rows with it") from None
         if found != batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
@@ -56,11 +56,10 @@ class SlotRecord:
 
 def read_front(
     log: LogStore, number: int, window: int | None, size: int = WHOLE
-) -> tuple[bytes, arrowfile.Opened]:
-    """The first `size` bytes of an object, more if its header is longer, and the header. With
-    `window`, errors name the position too. Raises NotFound, InvalidLogError."""
-    front = _front(log, number, window, size)
-    return front, arrowfile.open_front(front, log.where(number, window))
+) -> arrowfile.Opened:
+    """The header of an object from its first `size` bytes, more if it is longer. With `window`,
+    errors name the position too. Raises NotFound, InvalidLogError."""
+    return arrowfile.open_front(_front(log, number, window, size), log.where(number, window))
 
 
 def _front(log: LogStore, number: int, window: int | None, size: int) -> bytes:
@@ -106,36 +105,29 @@ def open_slot(
     """The record at `position` from what `fetch_slot` returned. Raises as `read_slot`."""
     if fetched is None:
         return None
+    number = keys.slot(position, window)
+    where = log.where(number, window)
     try:
         if isinstance(fetched, InvalidLogError):
             raise fetched
-        where = log.where(keys.slot(position, window), window)
-        return slot_record(log, position, window, fetched, arrowfile.open_front(fetched, where))
+        opened = arrowfile.open_front(fetched, where)
+        header = opened.header
+        if header.window != window:
+            raise WrongWindow(
+                f"{where}: the log's window is {header.window}, not {window}", header.window
+            )
+        if not isinstance(header, (CommitHeader, LeaderHeader)):
+            raise InvalidLogError(
+                f"{where}: a {header.kind} object where the record of position {position} is "
+                "expected"
+            )
+        # In a copied or renamed object the number differs from the key's.
+        if header.number != number:
+            raise InvalidLogError(f"{where}: the header says number {header.number}")
     except InvalidLogError as error:
         error.position = position
         raise
-
-
-def slot_record(
-    log: LogStore, position: int, window: int, front: bytes, opened: arrowfile.Opened
-) -> SlotRecord:
-    """The record at `position` from its first bytes. Raises as `read_slot`."""
-    number = keys.slot(position, window)
-    header = opened.header
-    where = log.where(number, window)
-    if header.window != window:
-        raise WrongWindow(
-            f"{where}: the log's window is {header.window}, not {window}", header.window
-        )
-    if not isinstance(header, (CommitHeader, LeaderHeader)):
-        raise InvalidLogError(
-            f"{where}: a {header.kind} object where the record of position {position} is expected"
-        )
-    # In a copied or renamed object the number differs from the key's.
-    if header.number != number:
-        raise InvalidLogError(f"{where}: the header says number {header.number}")
-    inlined = None
-    if isinstance(header, CommitHeader) and header.inline:
-        end = opened.body + sum(entry.bytes for entry in header.inline)
-        inlined = front[opened.body : end] if end <= len(front) else None
-    return SlotRecord(header, opened.spark_schema, opened.body, inlined)
+    record = SlotRecord(header, opened.spark_schema, opened.body)
+    if record.size > len(fetched):
+        return record
+    return replace(record, inlined=fetched[record.body : record.size])

@@ -75,7 +75,7 @@ def write_partition(
 
     Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
     """
-    lead = plan.leader
+    bare, lead = plan.bare, plan.bare.leadership
     most = keys.max_partitions(lead.window)
     if partition >= most:
         raise OptionError(
@@ -83,7 +83,7 @@ def write_partition(
             f"coalesce({most}) before writing, or create a log with a larger windowSize"
         )
     whole = None if partition else plan
-    result = TaskResult(plan.plan_id, whole, query_id, batch_id, partition, run_id)
+    result = TaskResult(bare.plan_id, whole, query_id, batch_id, partition, run_id)
     target = schema.to_arrow(lead.spark_schema)
     # A replay: the commit's reply was lost, the checkpoint was restored, or Spark's commit log lost
     # its last entry. The commit checks whether the log has these very rows.
@@ -107,11 +107,11 @@ def write_partition(
             return result
         return replace(result, inline=(sum(b.num_rows for b in first), _stream(first, target)))
     started = time.monotonic()
-    if not plan.is_for(run_id):
+    if not bare.is_for(run_id):
         check_same_log(open_log(), lead)
     header = DataHeader(
-        **lead.fields(plan.plan_id, plan.position, plan.position - 1),
-        number=keys.data(plan.position, lead.window, partition),
+        **lead.fields(bare.plan_id, bare.position, bare.position - 1),
+        number=keys.data(bare.position, lead.window, partition),
         timestamp_ms=lead.timestamp_ms,
         query_id=query_id,
         batch_id=batch_id,

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, schema
-from sparkwal.format.checked import are_whole
+from sparkwal.format.checked import LARGEST_NUMBER
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, find_head
@@ -78,8 +78,9 @@ def places_of(cursor: str) -> dict[str, Place]:
         if outer["format"] != _FORMAT or zlib.crc32(outer["logs"].encode()) != outer["crc32"]:
             raise damaged
         logs = json.loads(outer["logs"])
-        for log_id, position, last in logs.values():
-            if not (type(log_id) is type(last) is str and are_whole([position], 1)):
+        for place in logs.values():
+            is_place = [type(part) for part in place] == [str, int, str]
+            if not is_place or not 0 <= place[1] <= LARGEST_NUMBER:
                 raise damaged
         return {name: Place(*place) for name, place in logs.items()}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import Batch, CommitHeader, SlotHeader
-from sparkwal.format.memory import ANONYMOUS, QueryProgress
+from sparkwal.format.header import ANONYMOUS, Batch, CommitHeader, QueryProgress, SlotHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, find_head, last_live
-from sparkwal.protocol.slots import SlotRecord, slot_record
+from sparkwal.protocol.slots import SlotRecord, open_slot
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.pieces import pieces_of
 from sparkwal.reading.rows import read_pieces
@@ -171,7 +170,8 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
     except NotFound:
         return None
     where = log.where(number, window)
-    record = slot_record(log, position, window, data, arrowfile.open_front(data, where))
+    record = open_slot(log, position, window, data)
+    assert record is not None
     arrowfile.check_footer(data, where)
     header = record.header
     entry = header.checkpoints.get(header.query_id) if isinstance(header, CommitHeader) else None

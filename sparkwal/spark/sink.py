@@ -26,7 +26,7 @@ from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.errors import OptionError, OutcomeUnknownError
 from sparkwal.format import schema
-from sparkwal.format.memory import ANONYMOUS
+from sparkwal.format.header import ANONYMOUS
 from sparkwal.options.open import check_place, open_log
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import Clock, SystemClock
@@ -236,7 +236,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         assert self.plan is not None
         query_id = self.options.txn_app_id
         if query_id is None:
-            query_id = f"{ANONYMOUS}{self.plan.plan_id}"
+            query_id = f"{ANONYMOUS}{self.plan.bare.plan_id}"
         return self._write(query_id, self.options.txn_version or 0, iterator)
 
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 import sparkwal
-from sparkwal.checkpoints import block
+from sparkwal.checkpoints import carry
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.slots import read_front
+from sparkwal.protocol.slots import fetch_slot
 from sparkwal.store.local import LocalStore
 from sparkwal.store.log_store import LogStore
 
@@ -35,8 +35,8 @@ FILES = {
 
 
 def test_every_byte_comes_back() -> None:
-    assert block.decode(block.encode(FILES), "here") == FILES
-    assert block.decode(block.encode({}), "here") == {}
+    assert carry.decode(carry.encode(FILES), "here") == FILES
+    assert carry.decode(carry.encode({}), "here") == {}
 
 
 def raw(document: object) -> bytes:
@@ -55,19 +55,19 @@ HOSTILE_NAMES = [
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=ascii)
 def test_a_name_that_spark_does_not_give_is_refused(name: str) -> None:
     with pytest.raises(InvalidLogError, match="here: its checkpoint"):
-        block.decode(raw({"offsets/0": "", name: ""}), "here")
+        carry.decode(raw({"offsets/0": "", name: ""}), "here")
 
 
 def test_a_file_that_is_also_a_folder_is_refused() -> None:
     with pytest.raises(InvalidLogError, match="sources/0/a"):
-        block.decode(raw({"sources/0/a/b": "", "sources/0/a": ""}), "here")
+        carry.decode(raw({"sources/0/a/b": "", "sources/0/a": ""}), "here")
 
 
 @pytest.mark.parametrize(
     "data",
     [
         b"", b"x", raw([]), raw(None), raw("text"), raw({"offsets/0": 1}), raw({"offsets/0": "€"}),
-        raw({"offsets/0": ["a"]}), raw({"offsets/0": None}), block.encode(FILES)[:-3],
+        raw({"offsets/0": ["a"]}), raw({"offsets/0": None}), carry.encode(FILES)[:-3],
         bytes(pa.compress(b"[" * 100_000, codec="zstd", asbytes=True)),
         bytes(pa.compress(b"\xff\xfe", codec="zstd", asbytes=True)),
         bytes(pa.compress(b'{"offsets/0":""}', codec="gzip", asbytes=True)),
@@ -76,7 +76,7 @@ def test_a_file_that_is_also_a_folder_is_refused() -> None:
 )  # fmt: skip
 def test_bytes_that_no_writer_makes_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidLogError, match="here: its checkpoint cannot be decoded"):
-        block.decode(data, "here")
+        carry.decode(data, "here")
 
 
 def test_any_damage_is_an_error_or_other_files_and_never_a_crash() -> None:
@@ -84,13 +84,13 @@ def test_any_damage_is_an_error_or_other_files_and_never_a_crash() -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     rng = random.Random(seed)
-    intact = block.encode(FILES)
+    intact = carry.encode(FILES)
     for _ in range(500):
         data = bytearray(intact)
         for _ in range(rng.randint(1, 3)):
             data[rng.randrange(len(data))] = rng.randrange(256)
         try:
-            files = block.decode(bytes(data), "here")
+            files = carry.decode(bytes(data), "here")
         except InvalidLogError:
             continue
         assert all(isinstance(content, bytes) for content in files.values())
@@ -99,10 +99,10 @@ def test_any_damage_is_an_error_or_other_files_and_never_a_crash() -> None:
 def test_a_bomb_stops_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = raw({"sources/0/0": "a" * 2**25})
     assert len(bomb) < 2**13
-    assert len(block.decode(bomb, "here")["sources/0/0"]) == 2**25
-    monkeypatch.setattr(block, "_LONGEST", 2**24)
+    assert len(carry.decode(bomb, "here")["sources/0/0"]) == 2**25
+    monkeypatch.setattr(carry, "_LONGEST", 2**24)
     with pytest.raises(InvalidLogError, match="cannot be decoded"):
-        block.decode(bomb, "here")
+        carry.decode(bomb, "here")
 
 
 @pytest.fixture(params=[2**16, 0], ids=["inlined", "in an object"])
@@ -124,7 +124,7 @@ def test_a_record_with_a_block_is_an_arrow_file_for_everyone(
 ) -> None:
     file = record(tmp_path, 3)
     data = file.read_bytes()
-    carried = block.read_block(local.log, 1000, local.query_id, 3)
+    carried = carry.read_block(local.log, 1000, local.query_id, 3)
     assert carried["offsets/2"] == (tmp_path / "ck/offsets/2").read_bytes()
     inlined = [2] if local.inline else []
     assert pa.ipc.open_file(data).read_all().column("v").to_pylist() == inlined
@@ -156,7 +156,7 @@ def test_verify_reports_any_damage_of_the_block(local: FileStream, tmp_path: Pat
         assert "the checkpoint in it does not match its CRC-32" in problem
         assert str(keys.slot(3, 1000)) in problem
         with pytest.raises(InvalidLogError, match="does not match its CRC-32"):
-            block.read_block(local.log, 1000, local.query_id, 3)
+            carry.read_block(local.log, 1000, local.query_id, 3)
         # Nobody who reads rows is concerned.
         assert sparkwal.Log(path).to_pandas()["v"].tolist() == [0, 1, 2]
 
@@ -166,9 +166,9 @@ def test_a_record_that_is_not_there_or_carries_nothing_is_an_error(
     local: FileStream, position: int, expected: str
 ) -> None:
     with pytest.raises(InvalidLogError, match=expected):
-        block.read_block(local.log, 1000, local.query_id, position)
+        carry.read_block(local.log, 1000, local.query_id, position)
     with pytest.raises(InvalidLogError, match="carries no checkpoint of query other"):
-        block.read_block(local.log, 1000, "other", 3)
+        carry.read_block(local.log, 1000, "other", 3)
 
 
 def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
@@ -177,15 +177,15 @@ def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
     stream = room.stream(room.checkpoint())
     stream.run(range(1))
     room.store.counts.clear()
-    found = block.read_block(room.log, 1000, stream.query_id, 1)
+    found = carry.read_block(room.log, 1000, stream.query_id, 1)
     assert room.store.counts == {"GET": 1}
     data = room.store.objects[room.log.key(keys.slot(1, 1000))]
     start = data.index(b"\xff\xff\xff\xff\0\0\0\0") + 8
     # After the block, in it, at its start, before it.
     for size in (start + 10**6, start + 20, start, start - 1):
-        monkeypatch.setattr(block, "read_front", partial(read_front, size=size))
+        monkeypatch.setattr(carry, "fetch_slot", partial(fetch_slot, size=size))
         room.store.counts.clear()
-        assert block.read_block(room.log, 1000, stream.query_id, 1) == found
+        assert carry.read_block(room.log, 1000, stream.query_id, 1) == found
         assert room.store.counts == {"GET": 1 if size > len(data) else 2}
 
 

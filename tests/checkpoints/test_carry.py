@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from sparkwal import DivergedCheckpointError, OptionError, events
-from sparkwal.checkpoints import block, folder
+from sparkwal.checkpoints import carry, folder
 from sparkwal.checkpoints.carry import StreamCheckpoint, pack
 from sparkwal.format.content import Content
-from sparkwal.format.header import to_json
-from sparkwal.format.memory import NOWHERE, REMOTE, STATEFUL
+from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, to_json
 from sparkwal.protocol.recovery import find_head
 
 from ..protocol.query import rows
@@ -39,21 +38,21 @@ SMALL = {"offsets/9": b"v1", "sources/0/10": b"10"}
 def test_a_compacted_list_is_carried_once_and_named_from_then_on() -> None:
     files = {**SMALL, COMPACT: b"list"}
     first = packed(files, {})
-    assert block.decode(first.block, "") == files
-    assert (first.files, first.lasting) == ({}, {COMPACT: 4})
+    assert carry.decode(first.block, "") == files
+    assert first.files == {COMPACT: (HERE, 4)}
     second = packed(files, {COMPACT: (7, 4)})
-    assert block.decode(second.block, "") == SMALL
-    assert (second.files, second.lasting) == ({COMPACT: (7, 4)}, {})
+    assert carry.decode(second.block, "") == SMALL
+    assert second.files == {COMPACT: (7, 4)}
 
 
 def test_a_compacted_list_of_another_size_is_another() -> None:
     again = packed({COMPACT: b"other"}, {COMPACT: (7, 4)})
-    assert (again.files, again.lasting) == ({}, {COMPACT: 5})
+    assert again.files == {COMPACT: (HERE, 5)}
 
 
 def test_only_compacted_lists_last() -> None:
     again = packed(SMALL, {name: (7, len(data)) for name, data in SMALL.items()})
-    assert block.decode(again.block, "") == SMALL and not again.files and not again.lasting
+    assert carry.decode(again.block, "") == SMALL and not again.files
 
 
 def test_the_largest_goes_first_where_there_is_no_room() -> None:
@@ -62,8 +61,7 @@ def test_the_largest_goes_first_where_there_is_no_room() -> None:
         carried = packed(files, {}, limit)
         assert len(carried.block) <= limit
         assert carried.files == {name: (NOWHERE, len(files[name])) for name in nowhere}
-        assert block.decode(carried.block, "").keys() == files.keys() - nowhere
-        assert COMPACT not in carried.lasting
+        assert carry.decode(carried.block, "").keys() == files.keys() - nowhere
 
 
 def test_what_was_too_large_is_not_read_again() -> None:
@@ -72,16 +70,16 @@ def test_what_was_too_large_is_not_read_again() -> None:
 
 
 def test_what_could_never_be_read_back_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block, "LARGEST", 100)
+    monkeypatch.setattr(carry, "LARGEST", 100)
     sizes = {COMPACT: 101, "offsets/9": 2}
     carried = pack(sizes, {"offsets/9": b"v1"}.__getitem__, {}, 2**20)
     assert carried.files == {COMPACT: (NOWHERE, 101)}
-    assert block.decode(carried.block, "") == {"offsets/9": b"v1"}
+    assert carry.decode(carried.block, "") == {"offsets/9": b"v1"}
 
 
 def test_a_limit_that_nothing_keeps_leaves_nothing() -> None:
     carried = packed({**SMALL, COMPACT: b"list"}, {}, 1)
-    assert block.decode(carried.block, "") == {} and len(carried.files) == 3
+    assert carry.decode(carried.block, "") == {} and len(carried.files) == 3
 
 
 def test_a_record_carries_all_that_its_folder_needs(room: Room) -> None:
@@ -96,10 +94,10 @@ def test_a_record_carries_all_that_its_folder_needs(room: Room) -> None:
         header = room.commits()[-1]
         entry = header.checkpoints[stream.query_id]
         assert (entry.position, entry.rows) == (header.position, 1)
-        found = block.read_block(room.log, header.window, stream.query_id, entry.position)
+        found = carry.read_block(room.log, header.window, stream.query_id, entry.position)
         for name, (position, size) in entry.files.items():
             assert name.endswith(".compact") and position <= header.position
-            there = block.read_block(room.log, header.window, stream.query_id, position)
+            there = carry.read_block(room.log, header.window, stream.query_id, position)
             assert len(there[name]) == size
             found[name] = there[name]
         assert found == needed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.checkpoints import empty, folder
+from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.protocol import commit
 from sparkwal.protocol.recovery import find_head
@@ -146,7 +146,9 @@ def test_after_many_microbatches_without_rows_a_record_carries_the_checkpoint(
     monkeypatch.setattr(commit, "FORWARD", 5)
     place = passing(room, 13)
     assert [(each.batch_id, each.rows) for each in room.commits()] == [(0, 1), (5, 0), (10, 0)]
-    assert empty.done(place, 10, room.commits()[-1].checkpoints[folder.query_of(place) or ""]) == 12
+    assert (
+        folder.done(place, 10, room.commits()[-1].checkpoints[folder.query_of(place) or ""]) == 12
+    )
     shutil.rmtree(place)
     assert room.checkpoint() == place and (place / "commits/10").exists()
     room.stream(place, hidden=HIDDEN).run(range(52))
@@ -201,6 +203,6 @@ def test_of_each_source_that_is_a_log_the_way_without_rows_is_held(tmp_path: Pat
         OFFSETS % (b'{"logOffset":9}', b'{"a":12,"b":3,"log_id:a":"A","log_id:b":"B"}')
     )
     # A sequencer that is new begins anew in a rebuilt checkpoint.
-    assert empty.spans(tmp_path, 4, 9) == {"A": [(7, 12)], "B": [(0, 3)]}
-    assert empty.spans(tmp_path, 4, 4) == {"A": [(7, 7)]}
-    assert empty.spans(tmp_path, 3, 9) is None and empty.spans(tmp_path, 4, 10) is None
+    assert folder.spans(tmp_path, 4, 9) == {"A": [(7, 12)], "B": [(0, 3)]}
+    assert folder.spans(tmp_path, 4, 4) == {"A": [(7, 7)]}
+    assert folder.spans(tmp_path, 3, 9) is None and folder.spans(tmp_path, 4, 10) is None

@@ -14,7 +14,7 @@ import sparkwal
 from sparkwal import InvalidLogError, OptionError
 from sparkwal.checkpoints import folder
 from sparkwal.format import keys
-from sparkwal.format.memory import NOWHERE
+from sparkwal.format.header import NOWHERE
 from sparkwal.protocol.hint import Hints
 
 from ..protocol.query import Query

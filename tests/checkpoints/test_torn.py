@@ -12,7 +12,7 @@ from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.checkpoints.folder import Owner
 from sparkwal.checkpoints.rebuild import State, why_rebuild
 from sparkwal.errors import DivergedCheckpointError
-from sparkwal.format.memory import REMOTE, STATEFUL, Checkpoint
+from sparkwal.format.header import REMOTE, STATEFUL, Checkpoint
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
@@ -135,7 +135,7 @@ def test_what_spark_does_not_read_at_a_start_may_be_torn(place: Path) -> None:
 
 
 def carried(position: int, size: int, reason: str = "") -> Checkpoint:
-    return Checkpoint(position, 1, size, 0, reason, {})
+    return Checkpoint(position, 1, size, 0, reason, {}, {})
 
 
 @pytest.mark.parametrize("left", ["nothing", "a plan"])

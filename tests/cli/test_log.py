@@ -19,7 +19,7 @@ from reading.collected import move_floor
 import sparkwal
 from sparkwal.console.output import moment
 from sparkwal.format import keys
-from sparkwal.format.memory import REMOTE, Checkpoint
+from sparkwal.format.header import REMOTE, Checkpoint
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.history import Collected, Follower
@@ -99,7 +99,7 @@ def test_what_people_see(long: str) -> None:
 
 def test_a_query_is_shown_by_its_name_where_the_log_knows_it(tmp_path: Path) -> None:
     (tmp_path / "log" / "batches").mkdir(parents=True)
-    entry = Checkpoint(1, 10, 0, 0, REMOTE, {}, name="orders")
+    entry = Checkpoint(1, 10, 0, 0, REMOTE, {}, {}, name="orders")
     named = replace(COMMIT, checkpoints={COMMIT.query_id: entry}, rows=0, bytes=0, batches=())
     for position, record in enumerate([LEADER, named, replace(named, checkpoints={})]):
         number = keys.slot(position, 1000)

@@ -7,7 +7,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwal.format.crc32 import combine
+from sparkwal.format.arrowfile import combine
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

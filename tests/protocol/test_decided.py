@@ -37,7 +37,7 @@ def decided(store: MemoryStore) -> dict[int, int]:
     for name in sorted(store.objects):
         number = keys.decode(name.rpartition("/")[2])
         if number is not None:
-            _, opened = read_front(log, number, WINDOW)
+            opened = read_front(log, number, WINDOW)
             found[number] = opened.header.decided
     return found
 

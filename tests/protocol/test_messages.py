@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwal.errors import InvalidLogError, OutcomeUnknownError
-from sparkwal.format.memory import Checkpoint
+from sparkwal.format.header import Checkpoint
 from sparkwal.protocol.archive import MOST
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.recovery import find_head

@@ -113,15 +113,15 @@ MUTATIONS = [
     Mutation(
         "note-names-record",
         "a log that a backup has put back below microbatches without rows",
-        "checkpoints/empty.py",
-        '        if last is None or note["after"] != _plain(last):',
-        "        if last is None:",
+        "checkpoints/folder.py",
+        "    if last is None or noted.after != last:\n",
+        "    if last is None:\n",
     ),
     Mutation(
         "note-without-hole",
         "a log that was put back, a folder used as it is passes over rows",
         "checkpoints/carry.py",
-        "        if empty.done(path, before, last) < batch_id - 1:\n",
+        "        if folder.done(path, before, last) < batch_id - 1:\n",
         "        if False:\n",
     ),
     Mutation(
@@ -185,7 +185,7 @@ MUTATIONS = [
         "carry-whole-folder",
         "two drivers on one folder",
         "checkpoints/carry.py",
-        "        if not needed <= sizes.keys() and folder.owner_of(path) is not None:\n",
+        "        if not needed <= sizes.keys() and owner is not None:\n",
         "        if False:\n",
     ),
     Mutation(

@@ -282,14 +282,14 @@ MUTATIONS = [
         "look-before-claim",
         "a sleeping appender after a collector",
         "protocol/claim_age.py",
-        "                if look or self._is_old():\n",
+        "                if look or self._is_old(self.looked_ms):\n",
         "                if False:\n",
     ),
     Mutation(
         "look-after-slow-put",
         "a sleeping appender after a collector",
         "protocol/claim_age.py",
-        "if not is_old(self._clock, began, self._boot_id, self._ttl_ms):",
+        "if not self._is_old(began):",
         "if True:",
     ),
     Mutation(

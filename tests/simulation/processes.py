@@ -14,8 +14,7 @@ from sparkwal.appender.sender import Session
 from sparkwal.errors import FencedError, InvalidLogError, SparkWalError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
-from sparkwal.format.header import CommitHeader
-from sparkwal.format.memory import Checkpoint
+from sparkwal.format.header import Checkpoint, CommitHeader
 from sparkwal.options.appender import AppenderOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.commit import commit
@@ -82,9 +81,9 @@ def driver(
             try:
                 plan = make_plan(lambda: log, claim, hints, clock, TTL_MS).for_tasks()
                 # Its own cold start after itself makes a difference of one.
-                if session and 0 < term < plan.leader.term - 1:
+                if session and 0 < term < plan.bare.leadership.term - 1:
                     ask(Call("blame", (f"{name} was fenced, and took the log back",)))
-                term = plan.leader.term
+                term = plan.bare.leadership.term
                 ask(Call("publish_plan", ((plan, query_id, batch_id),)))
                 if session:
                     ask(Call("idle"))  # its tasks take a while, and others go on
