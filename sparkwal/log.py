@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sparkwal.errors import OptionError, need, need_pandas
+from sparkwal.errors import OptionError, need
 from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
@@ -262,5 +262,5 @@ class Log:
 
         A column of integers with nulls holds Python's integers: floats are exact up to 2^53 only.
         """
-        need_pandas()
+        need("pandas", "pandas>=2.2,<3")
         return self.scan(start, end).read_all().to_pandas(integer_object_nulls=True)
