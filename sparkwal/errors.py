@@ -72,10 +72,12 @@ class OutcomeUnknownError(SparkWalError):
 class InvalidLogError(SparkWalError):
     """The log holds something that the protocol never writes, or lacks something that it must hold.
 
-    `position` is that of the record that is damaged or missing, where it is a record.
+    `position` is that of the record that is damaged or missing, where it is a record; `key` that
+    of the object, where it holds rows.
     """
 
     position: int | None = None
+    key: str | None = None
 
 
 class CollectedError(SparkWalError):

@@ -153,13 +153,17 @@ class LogRange:
         for _ in run_parallel(self.log.store, lambda step: step(), steps):
             pass
         if floor and self.floor.current() > self.gap:
-            # The log went on meanwhile.
-            self._find_head()
-            if self.floor.current() > self.gap:
-                raise ends_before(self._path, self.gap, self.floor.current())
+            self.look_again()
         if self.live is not None:
             self.know(self.live)
         return self.gap
+
+    def look_again(self) -> None:
+        """A head below the floor is an old one, if the log went on meanwhile; else raises
+        InvalidLogError."""
+        self._find_head()
+        if self.floor.current() > self.gap:
+            raise ends_before(self._path, self.gap, self.floor.current())
 
     def _find_head(self) -> None:
         before = self.log_id

@@ -70,6 +70,7 @@ def read_pieces(
                 raise data
             yield from _decode(store, piece, data, target, verify, full)
         except InvalidLogError as error:
+            error.key = piece.key
             if passed_over is None:
                 raise
             passed_over(error)
