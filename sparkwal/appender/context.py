@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.subscribers import Subscribers
-from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.log_store import LogStore
 

@@ -27,11 +27,11 @@ from sparkwal.console.options import as_json, takes_log
 from sparkwal.console.output import facts, print_json, requests_text
 from sparkwal.errors import SparkWalError
 from sparkwal.events import Event, Retried
-from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.prices import dollars
 from sparkwal.store.base import Store

@@ -19,7 +19,7 @@ from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, unknown_column
-from sparkwal.reading.pieces import Piece, pieces_of, split
+from sparkwal.reading.rows import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, together
 from sparkwal.sql.needs import Needs
 from sparkwal.sql.rows import OWN, Numbering, bounds, read, rows

@@ -23,8 +23,7 @@ from sparkwal.protocol.replay import (
 )
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import Floor, Pinned, ends_before
-from sparkwal.reading.pieces import Piece, pieces_of
-from sparkwal.reading.rows import PassedOver, read_pieces
+from sparkwal.reading.rows import PassedOver, Piece, pieces_of, read_pieces
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 

@@ -25,8 +25,7 @@ from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.log_store import LogStore
 
 _FORMAT = 1

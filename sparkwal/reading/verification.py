@@ -18,8 +18,7 @@ from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, slot_record
 from sparkwal.reading.floor import Floor, ends_before
-from sparkwal.reading.pieces import pieces_of, split
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.rows import pieces_of, read_pieces, split
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
 from sparkwal.store.log_store import LogStore

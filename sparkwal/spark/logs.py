@@ -16,8 +16,8 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.holds import LOG_ID
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
+from sparkwal.reading.planning import StreamedLog
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.reading.streaming import StreamedLog
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 

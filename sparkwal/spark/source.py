@@ -23,8 +23,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
 from sparkwal.reading.floor import Pinned
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.streaming import Budget, StreamedLog
-from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
+from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.spark.acks import acknowledge_at_once
 from sparkwal.spark.logs import Logs, Offset, StreamedLogs, no_log
 from sparkwal.spark.readable import readable_errors

@@ -19,10 +19,9 @@ from sparkwal.events import Event
 from sparkwal.events.emitting import OfPath
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.metrics.table import METRICS
-from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
-from sparkwal.options.writing import SinkOptions, WriterOptions
+from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
 from sparkwal.spark.datasource import described
 
 PACKAGE = Path(sparkwal.__file__).parent

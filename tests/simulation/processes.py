@@ -17,7 +17,7 @@ from sparkwal.events import Event
 from sparkwal.format import keys, schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.memory import Checkpoint
-from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import commit
