@@ -72,10 +72,12 @@ class OutcomeUnknownError(SparkWalError):
 class InvalidLogError(SparkWalError):
     """The log holds something that the protocol never writes, or lacks something that it must hold.
 
-    `position` is that of the record that is damaged or missing, where it is a record.
+    `position` is that of the record that is damaged or missing, where it is a record; `key` that
+    of the object, where it holds rows.
     """
 
     position: int | None = None
+    key: str | None = None
 
 
 class CollectedError(SparkWalError):
@@ -99,46 +101,6 @@ class TableReadError(SparkWalError):
     """
 
 
-class CompactionError(SparkWalError):
-    """A range of the log could not be brought into its table; `stage` says how far it came.
-
-    Compaction is suspended, never skips: the log keeps every row that the table is not
-    confirmed to have. Mend what the message names and run it again: it goes on where it stopped.
-    """
-
-    stage: ClassVar[str] = ""
-
-
-class PlanError(CompactionError):
-    """Before anything was promised: the policy's range, or the table's settings."""
-
-    stage = "plan"
-
-
-class ReadError(CompactionError):
-    """The log's records or rows of the range cannot be read."""
-
-    stage = "read"
-
-
-class WriteError(CompactionError):
-    """The table did not take the range."""
-
-    stage = "write"
-
-
-class ConfirmError(CompactionError):
-    """The table is not what the log's lifecycle knows: restored, replaced or recreated."""
-
-    stage = "confirm"
-
-
-class PublishError(CompactionError):
-    """The table has the range, and the log's record of it could not be written."""
-
-    stage = "publish"
-
-
 class BackPressureError(SparkWalError):
     """More was appended than the store takes, and `maxBufferedBytes` wait already; or the log
     has reached `hardLimitBytes`, because its compaction is behind.
@@ -147,62 +109,79 @@ class BackPressureError(SparkWalError):
     """
 
 
-class JournalError(SparkWalError):
-    """The journal on this machine's disk could not do what was asked; `stage` says what.
+class _Staged:
+    """What the kinds of one error say: `stage`, how far it came; `retryable`, whether it may be
+    tried again as it is."""
+
+    stage: ClassVar[str] = ""
+    retryable: ClassVar[bool] = False
+
+    def __init_subclass__(cls, stage: str = "", retryable: bool = False) -> None:
+        cls.stage, cls.retryable = stage, retryable
+
+
+class CompactionError(_Staged, SparkWalError):
+    """A range of the log could not be brought into its table.
+
+    Compaction is suspended, never skips: the log keeps every row that the table is not
+    confirmed to have. Mend what the message names and run it again: it goes on where it stopped.
+    """
+
+
+class PlanError(CompactionError, stage="plan"):
+    """Before anything was promised: the policy's range, or the table's settings."""
+
+
+class ReadError(CompactionError, stage="read"):
+    """The log's records or rows of the range cannot be read."""
+
+
+class WriteError(CompactionError, stage="write"):
+    """The table did not take the range."""
+
+
+class ConfirmError(CompactionError, stage="confirm"):
+    """The table is not what the log's lifecycle knows: restored, replaced or recreated."""
+
+
+class PublishError(CompactionError, stage="publish"):
+    """The table has the range, and the log's record of it could not be written."""
+
+
+class JournalError(_Staged, SparkWalError):
+    """The journal on this machine's disk could not do what was asked.
 
     What was accepted before is on the disk still. Where it is not `retryable` the journal has
     stopped, because nobody can know what the disk holds: mend what the message names and open
     the journal again, which reads all of it; its `last_sequence` shows what it has.
     """
 
-    stage: ClassVar[str] = ""
-    retryable: ClassVar[bool] = False
 
-
-class JournalEncodeError(JournalError):
+class JournalEncodeError(JournalError, stage="encode", retryable=True):
     """What is to be written could not be put into bytes; nothing was."""
 
-    stage = "encode"
-    retryable = True
 
-
-class JournalWriteError(JournalError):
+class JournalWriteError(JournalError, stage="write"):
     """A file was not written, or only a part of it, for another reason than a full disk."""
 
-    stage = "write"
 
-
-class JournalReadError(JournalError):
+class JournalReadError(JournalError, stage="read"):
     """A file cannot be read, or holds at rest what was not written."""
 
-    stage = "read"
 
-
-class JournalSyncError(JournalError):
+class JournalSyncError(JournalError, stage="sync"):
     """fsync of a file failed: what the disk holds is unknown, and a second fsync may lie."""
 
-    stage = "sync"
 
-
-class JournalRenameError(JournalError):
+class JournalRenameError(JournalError, stage="rename", retryable=True):
     """A file that is written and synced did not get its name; the former one is untouched."""
 
-    stage = "rename"
-    retryable = True
 
-
-class JournalFolderSyncError(JournalError):
+class JournalFolderSyncError(JournalError, stage="sync of the folder"):
     """fsync of the folder failed: which files a restart will find is unknown."""
-
-    stage = "sync of the folder"
 
 
 def need(library: str, install: str) -> None:
     """Raises OptionError where a library is not installed."""
     if find_spec(library) is None:
         raise OptionError(f"{library} is not installed for this Python: pip install '{install}'")
-
-
-def need_pandas() -> None:
-    """Raises OptionError."""
-    need("pandas", "pandas>=2.2,<3")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sparkwal.errors import OptionError, need, need_pandas
+from sparkwal.errors import OptionError, need
 from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadInfo:
-    """The end of a log as its last live record shows it.
-
-    `position` is the last one taken. A log recreated at the same path has another `log_id`.
-    """
+    """The end of a log: `position` is the last one taken. A log that is recreated at the same path
+    has another `log_id`."""
 
     position: int
     log_id: str
@@ -74,10 +72,8 @@ class Log:
         return found
 
     def head(self) -> HeadInfo | None:
-        """The end of the log (1 LIST + 1 GET), or None when there is none yet.
-
-        Raises InvalidLogError, StoreUnavailableError, OptionError.
-        """
+        """The end of the log (1 LIST + 1 GET), or None when there is none yet. Raises
+        InvalidLogError, StoreUnavailableError, OptionError."""
         log = self._look(floor=False)
         if log.live is None:
             return None
@@ -101,9 +97,8 @@ class Log:
         return log.start() if start is None else log.checked(start, "start")
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[SlotHeader]:
-        """The headers of the live records at positions start … end (inclusive), in order.
-
-        Commits and leader records; dead records are left out.
+        """The headers of the live records, commits and leaders, at positions start … end
+        (inclusive), in order.
 
         Args:
             start, end: instead of the log's options that say where to begin and to end. A start
@@ -139,7 +134,9 @@ class Log:
             raise OptionError(f"there is no log at {self._log.url}; check the path")
         if include_metadata is None:
             include_metadata = self._options.include_metadata
-        target = self._target(log.spark_schema, columns, include_metadata)
+        more = columns is not None or include_metadata
+        shown = with_metadata_columns(log.spark_schema) if more else log.spark_schema
+        target = selected(schema.to_arrow(shown), columns)
         begin, lease = leased(log, lambda: self._first(log, start))
         first, after = self._bounds(log, begin, end)
 
@@ -150,13 +147,6 @@ class Log:
                 release(log.log, lease)
 
         return pa.RecordBatchReader.from_batches(target, batches())
-
-    def _target(
-        self, spark_schema: str, columns: Sequence[str] | None, include_metadata: bool
-    ) -> pa.Schema:
-        if columns is not None or include_metadata:
-            spark_schema = with_metadata_columns(spark_schema)
-        return selected(schema.to_arrow(spark_schema), columns)
 
     def replay(
         self, cursor: str | None = None, *, sequencers: str | Sequence[str] | None = None
@@ -174,9 +164,9 @@ class Log:
             cursor: `Replay.cursor` of an earlier replay; None: from the log's floor.
             sequencers: their names, or "*" for all logs under the path; None: this one.
 
-        Raises OptionError for a damaged cursor; CollectedError for one below the log's floor,
-        and while it is read where the floor overtakes it; InvalidLogError for one that is ahead
-        of its log or of another log, and where not one record can be read.
+        Raises OptionError for a damaged cursor; CollectedError where the floor is above it, or
+        overtakes the replay; InvalidLogError for one that is ahead of its log or of another log,
+        and where not one record can be read.
         """
         refuse(
             self._options,
@@ -262,5 +252,5 @@ class Log:
 
         A column of integers with nulls holds Python's integers: floats are exact up to 2^53 only.
         """
-        need_pandas()
+        need("pandas", "pandas>=2.2,<3")
         return self.scan(start, end).read_all().to_pandas(integer_object_nulls=True)

@@ -28,9 +28,9 @@ from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.header import ANONYMOUS
 from sparkwal.journal.storage import Folder
-from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.store.log_store import LogStore
 

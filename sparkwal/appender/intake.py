@@ -23,7 +23,7 @@ from sparkwal.appender.batches import (
     Ticket,
 )
 from sparkwal.errors import BackPressureError, OptionError, SparkWalError
-from sparkwal.options.appender import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.pipeline import Pipeline
 
 

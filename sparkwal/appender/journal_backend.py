@@ -16,7 +16,7 @@ from sparkwal.appender.journal_sender import JournalSender
 from sparkwal.appender.origin import check_sent
 from sparkwal.appender.rows import read_schema
 from sparkwal.appender.salvage import unreadable_file
-from sparkwal.appender.sender import Session, open_session
+from sparkwal.appender.sender import open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
 from sparkwal.journal.disk import LOCK, DiskFolder
 from sparkwal.journal.files import Sender, whose, write_sender

@@ -17,7 +17,7 @@ from sparkwal.protocol.replay import WIDEST_PROBE, live_records
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.pieces import Piece, pieces_of, split
+from sparkwal.reading.rows import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, together
 from sparkwal.sql.needs import Needs
 from sparkwal.sql.rows import Numbering, bounds, read, rows

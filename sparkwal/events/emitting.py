@@ -27,6 +27,12 @@ class Event:
         return " ".join([self.name, *(f"{name}={value}" for name, value in vars(self).items())])
 
 
+class OfPath(Event):
+    """What happened to the log or the journal at `path`."""
+
+    path: str
+
+
 _subscribers: list[Callable[[Event], None]] = []
 
 

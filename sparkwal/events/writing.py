@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 
-from sparkwal.events.emitting import Event
+from sparkwal.events.emitting import Event, OfPath
 
 
-class Recovered(Event):
+class Recovered(OfPath):
     """a cold start found the head of the log at `position` (−1: empty)"""
 
-    path: str
     position: int
 
 
-class LeaderClaimed(Event):
+class LeaderClaimed(OfPath):
     """this process wrote a leader record and may write after it"""
 
-    path: str
     position: int
     term: int
     leader_id: str
@@ -42,8 +40,7 @@ class BatchSent(Event):
 
 
 class Durable(Event):
-    """a commit is in the log, and all before it are; `bytes` of rows are stored for it, and the
-    PUT of its record took `put_ms`, with its retries"""
+    """a commit and all before it are in the log; its rows take `bytes`, its PUT took `put_ms`"""
 
     position: int
     rows: int
@@ -61,10 +58,9 @@ class Rejected(Event, level=logging.WARNING):
     reason: str
 
 
-class Stopped(Event, level=logging.WARNING):
+class Stopped(OfPath, level=logging.WARNING):
     """an appender accepts nothing more; what was not acknowledged has failed"""
 
-    path: str
     error: str
     reason: str
 
@@ -100,26 +96,23 @@ class Adopted(Event):
     partition: int
 
 
-class Fenced(Event, level=logging.WARNING):
+class Fenced(OfPath, level=logging.WARNING):
     """another writer leads the log; this one commits nothing more"""
 
-    path: str
     position: int
     by: str
     term: int
 
 
-class HandoverAsked(Event):
+class HandoverAsked(OfPath):
     """a newcomer lost the race for the gap and asked the leader of `term` to stop"""
 
-    path: str
     term: int
 
 
-class HandedOver(Event, level=logging.WARNING):
+class HandedOver(OfPath, level=logging.WARNING):
     """another writer asked for the log; this appender sends nothing more"""
 
-    path: str
     by: str
     term: int
 
@@ -139,8 +132,7 @@ class SkippedReplay(Event):
 
 
 class ReplayNotCompared(Event, level=logging.WARNING):
-    """a microbatch or a batch write is skipped by its number alone: the record that the log had of
-    it was collected, so its rows could not be compared"""
+    """a microbatch or batch write is skipped by its number alone: the log's rows were collected"""
 
     query_id: str
     batch_id: int
@@ -159,27 +151,24 @@ class HintNotSaved(Event, level=logging.WARNING):
     reason: str
 
 
-class AnotherQuery(Event, level=logging.WARNING):
-    """the first rows of `query` follow those of the query `other`, whose last are at `position`:
-    with the same source they are in the log twice; stop it, and start with the folder that
-    `sparkwal.checkpoint(path, other)` makes"""
+class AnotherQuery(OfPath, level=logging.WARNING):
+    """the first rows of `query` follow the last of `other`, at `position`: with the same source
+    they are in the log twice; stop it, start with `sparkwal.checkpoint(path, other)`"""
 
-    path: str
     query: str
     other: str
     position: int
 
 
 class RemoteCheckpoint(Event, level=logging.WARNING):
-    """a query starts with its checkpoint on an object store: Spark makes some 48 requests there
-    for each microbatch; `sparkwal.checkpoint(path, name)` needs none"""
+    """a checkpoint on an object store costs some 48 requests for each microbatch;
+    `sparkwal.checkpoint(path, name)` costs none"""
 
     location: str
 
 
 class CheckpointTooLarge(Event, level=logging.WARNING):
-    """a file of the checkpoint is larger than `checkpointMaxBytes`, so the log does not carry it;
-    another machine cannot rebuild the checkpoint"""
+    """a checkpoint's file is above `checkpointMaxBytes`: no other machine can rebuild it"""
 
     file: str
     bytes: int
@@ -204,8 +193,7 @@ class CheckpointRebuilt(Event):
 
 
 class SlowCheckpointFiles(Event, level=logging.WARNING):
-    """Spark forks processes for each file of a local checkpoint, and `register` could not know
-    whether it may set another way; docs/operations.md says when to set it"""
+    """Spark forks processes for each file of a local checkpoint: see docs/operations.md"""
 
     setting: str
     value: str
@@ -220,8 +208,7 @@ class OtherPython(Event, level=logging.WARNING):
 
 
 class PlainHttp(Event, level=logging.WARNING):
-    """the endpoint is on another machine and speaks no TLS: rows, and the token of temporary
-    credentials, can be read on the way; reported once in a process"""
+    """the endpoint on another machine speaks no TLS: rows and tokens can be read on the way"""
 
     endpoint: str
 

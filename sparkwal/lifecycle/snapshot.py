@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, need, need_pandas
+from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, need
 from sparkwal.format import schema
 from sparkwal.format.keys import join_key
 from sparkwal.format.lifecycle import MERGE, Target
@@ -232,7 +232,7 @@ class Current:
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """All the rows as one pandas frame, integers with nulls as `Log.to_pandas`."""
-        need_pandas()
+        need("pandas", "pandas>=2.2,<3")
         return self.to_arrow(columns).to_pandas(integer_object_nulls=True)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:

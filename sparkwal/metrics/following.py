@@ -28,25 +28,17 @@ from sparkwal.reading.sequencers import all_logs
 _logger = logging.getLogger("sparkwal")
 # How many queries of a log are remembered, to know whose progress is this log's.
 _MOST_QUERIES = 1000
+# Of a log that comes later all is new.
 _ALL = 2**63
 
 
 class LogNumbers:
-    """Counts the new records of one log, and reports how far its readers and its table are.
+    """Counts the new records of one log, as long as it is the same, and reports how far its readers
+    and its table are. `backlog` is how many of the newest that are there already are counted."""
 
-    Args:
-        backlog: how many of the newest records that are there already are counted at the start.
-        passed_over: gets each record that is damaged; the others are counted.
-    """
-
-    def __init__(
-        self, options: SourceOptions, meter: Prometheus, backlog: int, passed_over: PassedOver
-    ) -> None:
-        # What is missing, or was collected, is not counted; the rest is.
-        self._options = replace(options, fail_on_data_loss=False)
-        self._log = open_log(options)
-        self._meter, self._backlog, self._passed_over = meter, backlog, passed_over
-        self.labels = labels_of(self._log.url)
+    def __init__(self, log: LogRange, meter: Prometheus, backlog: int) -> None:
+        self._log, self._meter, self._backlog = log, meter, backlog
+        self.labels = labels_of(log.log.url)
         # Whose commits were seen, the newest last.
         self.queries: dict[str, None] = {}
         self._follower: Follower | None = None
@@ -59,51 +51,36 @@ class LogNumbers:
         """Whether there was a log at the last look."""
         return self._follower is not None
 
-    def look(self) -> None:
-        """Count what is new: 1 GET where nothing is, else as many as a stream that reads on."""
-        if self._follower is None and not self._begin():
-            return
-        try:
-            self._follow()
-        except AnotherLog:
-            self._forget()
-            if self._begin():
-                self._follow()
-
-    def _follow(self) -> None:
-        assert self._follower is not None
-        for found in self._follower.new(floor=False):
-            if isinstance(found, SlotRecord):
-                self._count(found.header)
-        self._meter.set(table.POSITION, self._follower.log.gap - 1, *self.labels)
-
-    def look_around(self) -> None:
-        """Also how far consumers and compaction are, and whether this is still the log it was: 3
-        LISTs and some GETs, and 2 requests or 3 for each consumer. Raises as `look`."""
-        head, gap = find_end(self._log, passed_over=self._passed_over)
+    def look(self, *, around: bool) -> None:
+        """Count what is new: 1 GET where nothing is, else as many as a stream that reads on. If
+        `around`, also how far consumers and compaction are, and whether this is still the log it
+        was: 3 LISTs and some GETs, and 2 requests or 3 for each consumer. Raises AnotherLog."""
+        if not around:
+            return self._follow()
+        head, gap = find_end(self._log.log, passed_over=self._log.passed_over)
         log_id = head.live.header.log_id if head.live else None
-        if self._follower is not None:
-            known = self._follower.log
-            if log_id != known.log_id or gap < known.gap:
-                self._forget()
-        self.look()
+        if self.is_there and (log_id != self._log.log_id or gap < self._log.gap):
+            raise AnotherLog(f"{self._log.log.url} is another log than before")
+        self._follow()
         if head.live is not None and log_id is not None:
             self._measure_consumers(head)
             self._measure_compaction(head, log_id)
 
-    def _begin(self) -> bool:
-        sequencer, passed_over = self._options.sequencer, self._passed_over
-        found = LogRange(self._options, sequencer, self._log, passed_over=passed_over)
-        gap = found.look()
-        if found.head is None or found.head.live is None:
-            # All of a log that comes later is new.
-            self._backlog = _ALL
-            return False
-        start = max(found.floor.current(), gap - self._backlog)
-        self._term = found.head.live.header.term if start == gap else 0
-        self._meter.set(table.TERM, found.head.live.header.term, *self.labels)
-        self._follower = Follower(found, start)
-        return True
+    def _follow(self) -> None:
+        if self._follower is None:
+            gap = self._log.look()
+            if self._log.live is None:
+                self._backlog = _ALL
+                return
+            start = max(self._log.floor.current(), gap - self._backlog)
+            term = self._log.live.header.term
+            self._term = term if start == gap else 0
+            self._meter.set(table.TERM, term, *self.labels)
+            self._follower = Follower(self._log, start)
+        for found in self._follower.new(floor=False):
+            if isinstance(found, SlotRecord):
+                self._count(found.header)
+        self._meter.set(table.POSITION, self._log.gap - 1, *self.labels)
 
     def _count(self, header: SlotHeader) -> None:
         meter, labels = self._meter, self.labels
@@ -114,7 +91,7 @@ class LogNumbers:
             meter.set(table.TERM, header.term, *labels)
         if not isinstance(header, CommitHeader):
             return
-        put_ms, last_put_ms = (header.metric(n) for n in ("put_ms", "last_put_ms"))
+        put_ms, last_put_ms = header.metric("put_ms"), header.metric("last_put_ms")
         meter.add(table.COMMITS, 1, *labels)
         meter.add(table.ROWS, header.rows, *labels)
         meter.add(table.WRITTEN, header.bytes, *labels)
@@ -134,7 +111,7 @@ class LogNumbers:
     def _measure_consumers(self, head: Head) -> None:
         meter, labels = self._meter, self.labels
         seen = set()
-        for each in consumer_infos(self._log, labels.sequencer, head, None):
+        for each in consumer_infos(self._log.log, labels.sequencer, head, None):
             # A lease has a new name for every read, and one of another log counts for nothing.
             if each.expires_ms is not None or not each.of_this_log:
                 continue
@@ -147,44 +124,35 @@ class LogNumbers:
                 meter.forget(table.CONSUMER_LAG_TIME, *of_consumer)
             else:
                 meter.set(table.CONSUMER_LAG_TIME, each.lag_ms / 1000, *of_consumer)
-        for name in self._consumers - seen:
-            self._forget_consumer(name)
+        self._forget_consumers(self._consumers - seen)
         self._consumers = seen
 
     def _measure_compaction(self, head: Head, log_id: str) -> None:
-        meter, labels = self._meter, self.labels
-        state = chain.look(self._log, log_id)
+        meter, labels, log = self._meter, self.labels, self._log.log
+        state = chain.look(log, log_id)
         meter.set(table.FLOOR, state.floor if state else 0, *labels)
         if state is None or state.target is None:
             return
         meter.set(table.COMPACTED, state.cut, *labels)
         meter.set(table.COMPACTION_LAG, max(head.gap - state.cut, 0), *labels)
-        lag = lag_ms(self._log, head, state.cut)
+        lag = lag_ms(log, head, state.cut)
         if lag is not None:
             meter.set(table.COMPACTION_LAG_TIME, lag / 1000, *labels)
         open_for = time.time() - state.timestamp_ms / 1000 if state.is_open else 0.0
         meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *labels)
 
-    def _forget_consumer(self, name: str) -> None:
+    def _forget_consumers(self, names: set[str]) -> None:
         for metric in METRICS:
             if "consumer" in metric.more:
-                self._meter.forget(metric, *self.labels, name)
+                for name in names:
+                    self._meter.forget(metric, *self.labels, name)
 
     def end(self) -> None:
         """Nothing is reported of this log any more."""
         for metric in METRICS:
             if "records" in metric.sources and not metric.more:
                 self._meter.forget(metric, *self.labels)
-        for name in self._consumers:
-            self._forget_consumer(name)
-
-    def _forget(self) -> None:
-        """The log was recreated, or is gone: nothing that was reported holds for what comes."""
-        self.end()
-        self._follower, self._term, self._consumers = None, 0, set()
-        self._backlog = _ALL
-        self.queries.clear()
-        begin(self._meter, self.labels, "records")
+        self._forget_consumers(self._consumers)
 
 
 class Following:
@@ -205,12 +173,14 @@ class Following:
         passed_over: Callable[[str], PassedOver] | None = None,
         **options: object,
     ) -> None:
-        self._options = from_keywords(SourceOptions, path, options)
-        refuse(self._options, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease")
+        given = from_keywords(SourceOptions, path, options)
+        refuse(given, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease")
+        # What is missing, damaged or was collected is not counted; the rest is.
+        self._options = replace(given, fail_on_data_loss=False, on_corruption="fail")
         self._meter, self._backlog = meter, backlog
         self._root = open_log(self._options)
         self.labels = labels_of(self._root.url)
-        self.counted = Labels(self.labels.log, ALL) if self._options.sequencers else self.labels
+        self.counted = Labels(self.labels.log, ALL) if given.sequencers else self.labels
         self._logs: dict[str, LogNumbers] = {}
         # What the look before failed with, and this one.
         self._logged: set[str] = set()
@@ -230,25 +200,30 @@ class Following:
         """One look at each log; if `around`, at consumers, compaction and new sequencers too."""
         if around or not self._logs:
             self._find()
-        for log in list(self._logs.values()):
-            if around:
-                log.look_around()
-            else:
-                log.look()
+        for name, log in list(self._logs.items()):
+            try:
+                log.look(around=around)
+            except AnotherLog:
+                # It was recreated, or is gone: nothing that was reported holds for what comes.
+                log.end()
+                self._begin(name, _ALL).look(around=around)
 
     def _find(self) -> None:
-        options = self._options
-        names = all_logs(self._root) if options.sequencers else [options.sequencer]
+        several = bool(self._options.sequencers)
+        names = all_logs(self._root) if several else [self._options.sequencer]
         for name in names:
             if name not in self._logs:
-                one = replace(options, sequencers=None, sequencer=name)
-                damage = self._passed_over(name)
-                self._logs[name] = LogNumbers(one, self._meter, self._backlog, damage)
+                self._begin(name, self._backlog)
         for name in self._logs.keys() - set(names):
             self._logs.pop(name).end()
-        if options.sequencers:
-            # A sequencer that comes later is new.
-            self._backlog = 2**63
+        if several:
+            self._backlog = _ALL
+
+    def _begin(self, name: str, backlog: int) -> LogNumbers:
+        damage = self._passed_over(name)
+        log = LogRange(self._options, name, self._root, passed_over=damage)
+        self._logs[name] = LogNumbers(log, self._meter, backlog)
+        return self._logs[name]
 
     def try_look(self, *, around: bool = True) -> None:
         """As `look`; what fails is counted, logged once, and tried again."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import OptionError, need
 from sparkwal.metrics.table import ALL, METRICS, Labels, Metric
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-
-T = TypeVar("T")
 
 # Object stores answer within some ten milliseconds, and a stream may wait for minutes.
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # fmt: skip  # noqa: E501
@@ -39,10 +37,7 @@ class Prometheus:
     def set(self, metric: Metric, value: float | Callable[[], float], *labels: str) -> None:
         """A gauge's value, or a function that returns it whenever it is read."""
         series = self._series(metric, labels)
-        if callable(value):
-            series.set_function(value)
-        else:
-            series.set(value)
+        (series.set_function if callable(value) else series.set)(value)
 
     def forget(self, metric: Metric, *labels: str) -> None:
         """The series vanishes; one that is not there is no error. Counts begin at 0 again."""
@@ -113,9 +108,12 @@ def begin(meter: Prometheus, labels: Labels, source: str) -> None:
             meter.add(metric, 0, *labels)
 
 
+# What reports: of which source, which log, and which of several.
+Key = tuple[str, Labels, int]
+# What ends each that was started, and whether it has ended by itself.
+_running: dict[tuple[Prometheus, Key], tuple[Callable[[], None], Callable[[], bool]]] = {}
 # Reentrant: what starts may start something itself.
 _lock = threading.RLock()
-_running: dict[tuple[Prometheus, Hashable], Any] = {}
 
 
 def _forked() -> None:
@@ -129,45 +127,47 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def once(meter: Prometheus, key: Hashable, start: Callable[[], T]) -> T:
-    """What `start` returned the first time for this meter and key, in this process."""
+def once(
+    meter: Prometheus,
+    key: Key,
+    start: Callable[[], Callable[[], None]],
+    is_over: Callable[[], bool] = lambda: False,
+) -> Callable[[], None]:
+    """Start what reports to this meter under this key, unless it runs. Returns what ends it, by
+    what `start` returned; then, and as soon as it `is_over`, it may be started again."""
+    place = meter, key
+
+    def stop() -> None:
+        with _lock:
+            if _running.get(place) is not started:
+                return
+            del _running[place]
+        end()
+
     with _lock:
-        if (meter, key) not in _running:
-            _running[meter, key] = start()
-        found: T = _running[meter, key]
-        return found
+        _drop_ended()
+        if place in _running:
+            return _running[place][0]
+        end, started = start(), (stop, is_over)
+        _running[place] = started
+        return stop
 
 
-def running(meter: Prometheus, key: Hashable) -> Any:
-    """What `once` returned last, or None."""
+def _drop_ended() -> None:
+    for place in [place for place, (_, is_over) in _running.items() if is_over()]:
+        del _running[place]
+
+
+def refuse_twice(meter: Prometheus, labels: Labels, other: str, *, but: Key | None = None) -> None:
+    """Raises OptionError where the source `other` counts commits of this log already, under another
+    key than `but`."""
     with _lock:
-        return _running.get((meter, key))
-
-
-def ended(meter: Prometheus, key: Hashable, started: object) -> None:
-    """`once` may start it again, if this is what it returned last."""
-    with _lock:
-        if _running.get((meter, key)) is started:
-            del _running[meter, key]
-
-
-def refuse_twice(meter: Prometheus, labels: Labels, other: str, *, but: Hashable = None) -> None:
-    """Raises OptionError where the source `other` counts commits of this log already, by another
-    key of `once` than `but`."""
-    with _lock:
-        taken = any(
-            known is meter and key != but and isinstance(key, tuple) and key[0] == other
-            and _meet(labels, key[1])
-            for known, key in _running
-        )  # fmt: skip
-    if taken:
-        raise OptionError(
-            f"the commits of {labels.log} are counted here already, by its {other}: leave one of "
-            "the two out"
-        )
-
-
-def _meet(one: Labels, other: Labels) -> bool:
-    return one.log == other.log and (
-        one.sequencer == other.sequencer or ALL in (one.sequencer, other.sequencer)
-    )
+        _drop_ended()
+        found = [key for known, key in _running if known is meter and key != but]
+    for source, (log, sequencer), _ in found:
+        same = sequencer == labels.sequencer or ALL in (sequencer, labels.sequencer)
+        if source == other and log == labels.log and same:
+            raise OptionError(
+                f"the commits of {log} are counted here already, by its {other}: leave one of the "
+                "two out"
+            )

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -14,14 +14,14 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from sparkwal.errors import OptionError
 from sparkwal.metrics import table
 from sparkwal.metrics.following import Following
-from sparkwal.metrics.prometheus import Prometheus, ended, once, refuse_twice, running
+from sparkwal.metrics.prometheus import Prometheus, once, refuse_twice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _logger = logging.getLogger("sparkwal")
 _MOST_WAITING = 1000
-# Spark notifies nobody when it has stopped.
+# How often the thread asks whether Spark has stopped.
 _ASK_SECONDS = 1.0
 # Of a query its id, how long Spark ran a microbatch (ms), and the error that it ended with.
 _Happened = tuple[str, float | None, str | None]
@@ -42,52 +42,32 @@ def watch_stream(
     if not 0 < interval < 1e6:
         raise OptionError(f"the interval is {interval} seconds; more than 0 is expected")
     following = Following(path, meter, **options)
-    key = ("follower", following.counted)
-    former = running(meter, key)
-    if former is not None and former.is_over():
-        # Spark was started again before its thread saw the end.
-        former.end()
+    key = ("follower", following.counted, 0)
     refuse_twice(meter, following.counted, "appender")
     refuse_twice(meter, following.counted, "follower", but=key)
-    return once(meter, key, lambda: _Watch(following, meter, interval, key, spark)).stop
+
+    def start() -> Callable[[], None]:
+        return _Watch(following, meter, interval, spark).end
+
+    return once(meter, key, start, lambda: _is_over(spark))
 
 
-class _Listener(StreamingQueryListener):
-    """Spark's threads call it, and a query's start waits for one of them: it only hands over."""
-
-    def __init__(self, watch: _Watch) -> None:
-        self._watch = watch
-
-    def onQueryStarted(self, event: Any) -> None:
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:
-        try:
-            took_ms = event.progress.durationMs.get("addBatch")
-            self._watch.hand_over(str(event.progress.id), took_ms, None)
-        except Exception:
-            _logger.exception("the progress of a query was not understood")
-
-    def onQueryTerminated(self, event: Any) -> None:
-        try:
-            self._watch.hand_over(str(event.id), None, event.exception)
-        except Exception:
-            _logger.exception("the end of a query was not understood")
+def _is_over(spark: SparkSession) -> bool:
+    """Whether Spark has stopped; it notifies nobody."""
+    if getattr(spark, "_jsparkSession", None) is None:  # Spark Connect
+        return bool(getattr(spark, "is_stopped", False))
+    return spark.sparkContext._jsc is None
 
 
-class _Watch:
-    """The thread that reads the log and counts."""
+class _Watch(StreamingQueryListener):
+    """The thread that reads the log and counts. Spark's threads call the listener, and a query's
+    start waits for one of them: it only hands over."""
 
     def __init__(
-        self,
-        following: Following,
-        meter: Prometheus,
-        interval: float,
-        key: Hashable,
-        spark: SparkSession,
+        self, following: Following, meter: Prometheus, interval: float, spark: SparkSession
     ) -> None:
-        self._following, self._meter, self._interval = following, meter, interval
-        self._key, self._spark = key, spark
+        self._following, self._meter = following, meter
+        self._interval, self._spark = interval, spark
         self._waiting: queue.Queue[_Happened] = queue.Queue(_MOST_WAITING)
         self._ending = threading.Event()
         # Before the query commits anything.
@@ -95,40 +75,41 @@ class _Watch:
         for metric in (table.FENCED, table.DROPPED):
             meter.add(metric, 0, *following.labels)
         threading.Thread(target=self._run, name="sparkwal-metrics", daemon=True).start()
-        self._listener = _Listener(self)
-        spark.streams.addListener(self._listener)
+        spark.streams.addListener(self)
 
-    def hand_over(self, query_id: str, took_ms: float | None, error: str | None) -> None:
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        self._hand_over(
+            lambda: (str(event.progress.id), event.progress.durationMs.get("addBatch"), None)
+        )
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self._hand_over(lambda: (str(event.id), None, event.exception))
+
+    def _hand_over(self, happened: Callable[[], _Happened]) -> None:
         """Never waits: what finds no room is counted."""
         try:
-            self._waiting.put_nowait((query_id, took_ms, error))
+            self._waiting.put_nowait(happened())
         except queue.Full:
             self._meter.add(table.DROPPED, 1, *self._following.labels)
+        except Exception:
+            _logger.exception("what a query reported was not understood")
 
-    def is_over(self) -> bool:
-        """Whether Spark has stopped."""
-        if getattr(self._spark, "_jsparkSession", None) is None:  # Spark Connect
-            return bool(getattr(self._spark, "is_stopped", False))
-        return self._spark.sparkContext._jsc is None
-
-    def stop(self) -> None:
-        if self.end() and not self.is_over():
-            self._spark.streams.removeListener(self._listener)
-
-    def end(self) -> bool:
-        """No more looks after the one that runs. Whether it had not ended before."""
-        is_first = not self._ending.is_set()
+    def end(self) -> None:
+        """No more looks after the one that runs."""
         self._ending.set()
-        ended(self._meter, self._key, self)
-        return is_first
+        if not _is_over(self._spark):
+            self._spark.streams.removeListener(self)
 
     def _run(self) -> None:
         due = time.monotonic() + self._interval
         while not self._ending.is_set():
             taken = self._take(min(_ASK_SECONDS, max(due - time.monotonic(), 0.001)))
-            if self.is_over():
-                self.end()
-            elif time.monotonic() >= due:
+            if _is_over(self._spark):
+                return
+            if time.monotonic() >= due:
                 self._following.try_look()
                 due = time.monotonic() + self._interval
             elif taken:
@@ -141,14 +122,11 @@ class _Watch:
 
     def _take(self, seconds: float) -> list[_Happened]:
         """All that waits: one look is enough for it."""
-        taken: list[_Happened] = []
         try:
-            taken.append(self._waiting.get(timeout=seconds))
-            while len(taken) < _MOST_WAITING:
-                taken.append(self._waiting.get_nowait())
+            first = self._waiting.get(timeout=seconds)
         except queue.Empty:
-            pass
-        return taken
+            return []
+        return [first, *(self._waiting.get_nowait() for _ in range(self._waiting.qsize()))]
 
     def _count(self, query_id: str, took_ms: float | None, error: str | None) -> None:
         for log in self._following.wrote(query_id):

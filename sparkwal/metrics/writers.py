@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sparkwal import events
 from sparkwal.errors import FencedError
 from sparkwal.events import Event
 from sparkwal.metrics import table
-from sparkwal.metrics.prometheus import Prometheus, begin, ended, once, refuse_twice
+from sparkwal.metrics.prometheus import Prometheus, begin, once, refuse_twice
 from sparkwal.metrics.table import Labels, Metric, labels_of
 
 if TYPE_CHECKING:
     from sparkwal.appender.appender import Appender
+
+_Gauges = dict[Metric, Callable[[], float]]
+# Those of a log's appenders at the moment; the newest one's, the last, are reported.
+_watched: dict[tuple[Prometheus, Labels], list[_Gauges]] = {}
 
 
 def watch_appender(wal: Appender, meter: Prometheus) -> Callable[[], None]:
@@ -25,68 +29,38 @@ def watch_appender(wal: Appender, meter: Prometheus) -> Callable[[], None]:
     """
     labels = labels_of(wal.url)
     refuse_twice(meter, labels, "follower")
-    key = ("appender", labels, id(wal))
-    return once(meter, key, lambda: _start(wal, meter, labels, key))
+    return once(meter, ("appender", labels, id(wal)), lambda: _start(wal, meter, labels))
 
 
-def _start(wal: Appender, meter: Prometheus, labels: Labels, key: Hashable) -> Callable[[], None]:
+def _start(wal: Appender, meter: Prometheus, labels: Labels) -> Callable[[], None]:
     begin(meter, labels, "appender")
+    gauges = _gauges(wal)
+    watched = _watched.setdefault((meter, labels), [])
 
     def count(event: Event) -> None:
         meter.add(table.EVENTS, 1, *labels, event.name)
-        if isinstance(event, events.Durable):
-            meter.add(table.COMMITS, 1, *labels)
-            meter.add(table.ROWS, event.rows, *labels)
-            meter.add(table.WRITTEN, event.bytes, *labels)
-            meter.observe(table.PUT, event.put_ms / 1000, *labels)
-            meter.set(table.POSITION, event.position, *labels)
-        elif isinstance(event, events.Stopped):
-            # Of the event `fenced` there is one for each record in flight.
-            meter.add(table.FENCED, event.error == FencedError.__name__, *labels)
-        elif isinstance(event, (events.JournalFull, events.SizeLimit)):
-            meter.add(table.BACK_PRESSURE, 1, *labels)
-        elif (counted := _COUNTED.get(type(event))) is not None:
-            meter.add(counted, 1, *labels)
+        _count(event, meter, labels)
 
-    def measure() -> None:
+    def measure(gauges: _Gauges) -> None:
         for metric, value in gauges.items():
             meter.set(metric, value, *labels)
 
-    gauges = _gauges(wal)
-    watched = _watched.setdefault((meter, labels), {})
-    watched[key] = measure
-    measure()
-    unsubscribe = wal.subscribe(count)
-
     def stop() -> None:
-        if watched.pop(key, None) is not measure:
-            return
         unsubscribe()
+        watched.remove(gauges)
         for metric in gauges:
             meter.forget(metric, *labels)
-        # The next appender of this log may be watched already: the newest one reports.
-        for last in list(watched.values())[-1:]:
-            last()
-        if not watched:
-            _watched.pop((meter, labels), None)
-        ended(meter, key, stop)
+        for newest in watched[-1:]:
+            measure(newest)
 
+    watched.append(gauges)
+    measure(gauges)
+    unsubscribe = wal.subscribe(count)
     return stop
 
 
-# What reports a log's appenders at the moment, the newest last.
-_watched: dict[tuple[Prometheus, Labels], dict[Hashable, Callable[[], None]]] = {}
-
-
-_COUNTED: dict[type[Event], Metric] = {
-    events.Retried: table.RETRIES,
-    events.Hedged: table.HEDGED,
-    events.Rejected: table.REJECTED,
-}
-
-
-def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
-    found: dict[Metric, Callable[[], float]] = {
+def _gauges(wal: Appender) -> _Gauges:
+    found: _Gauges = {
         table.UP: lambda: float(wal.is_open),
         table.IN_FLIGHT: lambda: wal.in_flight,
         table.BUFFERED: lambda: wal.buffered_bytes,
@@ -108,39 +82,14 @@ def _gauges(wal: Appender) -> dict[Metric, Callable[[], float]]:
 
 def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
     """Report what this process compacts and collects; twice is once. Returns what ends it."""
-    return once(meter, "lifecycle", lambda: _start_lifecycle(meter))
-
-
-def _start_lifecycle(meter: Prometheus) -> Callable[[], None]:
-    begun: set[str] = set()
 
     def count(event: Event) -> None:
-        if not isinstance(event, _LIFECYCLE):
-            return
-        labels = labels_of(event.path)
-        if event.path not in begun:
-            begun.add(event.path)
+        if isinstance(event, _LIFECYCLE):
+            labels = labels_of(event.path)
             begin(meter, labels, "lifecycle")
-        if isinstance(event, events.CompactionDone):
-            meter.add(table.COMPACTIONS, 1, *labels)
-            meter.set(table.COMPACTED, event.cut, *labels)
-        elif isinstance(event, events.CompactionRetried):
-            meter.add(table.COMPACTION_RETRIES, 1, *labels)
-        elif isinstance(event, events.CompactionSuspended):
-            meter.add(table.COMPACTION_SUSPENDED, 1, *labels)
-        elif isinstance(event, events.FloorMoved):
-            meter.set(table.FLOOR, event.floor, *labels)
-        elif isinstance(event, events.Collected):
-            meter.add(table.COLLECTED_OBJECTS, event.objects, *labels)
-            meter.add(table.COLLECTED_BYTES, event.bytes, *labels)
+            _count(event, meter, labels)
 
-    unsubscribe = events.subscribe(count)
-
-    def stop() -> None:
-        unsubscribe()
-        ended(meter, "lifecycle", stop)
-
-    return stop
+    return once(meter, ("lifecycle", Labels("", ""), 0), lambda: events.subscribe(count))
 
 
 _LIFECYCLE = (
@@ -151,3 +100,35 @@ _LIFECYCLE = (
     events.FloorMoved,
     events.Collected,
 )
+_COUNTED: dict[type[Event], Metric] = {
+    events.Durable: table.COMMITS,
+    events.Retried: table.RETRIES,
+    events.Hedged: table.HEDGED,
+    events.Rejected: table.REJECTED,
+    events.JournalFull: table.BACK_PRESSURE,
+    events.SizeLimit: table.BACK_PRESSURE,
+    events.CompactionDone: table.COMPACTIONS,
+    events.CompactionRetried: table.COMPACTION_RETRIES,
+    events.CompactionSuspended: table.COMPACTION_SUSPENDED,
+}
+
+
+def _count(event: Event, meter: Prometheus, labels: Labels) -> None:
+    if (counted := _COUNTED.get(type(event))) is not None:
+        meter.add(counted, 1, *labels)
+    match event:
+        case events.Durable():
+            meter.add(table.ROWS, event.rows, *labels)
+            meter.add(table.WRITTEN, event.bytes, *labels)
+            meter.observe(table.PUT, event.put_ms / 1000, *labels)
+            meter.set(table.POSITION, event.position, *labels)
+        case events.Stopped():
+            # Of the event `fenced` there is one for each record in flight.
+            meter.add(table.FENCED, event.error == FencedError.__name__, *labels)
+        case events.CompactionDone():
+            meter.set(table.COMPACTED, event.cut, *labels)
+        case events.FloorMoved():
+            meter.set(table.FLOOR, event.floor, *labels)
+        case events.Collected():
+            meter.add(table.COLLECTED_OBJECTS, event.objects, *labels)
+            meter.add(table.COLLECTED_BYTES, event.bytes, *labels)

@@ -10,11 +10,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sparkwal.errors import OptionError
-from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import secret
-from sparkwal.options.writing import SinkOptions
+from sparkwal.options.writing import AppenderOptions, SinkOptions
 
 T = TypeVar("T", bound=StoreOptions)
 # What Spark itself adds to a source's or sink's options.

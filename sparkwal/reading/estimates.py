@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.header import CommitHeader
+from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.reading.rows import PassedOver
@@ -45,10 +46,11 @@ def size_of(log: LogStore, head: Head, floor: int) -> Size:
         # Numbers count down: what follows a slot are the positions below it.
         after = log.key(keys.slot(below, head.window))
         # What is under way at the gap is left out.
-        entries = log.store.list(prefix, _PAGE, after).entries
-        named = [(keys.decode(entry.key.removeprefix(prefix)), entry.size) for entry in entries]
-        found = [(keys.position(number, head.window), size) for number, size in named
-                 if number is not None]  # fmt: skip
+        named = (
+            (keys.decode(entry.key.removeprefix(prefix)), entry.size)
+            for entry in log.store.list(prefix, _PAGE, after).entries
+        )
+        found = [(keys.position(n, head.window), size) for n, size in named if n is not None]
         if not found:
             return 0.0, 0.0
         last = found[-1][0]
@@ -57,12 +59,9 @@ def size_of(log: LogStore, head: Head, floor: int) -> Size:
         positions = max(below - 1 - last, 1)
         return sum(whole) / positions, len(whole) / positions
 
-    found = list(run_parallel(log.store, stretch, parts))
-    return Size(
-        round(sum(size for size, _ in found) / _PAGES * count),
-        round(sum(objects for _, objects in found) / _PAGES * count),
-        False,
-    )
+    sizes, objects = zip(*run_parallel(log.store, stretch, parts), strict=True)
+    about = count / _PAGES
+    return Size(round(sum(sizes) * about), round(sum(objects) * about), False)
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,12 @@ def pace_of(
     since_ms = max(now_ms, newest.timestamp_ms) - window_ms
     if newest.timestamp_ms < since_ms:
         return Pace(0.0, 0.0, window_ms / 1000)
-    seen: dict[int, SlotRecord] = {newest.position: head.live}
+    seen: dict[int, SlotHeader] = {newest.position: newest}
 
-    def look(positions: list[int]) -> None:
-        wanted = [position for position in positions if position not in seen]
-        for record in run_parallel(log.store, fetch, wanted):
-            if record is not None:
-                seen[record.header.position] = record
+    def look(positions: Iterable[int]) -> None:
+        wanted = sorted({each for each in positions if each >= floor} - seen.keys())
+        for record in filter(None, run_parallel(log.store, fetch, wanted)):
+            seen[record.header.position] = record.header
 
     def fetch(position: int) -> SlotRecord | None:
         try:
@@ -107,33 +105,27 @@ def pace_of(
                 passed_over(error)
             return None
 
-    def before() -> int:
-        """The newest position seen that is older than the window; −1 for none."""
-        old = [p for p, record in seen.items() if record.header.timestamp_ms < since_ms]
-        return max(old, default=-1)
+    def first() -> int:
+        """The first position after those seen that are older than the window."""
+        old = (each for each, header in seen.items() if header.timestamp_ms < since_ms)
+        return max(old, default=floor - 1) + 1
 
     step = 0
-    while before() < 0 and head.position - 2**step >= floor:
-        offsets = (2**each for each in range(step, step + _PROBES))
-        look([head.position - offset for offset in offsets if head.position - offset >= floor])
+    while first() == floor and head.position - 2**step >= floor:
+        look(head.position - 2**each for each in range(step, step + _PROBES))
         step += _PROBES
-    low = max(before() + 1, floor)
+    low = first()
     high = min(position for position in seen if position >= low)
-    look(sorted({low + (high - low) * part // _PROBES for part in range(_PROBES)}))
-    low = max(before() + 1, floor)
-    return _between(seen, low, since_ms, now_ms)
-
-
-def _between(seen: dict[int, SlotRecord], low: int, since_ms: int, now_ms: int) -> Pace:
-    """Each record stands for those up to the next one that was seen."""
+    look(low + (high - low) * part // _PROBES for part in range(_PROBES))
+    low, commits, rows = first(), 0, 0
     inside = sorted(position for position in seen if position >= low)
-    commits, rows = 0, 0
+    # Each record stands for those up to the next one that was seen.
     for position, following in zip(inside, [*inside[1:], inside[-1] + 1], strict=True):
-        header = seen[position].header
+        header = seen[position]
         if isinstance(header, CommitHeader):
             commits += following - position
             rows += header.rows * (following - position)
     # A log, or what is left of it, may be younger than the window.
-    began_ms = since_ms if low > min(seen) else seen[inside[0]].header.timestamp_ms
+    began_ms = since_ms if low > min(seen) else seen[inside[0]].timestamp_ms
     seconds = max(now_ms - began_ms, 1000) / 1000
     return Pace(commits / seconds, rows / seconds, seconds)

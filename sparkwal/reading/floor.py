@@ -31,13 +31,8 @@ _CLOCK = SystemClock()
 
 @dataclass(frozen=True)
 class Looked:
-    """A look at the floor of a log: a task trusts its plan's, or looks again itself.
-
-    Attributes:
-        position: the floor that was found.
-        wall_ms, boot_ms, boot_id: when, before the look was begun.
-        ttl_ms: how long it may be trusted.
-    """
+    """A look at the floor of a log, which is at `position`; it began at wall_ms and boot_ms, and
+    may be trusted for ttl_ms. A task trusts its plan's, or looks again itself."""
 
     prefix: str
     log_id: str | None
@@ -50,14 +45,13 @@ class Looked:
 
 @dataclass(frozen=True)
 class Pinned:
-    """The very log of a read that is planned now and made later, or elsewhere, and the look at the
-    floor that the read relies on; None: it looks itself."""
+    """The very log of a read that is planned now and made elsewhere, and the look at the floor that
+    it relies on; None: it looks itself."""
 
     log_id: str
     looked: Looked | None = None
 
     def text(self) -> str:
-        """As it travels; `of` reads it."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -106,7 +100,7 @@ class Floor:
 
     @property
     def state(self) -> LifecycleRecord | None:
-        """The newest record of this log's lifecycle at the last look; None where there is none."""
+        """The newest record of this log's lifecycle at the last look, if there is one."""
         return self._state if self._state and self._state.log_id == self.log_id else None
 
     @property

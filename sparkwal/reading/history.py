@@ -15,7 +15,7 @@ from sparkwal.store.parallel import run_parallel
 
 # Records asked for before any of them is delivered, at most.
 _CHUNK = 256
-# Idle looks after which it is asked whether the last record is still there: a log that was
+# So many idle looks later it is asked whether the last record is still there: a log that was
 # recreated has free positions where the former one goes on.
 _IDLE_LOOKS = 10
 
@@ -43,13 +43,11 @@ def walk(
     log: LogRange, start: int, end: int, *, newest_first: bool, most: int | None = None,
     seals: bool = False,
 ) -> Iterator[Found]:  # fmt: skip
-    """The live records of positions start … end−1, at most the log's gap, headers alone; dead ones
-    are left out, and seals unless they are asked for.
+    """The live records of positions start … end−1, at most the log's gap, headers alone; seals only
+    if they are asked for. Raises AnotherLog where the log was recreated.
 
     1 GET for each position, and not more positions than `most` needs. Newest first also what a
     look-back takes (m − 1 GETs) where another leader took over.
-
-    Raises AnotherLog where the log was recreated, StoreUnavailableError.
     """
     assert log.live is not None and log.log_id is not None
     log_id, window = log.log_id, log.window
@@ -75,7 +73,7 @@ def walk(
         live = max(live, term)
         return term == live
 
-    left = most if most is not None else end - start
+    left = end - start if most is None else most
     while start < end and left > 0:
         count = min(end - start, left, _CHUNK)
         chunk = range(end - 1, end - 1 - count, -1) if newest_first else range(start, start + count)
@@ -114,12 +112,8 @@ class Follower:
     ) -> Iterator[SlotRecord | Collected]:
         """The live records that came since the last look, and what was collected meanwhile: 1 GET
         where nothing came, now and then 1 more. Who ends in the middle of a record gets it once
-        more. Without the `floor` a log that was recreated is found only where its records are; the
-        rest as for `LogRange`.
-
-        Raises AnotherLog where the log was recreated or is gone, InvalidLogError,
-        StoreUnavailableError.
-        """
+        more. Without the `floor` a log that was recreated is found only where its records are.
+        Raises AnotherLog where it was, or is gone; InvalidLogError."""
         log = self.log
         end = log.look(floor=floor)
         self._idle = 0 if end > self.position else self._idle + 1

@@ -1,10 +1,10 @@
-"""One log as a reader sees it: where a read begins and ends, and how far it has come. The Spark
-source and `sparkwal.Log` share it."""
+"""One log as every reader sees it: where a read begins and ends, and how far it has come."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import count
 
 import pyarrow as pa
 
@@ -23,8 +23,7 @@ from sparkwal.protocol.replay import (
 )
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import Floor, Pinned, ends_before
-from sparkwal.reading.pieces import Piece, pieces_of
-from sparkwal.reading.rows import PassedOver, read_pieces
+from sparkwal.reading.rows import PassedOver, Piece, pieces_of, read_pieces
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -43,8 +42,7 @@ class LogRange:
     Args:
         root: the log at the path; the log itself unless the option is `*`.
         passed_over: gets each record that is damaged or missing; then no damage ends a read.
-        pinned: of a read that was planned before: a look raises InvalidLogError where the log was
-            recreated since.
+        pinned: of a read that was planned before; a look raises InvalidLogError for another log.
     """
 
     def __init__(
@@ -118,12 +116,9 @@ class LogRange:
         return self.rows((x for each in records for x in pieces_of(self.log, each)), target)
 
     def look(self, *, floor: bool = True) -> int:
-        """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle.
-
-        Args:
-            floor: look for the floor too, the first time and whenever the last look is old: 1 LIST,
-                and 1 GET where the log has a lifecycle. Else it is looked for when it is needed.
-        """
+        """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle. With `floor` it
+        looks for the floor too where the last look is old, before it is needed: 1 LIST, and 1 GET
+        where the log has a lifecycle."""
         if self.live is None:
             return self._find(floor)
         begin, failed, due = self.gap, None, not self.floor.is_known
@@ -153,13 +148,17 @@ class LogRange:
         for _ in run_parallel(self.log.store, lambda step: step(), steps):
             pass
         if floor and self.floor.current() > self.gap:
-            # The log went on meanwhile.
-            self._find_head()
-            if self.floor.current() > self.gap:
-                raise ends_before(self._path, self.gap, self.floor.current())
+            self.look_again()
         if self.live is not None:
             self.know(self.live)
         return self.gap
+
+    def look_again(self) -> None:
+        """A head below the floor is an old one, if the log went on meanwhile; else raises
+        InvalidLogError."""
+        self._find_head()
+        if self.floor.current() > self.gap:
+            raise ends_before(self._path, self.gap, self.floor.current())
 
     def _find_head(self) -> None:
         before = self.log_id
@@ -211,8 +210,7 @@ class LogRange:
 
     def checked(self, start: int, what: str) -> int:
         """A first position to read, which `what` gave; as `usable` below the floor. Raises
-        OptionError where the log has not come so far; the next position is where those stand who
-        have read everything."""
+        OptionError beyond the next position, where those stand who have read everything."""
         if start < 0:
             raise OptionError(f"{what} {start} is no position: the first one is 0")
         if start > self.gap:
@@ -281,9 +279,9 @@ class LogRange:
 def find_end(
     log: LogStore, *, tolerant: bool = False, passed_over: PassedOver | None = None
 ) -> tuple[Head, int]:
-    """The head as `find_head`, and the first position after it that holds nothing. Between the two
-    lie damaged records: only a look that passes over damage sees any. Raises InvalidLogError where
-    damage is not passed over, and where not one record is intact."""
+    """The head as `find_head`, and the first position after it that holds nothing: between the two
+    lie damaged records, where damage is passed over. Else, and where not one record is intact,
+    raises InvalidLogError."""
     try:
         head = find_head(log, tolerant=tolerant)
         return head, head.gap
@@ -292,11 +290,10 @@ def find_end(
             raise
         passed_over(error)
     head = find_head(log, tolerant=True)
-    gap = head.gap
-    while True:
+    for gap in count(head.gap):
         try:
             if read_slot(log, gap, head.window, GLANCE) is None:
-                return head, gap
+                break
         except InvalidLogError as error:
             passed_over(error)
-        gap += 1
+    return head, gap

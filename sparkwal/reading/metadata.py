@@ -9,7 +9,6 @@ import pyarrow as pa
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.arrow_types import DEEPEST, depth
-from sparkwal.reading.pieces import Piece
 
 # No writer's column has a name that begins like this.
 RESERVED = "_wal_"
@@ -21,22 +20,6 @@ METADATA = {
     "_wal_batch_id": "long",
     "_wal_query_id": "string",
 }
-
-
-def with_metadata(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.RecordBatch:
-    values = {
-        "_wal_position": piece.position,
-        "_wal_timestamp": piece.timestamp_ms * 1000,
-        "_wal_partition": piece.partition,
-        "_wal_leader_id": piece.leader_id,
-        "_wal_batch_id": piece.batch_id,
-        "_wal_query_id": piece.query_id,
-    }
-    for field in target:
-        if field.name in values and field.name not in batch.schema.names:
-            column = pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
-            batch = batch.append_column(field, column)
-    return batch
 
 
 def with_metadata_columns(spark_schema: str) -> str:

@@ -1,9 +1,10 @@
-"""Putting a damaged record right from what its object still says at its other end, and giving up
-one that nothing restores."""
+"""Putting a damaged record right from what its object still says at its other end, or giving up one
+that nothing restores."""
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import fields
 
 import pyarrow as pa
 
@@ -21,10 +22,8 @@ from sparkwal.store.log_store import LogStore
 
 
 def repair(path: str, position: int, *, give_up: bool = False, **options: object) -> None:
-    """Replace the damaged record at `position` of a log by what its own footer says of it.
-
-    No writer may run. The object is first saved under `{path}/repaired/`: a repair that breaks off
-    can be run again.
+    """Replace the damaged record at `position` of a log by what its footer says of it. No writer
+    may run. The object is first saved under `{path}/repaired/`: it can be run again.
 
     Args:
         path, options: where the log is, as for `sparkwal.Log`.
@@ -86,7 +85,23 @@ def give_up_record(log: LogStore, number: int) -> None:
             "missing too: begin with that one"
         )
     before = last_live(log, found)
-    header = _without_rows(before, position, _takeover(log, before, position))
+    last = vars(before.header)
+    header = LeaderHeader(
+        **{
+            # What both kinds of record say.
+            **{each.name: last[each.name] for each in fields(LeaderHeader) if each.name in last},
+            "number": number,
+            "position": position,
+            # That of the lost record. A higher one would make acknowledged commits after it dead, a
+            # lower one would bring dead ones back.
+            "term": before.header.term + _takeover(log, before, position),
+            "plan_id": uuid.uuid4().hex,
+            "decided": position - 1,
+            "prev_position": position - 1,
+            "reason": "the record that was here is given up",
+            "host": host_of(before.header),
+        }
+    )
     if not put_leader(log, header, before.spark_schema):
         raise InvalidLogError(f"{where} is there: to give it up delete it first")
 
@@ -106,32 +121,6 @@ def _takeover(log: LogStore, before: SlotRecord, position: int) -> bool:
                 return found.term > term + 1  # the takeover after the lost one
             return True
     return False
-
-
-def _without_rows(before: SlotRecord, position: int, takeover: bool) -> LeaderHeader:
-    """The record that takes the place of a lost one."""
-    last = before.header
-    return LeaderHeader(
-        log_id=last.log_id,
-        number=keys.slot(position, last.window),
-        position=position,
-        window=last.window,
-        leader_id=last.leader_id,
-        # That of the lost record. A higher one would make acknowledged commits after it dead, a
-        # lower one would bring dead ones back.
-        term=last.term + takeover,
-        plan_id=uuid.uuid4().hex,
-        in_flight_limit=last.in_flight_limit,
-        timestamp_ms=last.timestamp_ms,
-        schema_crc32=last.schema_crc32,
-        decided=position - 1,
-        prev_position=position - 1,
-        txns=last.txns,
-        checkpoints=last.checkpoints,
-        txns_archive=last.txns_archive,
-        reason="the record that was here is given up",
-        host=host_of(last),
-    )
 
 
 def rebuilt(data: bytes, where: str) -> bytes:

@@ -11,7 +11,8 @@ import heapq
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -19,13 +20,12 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, schema
 from sparkwal.format.checked import LARGEST_NUMBER
 from sparkwal.format.header import CommitHeader
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock
-from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.protocol.replay import AnotherLog, live_records
+from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
-from sparkwal.reading.floor import Floor, ends_before
-from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.log_store import LogStore
 
 _FORMAT = 1
@@ -123,8 +123,8 @@ class Replay:
     def schema(self) -> pa.Schema:
         """All columns of the logs, as their heads say. Raises pa.ArrowException where two logs have
         a column of other types."""
-        schemas = [each.schema for each in self._logs if each.schema is not None]
-        return pa.unify_schemas(schemas) if schemas else pa.schema([])
+        texts = filter(None, (each.spark_schema for each in self._logs))
+        return pa.unify_schemas([schema.to_arrow(text) for text in texts] or [pa.schema([])])
 
     def __iter__(self) -> Iterator[Entry]:
         return self
@@ -133,141 +133,97 @@ class Replay:
         return next(self._entries)
 
     def _merged(self) -> Iterator[Entry]:
-        def keyed(log: _OneLog) -> Iterator[tuple[int, str, int, _OneLog, SlotRecord | Stop]]:
-            for item in log.records():
-                position = (item if isinstance(item, Stop) else item.header).position
-                yield log.timestamp_ms, log.name, position, log, item
+        def keyed(log: _OneLog) -> Iterator[tuple[int, str, _OneLog, SlotRecord | Stop]]:
+            for item in log.found():
+                yield log.timestamp_ms, log.name, log, item
 
-        for _, name, position, log, item in heapq.merge(
-            *(keyed(log) for log in self._logs), key=lambda found: found[:3]
-        ):
+        for _, name, log, item in heapq.merge(*map(keyed, self._logs), key=itemgetter(0, 1)):
             if isinstance(item, Stop):
                 self.stopped = item
                 return
+            header = item.header
             try:
-                rows = log.rows(item)
+                rows = log.checked_rows(item)
             except InvalidLogError as error:
-                self.stopped = log.stop(position, log.damaged_key(item), error)
+                self.stopped = log.stop(header.position, error)
                 return
-            self._places[name] = Place(item.header.log_id, position + 1, _name(item))
-            if isinstance(item.header, CommitHeader):
-                yield Entry(name, item.header, tuple(rows))
+            self._places[name] = Place(header.log_id, header.position + 1, _name(item))
+            if isinstance(header, CommitHeader):
+                yield Entry(name, header, tuple(rows))
 
 
-class _OneLog:
+class _OneLog(LogRange):
     """One of the logs, as far as it goes now. Raises InvalidLogError, AnotherLog for a cursor
     that does not fit it, CollectedError for one below its floor."""
 
     def __init__(self, name: str, log: LogStore, place: Place | None, clock: Clock) -> None:
-        self.name, self._log, self.place = name, log, place
+        super().__init__(SourceOptions(path=log.url), name, log, clock)
+        self.place, self.timestamp_ms = place, 0
         self._damage: InvalidLogError | None = None
         try:
-            head = find_head(log)
+            self.look(floor=False)
         except InvalidLogError as error:
             # What is before the damage is replayed all the same.
-            head, self._damage = find_head(log, tolerant=True), error
-        self._head: Head = head
-        self.log_id = head.live.header.log_id if head.live else ""
-        self.timestamp_ms = 0
-        self._floor = Floor(log, self.log_id or None, clock)
+            self._damage, self.options = error, replace(self.options, on_corruption="stop")
+            self.look(floor=False)
         # As it was at the time of the head: a replay begins there.
-        self._first = self._floor.current()
-        if self._first > self._head.gap and self._damage is None:
-            # The log went on meanwhile.
-            self._head = find_head(log)
-            if self._first > self._head.gap:
-                raise ends_before(log.url, self._head.gap, self._first)
+        self._first = self.floor.current()
+        if self._first > self.gap and self._damage is None:
+            self.look_again()
         if place is not None:
             self._check(place)
 
-    @property
-    def schema(self) -> pa.Schema | None:
-        return schema.to_arrow(self._head.live.spark_schema) if self._head.live else None
-
     def _check(self, place: Place) -> None:
-        if not self.log_id:
+        if self.log_id is None:
             raise InvalidLogError(
-                f"the cursor is at position {place.position} of {self._log.url}, and there is no "
+                f"the cursor is at position {place.position} of {self.log.url}, and there is no "
                 "log: it was deleted. Replay without the cursor what is there later"
             )
         if place.log_id != self.log_id:
             raise AnotherLog(
-                f"{self._log.url} is not the log that the cursor belongs to: it was deleted and "
+                f"{self.log.url} is not the log that the cursor belongs to: it was deleted and "
                 "recreated. Replay it without the cursor"
             )
-        if place.position > self._head.gap:
+        if place.position > self.gap:
             if self._damage is not None:
                 return
             raise self._older(place)
         # First: what stands below the floor may be a stray. The record at the floor − 1 is kept.
-        self._floor.check(place.position, "the cursor")
-        try:
-            last = read_slot(self._log, place.position - 1, self._head.window)
-        except InvalidLogError:
-            return  # damaged since, and read before
+        self.floor.check(place.position, "the cursor")
+        # One that was damaged since was read before.
+        last = read_slot(self.log, place.position - 1, self.window, tolerant=True)
         if last is not None and _name(last) != place.last:
             raise self._older(place)
 
     def _older(self, place: Place) -> InvalidLogError:
         return InvalidLogError(
-            f"the cursor is at position {place.position} of {self._log.url}, whose record before "
+            f"the cursor is at position {place.position} of {self.log.url}, whose record before "
             "that is not the one that was replayed: the log was cut or restored from an older "
             "copy. Replay it without the cursor, or from one of that copy's time"
         )
 
-    def records(self) -> Iterator[SlotRecord | Stop]:
+    def found(self) -> Iterator[SlotRecord | Stop]:
         """The live records in order; the first that is invalid comes as a Stop and ends it. Raises
         CollectedError where the floor overtakes the replay."""
-        begin = self.place.position if self.place else self._first
-        expected = begin
+        begin = expected = self.place.position if self.place else self._first
         try:
-            head = self._head if self._damage is None else None
-            found = live_records(
-                self._log, self._head.window, begin, self._head.gap,
-                log_id=self.log_id or None, head=head, size=WHOLE,
-            )  # fmt: skip
-            for record in self._floor.usable(begin, self._head.gap, found):
+            for record in self.records(begin, self.gap, at_once=1, size=WHOLE):
                 expected = record.header.position + 1
                 self.timestamp_ms = record.header.timestamp_ms
                 yield record
         except InvalidLogError as error:
-            position = self._first_invalid(expected)
-            yield self.stop(position, self._slot_key(position), error)
+            # Dead records may come before it.
+            yield self.stop(max(error.position or 0, expected), error)
             return
         if self._damage is not None:
-            yield self.stop(self._head.gap, self._slot_key(self._head.gap), self._damage)
+            yield self.stop(self.gap, self._damage)
 
-    def _first_invalid(self, position: int) -> int:
-        """Dead records may come before it."""
-        while position < self._head.gap:
-            try:
-                if read_slot(self._log, position, self._head.window) is None:
-                    break
-            except InvalidLogError:
-                break
-            position += 1
-        return position
-
-    def _slot_key(self, position: int) -> str:
-        return self._log.key(keys.slot(position, self._head.window))
-
-    def rows(self, record: SlotRecord) -> list[pa.RecordBatch]:
+    def checked_rows(self, record: SlotRecord) -> list[pa.RecordBatch]:
         """Checked to the last byte. Raises InvalidLogError, CollectedError."""
-        target, found = schema.to_arrow(record.spark_schema), pieces_of(self._log, record)
-        check = self._floor.check
-        return list(read_pieces(self._log.store, found, target, full=True, check=check))
+        target, found = schema.to_arrow(record.spark_schema), pieces_of(self.log, record)
+        check = self.floor.check
+        return list(read_pieces(self.log.store, found, target, full=True, check=check))
 
-    def damaged_key(self, record: SlotRecord) -> str:
-        """Of the object whose rows cannot be read."""
-        target = schema.to_arrow(record.spark_schema)
-        for piece in pieces_of(self._log, record):
-            try:
-                for _ in read_pieces(self._log.store, [piece], target, full=True):
-                    pass
-            except InvalidLogError:
-                return piece.key
-        return self._slot_key(record.header.position)
-
-    def stop(self, position: int, key: str, error: InvalidLogError) -> Stop:
-        following = max(self._head.gap - position - 1, 0)
-        return Stop(self.name, position, key, str(error), following)
+    def stop(self, position: int, error: InvalidLogError) -> Stop:
+        key = error.key or self.log.key(keys.slot(position, self.window))
+        return Stop(self.name, position, key, str(error), max(self.gap - position - 1, 0))

@@ -1,24 +1,134 @@
-"""The rows of pieces: fetched ahead, checked against their CRCs, decoded in order."""
+"""A commit's rows: which bytes hold them, how those are shared among read tasks, and the reading of
+them: fetched ahead, checked against their CRCs, decoded in order."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, schema
-from sparkwal.reading.metadata import with_metadata
-from sparkwal.reading.pieces import RUN_SIZE, Piece
+from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.metadata import METADATA, RESERVED
 from sparkwal.store.base import NotFound, Store
+from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
+# Frames are fetched together up to this size: fewer requests, bounded memory.
+RUN_SIZE = 8 * 2**20
 # Fetched ahead of the piece that is being decoded.
 AHEAD = 4 * RUN_SIZE
 # Called for each record or object that is damaged or missing; the look goes on after it.
 PassedOver = Callable[[InvalidLogError], None]
+
+
+class Span(NamedTuple):
+    """Bytes under one CRC: one frame, or all the rows that one partition inlined."""
+
+    length: int
+    rows: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive frames of one object: one range GET. `data` are its bytes, where they came along
+    with the commit record; `inlined` says that they stand in it."""
+
+    key: str
+    offset: int
+    spans: tuple[Span, ...]
+    spark_schema: str
+    position: int
+    timestamp_ms: int
+    partition: int
+    leader_id: str
+    batch_id: int
+    query_id: str = ""
+    inlined: bool = False
+    data: bytes | None = None
+
+    @property
+    def length(self) -> int:
+        return sum(span.length for span in self.spans)
+
+    @property
+    def rows(self) -> int:
+        return sum(span.rows for span in self.spans)
+
+    @property
+    def timestamp(self) -> int:
+        """As the column has it: microseconds."""
+        return self.timestamp_ms * 1000
+
+
+def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
+    """Where the rows of a record are, in partition order; none in a leader record."""
+    header = record.header
+    if not isinstance(header, CommitHeader):
+        return []
+    piece = partial(
+        Piece, spark_schema=record.spark_schema, position=header.position,
+        timestamp_ms=header.timestamp_ms, leader_id=header.leader_id, batch_id=header.batch_id,
+        query_id=header.query_id,
+    )  # fmt: skip
+    found: list[Piece] = []
+    for batch in header.batches:
+        of_batch = partial(piece, key=log.key(batch.number), partition=batch.partition)
+        run: list[Span] = []
+        start = end = batch.frames[0].offset if batch.frames else 0
+        for frame in batch.frames:
+            if run and (frame.offset != end or end + frame.length - start > RUN_SIZE):
+                found.append(of_batch(offset=start, spans=tuple(run)))
+                run, start = [], frame.offset
+            run.append(Span(frame.length, frame.rows, frame.crc32))
+            end = frame.offset + frame.length
+        if run:
+            found.append(of_batch(offset=start, spans=tuple(run)))
+    begin, key = 0, log.key(header.number)
+    for inline in header.inline:
+        end = begin + inline.bytes
+        data = None if record.inlined is None else record.inlined[begin:end]
+        spans = (Span(inline.bytes, inline.rows, inline.crc32),)
+        found.append(
+            piece(
+                key=key, partition=inline.partition, offset=record.body + begin, spans=spans,
+                inlined=True, data=data,
+            )
+        )  # fmt: skip
+        begin = end
+    return sorted(found, key=lambda each: each.partition)
+
+
+def split(found: Sequence[Piece]) -> list[Piece]:
+    """The same rows with every span a piece of its own."""
+    single: list[Piece] = []
+    for piece in found:
+        offset = piece.offset
+        for span in piece.spans:
+            # Only a piece of one span has its data.
+            single.append(replace(piece, offset=offset, spans=(span,)))
+            offset += span.length
+    return single
+
+
+def pack(found: Sequence[Piece], count: int) -> list[list[Piece]]:
+    """Pieces in order, joined into at most `count` groups of about equal size: a read task each."""
+    groups: list[list[Piece]] = [[] for _ in range(count)]
+    total = sum(piece.length for piece in found)
+    passed = 0
+    for piece in found:
+        # By its middle: no last group gets only what the others had no room for.
+        groups[(2 * passed + piece.length) * count // (2 * total)].append(piece)
+        passed += piece.length
+    return [group for group in groups if group]
 
 
 def read_pieces(
@@ -70,6 +180,7 @@ def read_pieces(
                 raise data
             yield from _decode(store, piece, data, target, verify, full)
         except InvalidLogError as error:
+            error.key = piece.key
             if passed_over is None:
                 raise
             passed_over(error)
@@ -107,6 +218,16 @@ def _decode(
         yield schema.conform(with_metadata(batch, piece, target), target)
     if rows != piece.rows:
         raise InvalidLogError(f"{where}: {rows} rows or more, {piece.rows} expected")
+
+
+def with_metadata(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.RecordBatch:
+    """The batch with those columns of METADATA that the target has."""
+    for field in target:
+        if field.name in METADATA and field.name not in batch.schema.names:
+            value = getattr(piece, field.name.removeprefix(RESERVED))
+            column = pa.repeat(pa.scalar(value, field.type), batch.num_rows)
+            batch = batch.append_column(field, column)
+    return batch
 
 
 def _where(store: Store, piece: Piece) -> str:

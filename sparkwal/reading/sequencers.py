@@ -1,7 +1,5 @@
-"""Sequencers: independent logs under one path, for more than one writer at a time.
-
-A log has one writer. Rows that need no common order can go to several, each under
-`{path}/sequencers/{name}/`, with its own order, leader and positions. Rows of one key stay in order
+"""Sequencers: independent logs under one path, for more than one writer at a time, each under
+`{path}/sequencers/{name}/` with its own order, leader and positions. Rows of one key stay in order
 if they always go to the same one.
 """
 
@@ -83,14 +81,9 @@ def partition_by(
     columns: str | Sequence[str],
     count: int,
 ) -> dict[str, Any]:
-    """The rows by the sequencer they belong to, in their order; only those that get any.
-
-    Args:
-        rows: as for `Appender.append`; each part is of the same kind.
-        columns: the key: one column, or several together.
-
-    Raises OptionError for a column that is not there.
-    """
+    """The rows by the sequencer they belong to, in their order; only those that get any. `rows` are
+    as for `Appender.append`, and so is each part; `columns` are the key: one column, or several
+    together. Raises OptionError for a column that is not there."""
     names = [columns] if isinstance(columns, str) else list(columns)
     keys: Iterable[tuple[Any, ...]]
     try:

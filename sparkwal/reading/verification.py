@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import ANONYMOUS, Batch, CommitHeader, QueryProgress, SlotHeader
+from sparkwal.format.header import ANONYMOUS, CommitHeader, QueryProgress, SlotHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
@@ -17,14 +17,15 @@ from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, open_slot
 from sparkwal.reading.floor import Floor, ends_before
-from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.rows import pieces_of, read_pieces, split
 from sparkwal.store.base import NotFound
 from sparkwal.store.listing import all_entries
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
 _CLOCK = SystemClock()
+# Of a query without a transaction.
+_NEVER = (-1, 0)
 
 
 @dataclass
@@ -117,9 +118,10 @@ def verify_store(
         report.problems.append(str(ends_before(log.url, head.gap, report.floor)))
     positions = range(report.floor, report.head + 1)
 
-    def fetch(position: int) -> SlotRecord | str | None:
+    def fetch(position: int) -> SlotRecord | str:
         try:
-            return whole_record(log, position, window)
+            found = whole_record(log, position, window)
+            return found or f"position {position}: no record, though the log goes on"
         except InvalidLogError as error:
             return str(error)
 
@@ -128,8 +130,6 @@ def verify_store(
         before = len(report.problems)
         if isinstance(found, str):
             report.problems.append(found)
-        elif found is None:
-            report.problems.append(f"position {position}: no record, though the log goes on")
         elif chain.add(found) and isinstance(found.header, CommitHeader):
             named |= check_commit(log, found, report)
         if floor.current() > position:
@@ -212,34 +212,34 @@ class _Chain:
             report.bytes += header.bytes
         else:
             report.leaders += 1
-        if last is None:
-            return True
-        where = f"position {header.position}"
+        if last is not None:
+            problems = self._against(header, last)
+            report.problems += (f"position {header.position}: {problem}" for problem in problems)
+        return True
+
+    def _against(self, header: SlotHeader, last: SlotHeader) -> Iterator[str]:
         if header.log_id != last.log_id:
-            report.problems.append(f"{where}: it belongs to another log, {header.log_id}")
+            yield f"it belongs to another log, {header.log_id}"
         if header.timestamp_ms < last.timestamp_ms:
-            report.problems.append(f"{where}: its timestamp goes back")
+            yield "its timestamp goes back"
         for query, (batch, _) in last.txns.items():
             if not query.startswith(ANONYMOUS) and self._forgets(header, query, batch):
-                report.problems.append(f"{where}: it forgets that {query} reached {batch}")
+                yield f"it forgets that {query} reached {batch}"
         for query, entry in last.checkpoints.items():
             found = header.checkpoints.get(query)
             if found is None or found.position < entry.position:
-                report.problems.append(f"{where}: it forgets where the checkpoint of {query} is")
+                yield f"it forgets where the checkpoint of {query} is"
         if isinstance(header, CommitHeader):
-            if last.txns.get(header.query_id, (-1, 0))[0] >= header.batch_id:
-                report.problems.append(
-                    f"{where}: microbatch {header.batch_id} of {header.query_id} is doubled"
-                )
-            if header.txns.get(header.query_id, (-1, 0))[0] != header.batch_id:
-                report.problems.append(f"{where}: its transactions leave out its own")
+            if last.txns.get(header.query_id, _NEVER)[0] >= header.batch_id:
+                yield f"microbatch {header.batch_id} of {header.query_id} is doubled"
+            if header.txns.get(header.query_id, _NEVER)[0] != header.batch_id:
+                yield "its transactions leave out its own"
             if header.term != last.term:
-                report.problems.append(f"{where}: a new term without a leader record")
-        return True
+                yield "a new term without a leader record"
 
     def _forgets(self, header: SlotHeader, query: str, batch: int) -> bool:
         if query in header.txns or not header.txns_archive:
-            return header.txns.get(query, (-1, 0))[0] < batch
+            return header.txns.get(query, _NEVER)[0] < batch
         name = header.txns_archive
         if name not in self._archives:
             self._archives[name] = None
@@ -248,7 +248,7 @@ class _Chain:
             except InvalidLogError as error:
                 self._report.problems.append(str(error))
         archive = self._archives[name]
-        return archive is not None and archive.txns.get(query, (-1, 0))[0] < batch
+        return archive is not None and archive.txns.get(query, _NEVER)[0] < batch
 
 
 def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
@@ -257,46 +257,41 @@ def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
     assert isinstance(header, CommitHeader)
     if header.rows != sum(b.rows for b in header.batches) + sum(i.rows for i in header.inline):
         report.problems.append(f"position {header.position}: its row counts do not add up")
-    target = schema.to_arrow(record.spark_schema)
     inlined = [piece for piece in pieces_of(log, record) if piece.inlined]
+    target = schema.to_arrow(record.spark_schema)
     for _ in read_pieces(
         log.store, inlined, target, passed_over=lambda error: report.problems.append(str(error))
     ):
         pass
-    found = run_parallel(log.store, lambda batch: _check_object(log, header, batch), header.batches)
-    report.problems += filter(None, found)
+    objects = [replace(header, batches=(batch,), inline=()) for batch in header.batches]
+    report.problems += filter(
+        None, run_parallel(log.store, lambda each: _check_object(log, record, each), objects)
+    )
     return {log.key(batch.number) for batch in header.batches}
 
 
-def _check_object(log: LogStore, header: CommitHeader, batch: Batch) -> str | None:
+def _check_object(log: LogStore, record: SlotRecord, header: CommitHeader) -> str | None:
+    """What is wrong with the only object that the header names."""
+    [batch] = header.batches
     key = log.key(batch.number)
     where = f"{key} (position {header.position}, partition {batch.partition})"
+    frames = split(pieces_of(log, replace(record, header=header)))
     try:
         data = log.store.get(key)
-        opened = arrowfile.open_front(data, where)
+        found = arrowfile.open_front(data, where).header
+        if len(data) != batch.bytes or zlib.crc32(data) != batch.crc32:
+            return f"{where}: its bytes are not those that were committed"
+        plan = header.plan_id, header.log_id, batch.number
+        if (found.plan_id, found.log_id, found.number) != plan:
+            return f"{where}: it was written under another plan than its commit record"
+        frames = [replace(x, data=data[x.offset : x.offset + x.length]) for x in frames]
+        for _ in read_pieces(log.store, frames, schema.to_arrow(record.spark_schema), full=True):
+            pass
+        arrowfile.check_footer(data, where)
     except NotFound:
         return f"{where}: missing, though its commit record names it"
     except InvalidLogError as error:
         return str(error)
-    if len(data) != batch.bytes or zlib.crc32(data) != batch.crc32:
-        return f"{where}: its bytes are not those that were committed"
-    found = opened.header
-    if (found.plan_id, found.log_id) != (header.plan_id, header.log_id) or (
-        found.number != batch.number
-    ):
-        return f"{where}: it was written under another plan than its commit record"
-    try:
-        for frame in batch.frames:
-            body = data[frame.offset : frame.offset + frame.length]
-            if zlib.crc32(body) != frame.crc32:
-                return f"{where}: the frame at byte {frame.offset} does not match its CRC-32"
-            held = arrowfile.read_frames(body, opened.spark_schema, where, full=True)
-            if (rows := sum(each.num_rows for each in held)) != frame.rows:
-                return f"{where}: {rows} rows at byte {frame.offset}, {frame.rows} in the record"
-        arrowfile.check_footer(data, where)
-    except InvalidLogError as error:
-        return str(error)
-    rows = sum(frame.rows for frame in batch.frames)
-    if rows != batch.rows:
+    if (rows := sum(frame.rows for frame in frames)) != batch.rows:
         return f"{where}: {rows} rows in its frames, {batch.rows} in the record"
     return None

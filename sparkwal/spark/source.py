@@ -27,9 +27,8 @@ from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
 from sparkwal.protocol.holds import LOG_ID, Holds
 from sparkwal.reading.floor import Pinned
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
+from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.reading.streaming import Budget, StreamedLog
-from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.log_store import LogStore

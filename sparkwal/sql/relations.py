@@ -15,7 +15,7 @@ from sparkwal.protocol.recovery import Head
 from sparkwal.reading.history import Collected, Unreadable, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA
-from sparkwal.reading.pieces import RUN_SIZE
+from sparkwal.reading.rows import RUN_SIZE
 from sparkwal.sql.database import Relation
 from sparkwal.sql.needs import Needs
 from sparkwal.sql.rows import OWN, bounds, known_columns, narrowed, rows

@@ -15,8 +15,8 @@ from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import with_metadata, with_metadata_columns
-from sparkwal.reading.pieces import Piece, pieces_of
+from sparkwal.reading.metadata import with_metadata_columns
+from sparkwal.reading.rows import Piece, pieces_of, with_metadata
 from sparkwal.sql.needs import Needs
 
 # Besides METADATA: the log's name, and the number of a row in its commit and partition.

@@ -115,8 +115,7 @@ def commits(store: MemoryStore, prefix: str = PREFIX) -> list[tuple[int, str, in
 
 def stored(store: MemoryStore, prefix: str = PREFIX) -> list[int]:
     """The values of column v in the log's order."""
-    from sparkwal.reading.pieces import pieces_of
-    from sparkwal.reading.rows import read_pieces
+    from sparkwal.reading.rows import pieces_of, read_pieces
 
     head = find_head(LogStore(store, prefix))
     return [

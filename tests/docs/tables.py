@@ -16,22 +16,28 @@ from typing import Any
 
 import sparkwal
 from sparkwal.events import Event
+from sparkwal.events.emitting import OfPath
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.metrics.table import METRICS
-from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
-from sparkwal.options.writing import SinkOptions, WriterOptions
+from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
 IAM = Path(__file__).parents[2] / "conf" / "iam"
 
 
+def event_kinds() -> list[type[Event]]:
+    """All events, in the order in which they are written down."""
+    kinds = [each for each in vars(sparkwal.events).values() if isinstance(each, type)]
+    return [kind for kind in kinds if issubclass(kind, Event) and kind not in (Event, OfPath)]
+
+
 def events() -> str:
     """One row for each module of events: their names and fields."""
     rows: dict[str, list[str]] = {}
-    for kind in Event.__subclasses__():
+    for kind in event_kinds():
         fields = ", ".join(each.name for each in dataclasses.fields(kind))
         warned = "⚠ " if kind.level >= logging.WARNING else ""
         about = kind.__module__.rpartition(".")[2]

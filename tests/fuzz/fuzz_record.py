@@ -25,8 +25,7 @@ with atheris.instrument_imports(include=["sparkwal"]):
         to_json,
     )
     from sparkwal.protocol.slots import SlotRecord
-    from sparkwal.reading.pieces import pieces_of
-    from sparkwal.reading.rows import read_pieces
+    from sparkwal.reading.rows import pieces_of, read_pieces
     from sparkwal.store.log_store import LogStore
     from sparkwal.testing.memory import MemoryStore
 

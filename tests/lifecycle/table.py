@@ -11,8 +11,7 @@ from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.lifecycle.table import Change, TableConflict, TableState
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
-from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.log_store import LogStore
 
 

@@ -142,7 +142,7 @@ def test_one_of_the_sequencers_is_not_counted_with_all_of_them(tmp_path: Path) -
             refuse_twice(meter, everything, "appender")
         refuse_twice(meter, Following(str(tmp_path), meter).counted, "appender")
         unwatch()
-        unwatch_all = once(meter, ("follower", everything), lambda: lambda: None)
+        unwatch_all = once(meter, ("follower", everything, 0), lambda: lambda: None)
         with pytest.raises(OptionError, match="counted here already"):
             watch_appender(wal, meter)
         unwatch_all()

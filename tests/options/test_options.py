@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from sparkwal.errors import OptionError
 from sparkwal.options import types
-from sparkwal.options.appender import AppenderOptions
 from sparkwal.options.parsing import from_keywords, parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
-from sparkwal.options.writing import SinkOptions
+from sparkwal.options.writing import AppenderOptions, SinkOptions
 
 KINDS: tuple[type[StoreOptions], ...] = (SinkOptions, SourceOptions, AppenderOptions)
 SECRET = "correct-horse-battery-staple"

@@ -17,8 +17,7 @@ from sparkwal.protocol.plan import Plan, make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.task import TaskResult, write_partition
-from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import Store
 from sparkwal.store.log_store import LogStore
 

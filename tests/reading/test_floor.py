@@ -21,8 +21,7 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.floor import LOOK_TTL_MS, Pinned
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.streaming import StreamedLog
-from sparkwal.reading.tasks import ReadTask, read_tasks, task_rows
+from sparkwal.reading.planning import ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore

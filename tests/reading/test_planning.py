@@ -13,8 +13,8 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
-from sparkwal.reading.pieces import Piece, Span, pack, pieces_of
-from sparkwal.reading.tasks import StretchTask, read_tasks
+from sparkwal.reading.planning import StretchTask, read_tasks
+from sparkwal.reading.rows import Piece, Span, pack, pieces_of
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 

@@ -16,9 +16,9 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import replay
 from sparkwal.protocol.slots import WHOLE
-from sparkwal.reading import tasks
+from sparkwal.reading import planning
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.tasks import StretchTask, read_tasks, task_rows
+from sparkwal.reading.planning import StretchTask, read_tasks, task_rows
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
@@ -127,8 +127,8 @@ def test_small_records_are_spread_over_all_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record takes a request and its parsing, however few its rows are."""
-    monkeypatch.setattr(tasks, "_RECORD", 2**20)
-    monkeypatch.setattr(tasks, "PLANNED_RECORDS", 100)
+    monkeypatch.setattr(planning, "_RECORD", 2**20)
+    monkeypatch.setattr(planning, "PLANNED_RECORDS", 100)
     store = written(tmp_path, COMMITS, range(COMMITS))
     log = opened(store)
     planned = read_tasks(log, 0, log.gap, None, 16)

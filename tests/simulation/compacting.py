@@ -21,8 +21,7 @@ from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
-from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import Transient
 from sparkwal.store.log_store import LogStore
 

@@ -12,8 +12,7 @@ from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.lifecycle.current import plan_current
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.pieces import pieces_of
-from sparkwal.reading.rows import read_pieces
+from sparkwal.reading.rows import pieces_of, read_pieces
 
 from .clients import WorldClock, WorldStore, world_log
 from .compacting import WorldTable, outsider

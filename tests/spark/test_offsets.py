@@ -19,8 +19,7 @@ from sparkwal import InvalidLogError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import PLANNED_RECORDS
-from sparkwal.reading.streaming import StreamedLog
-from sparkwal.reading.tasks import PieceTask, StretchTask, read_tasks
+from sparkwal.reading.planning import PieceTask, StreamedLog, StretchTask, read_tasks
 from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.source import StreamReader
 from sparkwal.store.local import LocalStore
