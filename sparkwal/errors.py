@@ -1,7 +1,5 @@
 """The errors a user can meet: few kinds, each saying what to do next."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import ClassVar
 

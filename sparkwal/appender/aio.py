@@ -1,7 +1,5 @@
 """The appender for asyncio: callers await room and durability, and the loop never blocks."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import deque

@@ -8,8 +8,6 @@ The appender joins appends into batches, and each batch is one object. Up to `ma
 of them are in flight at once. It acknowledges strictly in the order of the appends.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext, suppress

@@ -1,7 +1,5 @@
 """Batches of appends, the tickets that wait for them, and the thread that calls back."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import os

@@ -1,7 +1,5 @@
 """What a session needs and what outlives it: who appends what, and who gets the events."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

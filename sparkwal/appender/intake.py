@@ -7,8 +7,6 @@
 An open intake accepts; a full one makes appends wait. Accepted rows are sent unless it stops.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

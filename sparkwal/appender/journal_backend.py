@@ -1,7 +1,5 @@
 """The backend of an appender with a journal."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -8,8 +8,6 @@ without an answer is in the log or is sent again, never both.
     sending, away → ended (`end`: the appender is closed)
 """
 
-from __future__ import annotations
-
 import threading
 from contextlib import suppress
 

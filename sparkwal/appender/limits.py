@@ -4,8 +4,6 @@ An appender that has limits samples what is there when it opens, and counts what
 Above its lower limit it looks at the log's lifecycle every minute; below it makes no request.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import deque

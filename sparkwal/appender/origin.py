@@ -5,8 +5,6 @@ under their sequences. The producer's last commit record names its leader, and t
 names who sent from there. If one of the two is gone, the answer is unknown: neither yes nor no.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from typing import TypeGuard
 

@@ -1,7 +1,5 @@
 """Reads what is intact in a journal's file, in quarantine or in a copy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass

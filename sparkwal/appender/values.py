@@ -7,8 +7,6 @@ column holds the nearest float32 of a number in its range, and a datetime withou
 column with a zone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal

@@ -1,8 +1,6 @@
 """The errors of unacknowledged appends, once an appender has stopped. FencedError: another writer
 leads. OutcomeUnknownError: a new appender's `last_sequence` shows what is durable."""
 
-from __future__ import annotations
-
 from sparkwal.errors import (
     FencedError,
     OptionError,

@@ -1,7 +1,5 @@
 """What a commit record carries of its query's checkpoint, and when a replay is the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -9,8 +9,6 @@ sparkwal.json   whose folder it is, if `sparkwal.checkpoint` made it
 sparkwal-empty.json  the last microbatch that wrote nothing: no record names it
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

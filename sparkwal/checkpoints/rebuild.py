@@ -1,7 +1,5 @@
 """A query's local checkpoint, made from the log where it is missing or differs."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,7 +1,5 @@
 """A folder replaced as a whole: as it was, as it shall be, or gone, whenever the process dies."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The command `sparkwal`. It begins here: what it needs is there, or a line says what is not."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

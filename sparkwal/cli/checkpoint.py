@@ -1,7 +1,5 @@
 """`sparkwal checkpoint`: a query's checkpoint folder, made from the log."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

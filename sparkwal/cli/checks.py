@@ -1,7 +1,5 @@
 """`sparkwal show` and `verify`: whether what is there is sound."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

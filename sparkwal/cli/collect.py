@@ -1,7 +1,5 @@
 """`sparkwal collect`: what logs do not need any more, counted or deleted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

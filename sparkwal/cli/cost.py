@@ -1,7 +1,5 @@
 """`sparkwal cost`: what a log cost, by period."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """`sparkwal doctor`: why a stream does not run, and what to do: the machine, the store, the log."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Where rows go: as a table, JSON lines, CSV, Arrow or Parquet, to standard output or a file."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

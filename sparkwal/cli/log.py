@@ -1,7 +1,5 @@
 """`sparkwal log`: the records of a log as lines, newest first."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

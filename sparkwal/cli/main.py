@@ -1,7 +1,5 @@
 """The group of all commands. Each is imported when it runs: help must not wait for pyarrow."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import import_module
 from typing import Any

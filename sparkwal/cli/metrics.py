@@ -1,7 +1,5 @@
 """`sparkwal metrics`: a log's numbers for Prometheus, from its records."""
 
-from __future__ import annotations
-
 import time
 
 import click

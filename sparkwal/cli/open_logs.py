@@ -1,7 +1,5 @@
 """The logs that a command looks at, the range that it is given of them, and the damage it meets."""
 
-from __future__ import annotations
-
 import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`sparkwal prove-store`: is a store fit for a log?"""
 
-from __future__ import annotations
-
 import platform
 import random
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The page shows the document as tables, and charts that matplotlib draws. Nothing
 elsewhere, and no script runs in it.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

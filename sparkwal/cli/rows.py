@@ -1,7 +1,5 @@
 """`sparkwal cat`, `head`, `tail` and `sql`: rows of a log, and answers about it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`sparkwal status`, `at` and `consumers`: one look at a log."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

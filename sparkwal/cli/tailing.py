@@ -1,8 +1,6 @@
 """The first rows of a log, the newest, and those that come: no record is read that is not needed
 for them, and each row is shown once."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress

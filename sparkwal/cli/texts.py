@@ -1,8 +1,6 @@
 """Values as text, exactly: as JSON, and bare for CSV and tables. docs/cli.md says what each type
 becomes."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

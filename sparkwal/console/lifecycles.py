@@ -1,7 +1,5 @@
 """What commands and jobs of the lifecycle share: options, several logs, messages."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What every command is given: the options of a log, from flags and files."""
 
-from __future__ import annotations
-
 import functools
 import re
 import time

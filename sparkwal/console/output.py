@@ -1,7 +1,5 @@
 """What commands print: tables and sizes for people, JSON for programs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

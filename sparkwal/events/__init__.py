@@ -6,8 +6,6 @@ Spark, most happen in Spark's Python workers; what is a warning shows up in thei
 """
 
 # ruff: noqa: F403
-from __future__ import annotations
-
 from sparkwal.events.emitting import Event as Event
 from sparkwal.events.emitting import emit as emit
 from sparkwal.events.emitting import is_wanted as is_wanted

@@ -1,7 +1,5 @@
 """What an event is, and who gets one. The kinds are in `sparkwal.events`."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

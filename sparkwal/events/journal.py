@@ -1,7 +1,5 @@
 """What a journal on the local disk reports."""
 
-from __future__ import annotations
-
 import logging
 
 from sparkwal.events.emitting import OfPath

@@ -1,7 +1,5 @@
 """What becomes of a log's rows afterwards: compaction, collection, consumers."""
 
-from __future__ import annotations
-
 import logging
 
 from sparkwal.events.emitting import Event, OfPath

@@ -1,7 +1,5 @@
 """What writers, their checkpoints and their stores report."""
 
-from __future__ import annotations
-
 import logging
 
 from sparkwal.events.emitting import Event, OfPath

@@ -4,8 +4,6 @@ Several Arrow types hold the same values (string, large_string, a dictionary of 
 the one type that the log stores. A type with values that this one cannot hold is refused.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

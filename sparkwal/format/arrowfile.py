@@ -5,8 +5,6 @@ when the file begins. So the file begins with a draft of the header, with each u
 widest; in the end the final header, padded with spaces to the same length, replaces it.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

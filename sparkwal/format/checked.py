@@ -1,7 +1,5 @@
 """Dataclasses as JSON objects, there and back. Anybody may have written what is read."""
 
-from __future__ import annotations
-
 import json
 import typing
 from collections.abc import Callable, Mapping

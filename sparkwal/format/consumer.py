@@ -1,8 +1,6 @@
 """How far one reader of a log has come, as it stands beside the log: a line of JSON that a person
 can read, and the CRC-32 of its bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError

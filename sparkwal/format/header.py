@@ -4,8 +4,6 @@ Decoding trusts nothing: every field's type and range is checked by its annotati
 agree with position and window, and the JSON is covered by a CRC-32.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple

@@ -5,8 +5,6 @@ LIST. A window is W numbers; position j owns MAX − W·j … MAX − W·j − (
 slot (a commit or a leader record), the others are the data objects of Spark's partitions 0 … W−2.
 """
 
-from __future__ import annotations
-
 import re
 
 from sparkwal.errors import OptionError

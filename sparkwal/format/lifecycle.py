@@ -4,8 +4,6 @@ Every record carries the whole state, so the newest one is all that anybody has 
 Arrow IPC file without rows, like every object, with the record as JSON in its metadata.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -4,8 +4,6 @@ The log stores Spark's schema; the Arrow schema of every object follows from it,
 and any reader agree. All columns are nullable: Spark's readers require it, writers may lack one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import lru_cache

@@ -3,8 +3,6 @@
 The rules are those of Delta Lake's type widening; whether a type is nullable does not matter.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

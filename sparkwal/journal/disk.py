@@ -1,7 +1,5 @@
 """A journal's folder on a local disk; one process holds it."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -10,8 +10,6 @@ lock            held by the process that has the journal open
 quarantine/     damaged files, unchanged
 """
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

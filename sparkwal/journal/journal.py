@@ -9,8 +9,6 @@ metadata journal, but a full journal refuses appends.
 An entry: written → synced → acknowledged (the log has it) → let go (`drain`).
 """
 
-from __future__ import annotations
-
 import threading
 import zlib
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 `begin` makes the folder fit both. If it crashes, the next opening finds no less.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack, closing

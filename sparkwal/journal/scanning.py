@@ -4,8 +4,6 @@ As in otel-arrow's Quiver, reading stops at the first invalid entry. That is a t
 crash leaves and which was never accepted, or it is damage.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from contextlib import closing

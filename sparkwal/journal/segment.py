@@ -7,8 +7,6 @@ The CRC-32 of an entry's head begins with the segment's salt. So an entry of ano
 reused disk block may show, is invalid.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

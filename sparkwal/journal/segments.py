@@ -1,7 +1,5 @@
 """The segments of an open journal: append to the newest, read any, let the oldest go."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from contextlib import suppress

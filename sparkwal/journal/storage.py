@@ -1,8 +1,6 @@
 """The interface of a journal's folder, which a local disk and a twin in memory share, as in Apache
 Iggy's journal; and the rule that all its handles follow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Protocol

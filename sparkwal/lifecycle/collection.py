@@ -4,8 +4,6 @@ It deletes in any order, and an old view only sees a lower bound: a collector ma
 twice. The next one finds what is left.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass

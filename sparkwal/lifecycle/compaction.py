@@ -7,8 +7,6 @@ table's transaction (log_id, k) keeps them from being written twice. The range i
 table was read again and holds it. Any process can finish a range that a crashed one left open.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ stays at or below all of them that count. One that has not published for longer 
 counts no more; a look at the floor after it has read shows it what is gone.
 """
 
-from __future__ import annotations
-
 import socket
 import uuid
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Every step begins at the newest record of the chain, and any process can finish 
 crashed one left open.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from contextlib import suppress

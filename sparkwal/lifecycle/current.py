@@ -4,8 +4,6 @@ A range of the log is one transaction of the table. What is read is a version of
 log from the end of its last transaction on: every row once, whatever a compaction does meanwhile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

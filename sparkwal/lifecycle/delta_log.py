@@ -1,7 +1,5 @@
 """What the transaction log of a Delta table holds, read as plain files: JSON and checkpoints."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

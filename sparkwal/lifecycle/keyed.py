@@ -6,8 +6,6 @@ conditions of `delete_when` those are known that mean the same without Spark: `c
 `column IN (…)`, `column IS [NOT] NULL` and columns of booleans, joined by AND, OR and parentheses.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ cold: all of it goes. `decide` picks the moment at which the log is split, by wh
 with few requests; `split` finds its position. Whatever they say, no row is lost or doubled.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 
 from sparkwal.errors import OptionError

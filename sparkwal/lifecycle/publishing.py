@@ -4,8 +4,6 @@ A publication that is late or lost only delays collection: one that fails is a w
 stream goes on. But a stream does not start before it is registered.
 """
 
-from __future__ import annotations
-
 import socket
 import uuid
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each commit of a range carries a transaction (log_id, k), and the newest snapsho
 range that it holds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

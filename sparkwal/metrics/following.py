@@ -1,7 +1,5 @@
 """Follows a log, or all logs under a path, by their records: it reads, and never fences."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

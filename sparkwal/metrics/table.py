@@ -1,7 +1,5 @@
 """All metrics: their names, labels and meaning. Whatever reports one takes it from here."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """From checked options to the log they name. Makes no request and creates nothing."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

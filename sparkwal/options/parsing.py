@@ -1,7 +1,5 @@
 """From what a user wrote to checked options: names, values and pairs, all at once."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import os

@@ -1,7 +1,5 @@
 """The options of reading, by Spark or by `sparkwal.Log`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from sparkwal.errors import OptionError

@@ -1,7 +1,5 @@
 """Which Spark this is for. Imports nothing that an older Spark lacks."""
 
-from __future__ import annotations
-
 import re
 
 from sparkwal.errors import OptionError

@@ -1,7 +1,5 @@
 """How to reach the store and the log in it: common to writing and reading."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, fields
 

@@ -3,8 +3,6 @@
 Each raises ValueError with what is expected; `options.parse` names the option.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import field

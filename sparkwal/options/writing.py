@@ -1,7 +1,5 @@
 """The options of writing: every writer's, those of Spark's sink, those of `sparkwal.Appender`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sparkwal.errors import OptionError

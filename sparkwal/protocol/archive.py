@@ -5,8 +5,6 @@ the oldest, and the former archive, into one new object, which its records name.
 query, the query would write its rows again.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Set
 from dataclasses import replace

@@ -4,8 +4,6 @@ If another process was first, the store refuses the PUT and the process starts a
 follows from the one before it. Nobody deletes a record: no number is free twice.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ fill the slot, and a collection may remove that record. Or somebody deletes and 
 Then the number is free, and a conditional PUT there succeeds outside of the log.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Time as the protocol needs it: passed in, so that tests can stop it or set it back."""
 
-from __future__ import annotations
-
 import functools
 import time
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The one PUT that makes a microbatch durable, and what its answers mean."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

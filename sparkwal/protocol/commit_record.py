@@ -1,7 +1,5 @@
 """The commit record: what it says of a microbatch, and its bytes."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -8,8 +8,6 @@ A request gives no right. One that is lost, late or left over can at worst stop 
 newcomer may.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sparkwal import events

@@ -5,8 +5,6 @@ last record lies far back, and a rebuild begins there. The sink knows that recor
 reports to the log that it reads. They share the driver's disk.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence

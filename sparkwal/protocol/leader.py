@@ -1,7 +1,5 @@
 """What a writer knows once it leads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Becoming the one writer: a leader record in the first gap, then the seals after it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

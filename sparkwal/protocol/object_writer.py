@@ -3,8 +3,6 @@
 If the key is taken: another attempt's object, or another writer's.
 """
 
-from __future__ import annotations
-
 import io
 import time
 import zlib

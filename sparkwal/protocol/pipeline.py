@@ -1,7 +1,5 @@
 """Many slots in flight, decided in any order, acknowledged in order. No threads: callers send."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -4,8 +4,6 @@ Because numbers count down, the first 1000 keys are the newest 1000 objects. The
 gap: at most 1000 slots are in flight at once, and a window of 1000 has at most 999 data objects.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """Compares a repeated microbatch or batch write with the rows that the log has of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain as joined
 

@@ -1,7 +1,5 @@
 """Reading the log in order: a range of records, new records at the head, a moment."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice

@@ -1,7 +1,5 @@
 """Reading one slot: the record at a position, or nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

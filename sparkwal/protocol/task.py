@@ -1,7 +1,5 @@
 """One Spark partition of a microbatch: its rows into one object, or into the message."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

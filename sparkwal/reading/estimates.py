@@ -1,7 +1,5 @@
 """About how large a log is and how fast it grows, with few requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

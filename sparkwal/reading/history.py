@@ -1,7 +1,5 @@
 """The records of a log one after another: a range, either way, and new ones as they come."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One log as every reader sees it: where a read begins and ends, and how far it has come."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """The `_wal_…` columns: where each row came from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa

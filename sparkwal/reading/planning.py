@@ -1,8 +1,6 @@
 """What Spark plans of a log: where a stream's microbatches begin and end, and how a range is shared
 among read tasks, which read it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Putting a damaged record right from what its object still says at its other end, or giving up one
 that nothing restores."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import fields
 

@@ -5,8 +5,6 @@ A replay stops at the first invalid entry and says what it is: what comes after 
 it held. (After otel-arrow's Quiver.)
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import zlib

@@ -1,8 +1,6 @@
 """A commit's rows: which bytes hold them, how those are shared among read tasks, and the reading of
 them: fetched ahead, checked against their CRCs, decoded in order."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

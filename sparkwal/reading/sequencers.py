@@ -3,8 +3,6 @@
 if they always go to the same one.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Proof of a whole log: every record, every object, every row count, every CRC."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

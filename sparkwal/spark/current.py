@@ -1,7 +1,5 @@
 """Table and log as one DataFrame, at one position."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Who reads table and log as one makes the same rows of the log's.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How Spark reaches the transaction log of a Delta table, and whether it may be written."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ What Delta brings for s3a:// looks whether a version is there and then puts it: 
 version both succeed. So does GCSLogStore: S3A's create(overwrite=false) sends no If-None-Match.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 CLASS = "sparkwal.storage.S3ConditionalLogStore"

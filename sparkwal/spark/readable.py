@@ -1,7 +1,5 @@
 """Errors as Spark shows them: the cause first, without the frames of Spark's workers."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import sys

@@ -1,7 +1,5 @@
 """Makes the data source known to a session that does not know it yet."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

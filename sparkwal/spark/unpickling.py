@@ -4,8 +4,6 @@
 executor whose Python lacks sparkwal says so in one sentence. It needs nothing but itself.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

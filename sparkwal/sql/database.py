@@ -1,8 +1,6 @@
 """Runs one query over relations in a DuckDB that knows nothing else: no file, network or extension,
 and no variable of Python."""
 
-from __future__ import annotations
-
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """The past of logs, their records and what lies in their store, as tables to be asked; and what
 writing and keeping them cost: queries over those."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What S3 charges for requests and storage: the one place that knows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 

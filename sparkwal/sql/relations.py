@@ -1,7 +1,5 @@
 """The relations of a log: `log`, `current`, `records` and `consumers`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The rows of logs with the columns that say where each came from, in the logs' order."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

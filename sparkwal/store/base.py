@@ -1,7 +1,5 @@
 """What the protocol asks of an object store, and the failures it can see."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol

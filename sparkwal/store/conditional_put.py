@@ -1,7 +1,5 @@
 """Proof that a store refuses to overwrite: everything the log promises rests on it."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from functools import partial

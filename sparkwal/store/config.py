@@ -1,7 +1,5 @@
 """How a store is reached and how patiently: plain values, checked when they are made."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Callable

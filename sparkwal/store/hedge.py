@@ -3,8 +3,6 @@
 After "The Tail at Scale" (Dean and Barroso, 2013).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

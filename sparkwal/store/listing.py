@@ -1,7 +1,5 @@
 """A listing over the pages that a store cuts it into."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from sparkwal.store.base import Entry, Page, Store

@@ -1,7 +1,5 @@
 """The files of a local store: their bytes, their names in order, what the system says of them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

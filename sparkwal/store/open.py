@@ -1,7 +1,5 @@
 """From a path to a store and the key prefix of the log in it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from sparkwal import events

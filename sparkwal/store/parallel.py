@@ -1,7 +1,5 @@
 """Many requests to one store at once, in order and bounded."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor

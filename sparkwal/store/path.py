@@ -1,7 +1,5 @@
 """What a path names: a bucket and a prefix in it, or a folder. Opens nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

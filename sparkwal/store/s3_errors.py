@@ -1,7 +1,5 @@
 """What an S3 request's failure means: try again, or change something first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

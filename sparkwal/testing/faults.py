@@ -1,7 +1,5 @@
 """Which requests a proxy disturbs, and how: rules, drawn from a seed."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable

@@ -9,8 +9,6 @@
 other processes: GET /__counts, /__injected, /__requests; POST /__reset, /__faults.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -4,8 +4,6 @@ with start_ministack() as server:
     make_bucket(server.url, "wal")
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """HTTP/1.1 messages as they travel: read whole, passed on byte for byte."""
 
-from __future__ import annotations
-
 import select
 import socket
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """All questions that a store is asked, and what it means for a log where the store fails."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from sparkwal.store.conformance import objects, races, s3

@@ -1,8 +1,6 @@
 """What objects do: put once, read back, age, be deleted; be listed, all and in byte order, at
 once."""
 
-from __future__ import annotations
-
 import os
 import time
 from functools import partial

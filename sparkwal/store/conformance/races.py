@@ -1,7 +1,5 @@
 """Races for one key: many begin at once, and one may win."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What only S3's protocol has: credentials, permissions, dates, checksums, a bucket's settings."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import time

@@ -1,7 +1,5 @@
 """A store under test, what a check of it finds, and the verdict over all findings."""
 
-from __future__ import annotations
-
 import os
 import random
 import uuid
