@@ -27,10 +27,10 @@ from sparkwal.store.path import folder, is_local
 METADATA, STATE, SOURCES = "metadata", "state", "sources"
 OWNER, EMPTY = "sparkwal.json", "sparkwal-empty.json"
 _FOLDERS = ("offsets", "commits", SOURCES, STATE)
-# A file, also while it is written, and its checksum.
-_FILE = re.compile(
-    rf"\.*({METADATA}|{re.escape(OWNER)}|{re.escape(EMPTY)})(\.[0-9a-f-]+\.tmp)?(\.crc)?"
-)
+# A file, also while it is written, and its checksum: of the folder, and of offsets/ and commits/.
+_WRITTEN = r"(\.[0-9a-f-]+\.tmp)?(\.crc)?"
+_FILE = re.compile(rf"\.*({METADATA}|{re.escape(OWNER)}|{re.escape(EMPTY)}){_WRITTEN}")
+_LOGGED = re.compile(rf"\.*[0-9]{{1,19}}(\.compact)?{_WRITTEN}")
 _NUMBERED = re.compile(r"([0-9]{1,19})(\.compact)?")
 _LISTED = re.compile(rb'\{"logOffset":([0-9]{1,19})\}')  # how far a file source reads in its list
 
@@ -66,13 +66,27 @@ def log_folders(path: str, sequencer: str) -> list[Path]:
 
 
 def foreign(path: Path) -> str | None:
-    """The first name in a folder that is none of a checkpoint's, or None."""
-    for each in sorted(os.scandir(path), key=lambda each: each.name):
-        is_folder = each.is_dir(follow_symlinks=False) and each.name in _FOLDERS
-        is_file = each.is_file(follow_symlinks=False) and _FILE.fullmatch(each.name)
-        if not is_folder and not is_file:
+    """The first name in a folder that is none of a checkpoint's, or None. What a numbered folder of
+    sources/ or state/ holds belongs to the source or the operator."""
+    for each in _entries(path):
+        if each.is_dir(follow_symlinks=False) and each.name in _FOLDERS:
+            for inner in _entries(each):
+                keeps_folders = each.name in (SOURCES, STATE)
+                if keeps_folders and inner.is_dir(follow_symlinks=False) and inner.name.isdecimal():
+                    continue
+                if keeps_folders or not _is_file(inner, _LOGGED):
+                    return f"{each.name}/{inner.name}"
+        elif not _is_file(each, _FILE):
             return each.name
     return None
+
+
+def _entries(path: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    return sorted(os.scandir(path), key=lambda each: each.name)
+
+
+def _is_file(entry: os.DirEntry[str], names: re.Pattern[str]) -> bool:
+    return entry.is_file(follow_symlinks=False) and names.fullmatch(entry.name) is not None
 
 
 def query_of(path: Path) -> str | None:

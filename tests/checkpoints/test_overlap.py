@@ -103,15 +103,18 @@ def test_the_folder_beside_the_log_is_no_overlap(wal: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "foreign", ["precious", "batches/1", ".hidden", "offsets.bak", "metadata2"]
-)
+    "foreign",
+    ["precious", "batches/1", ".hidden", "offsets.bak", "metadata2", "offsets/mine.csv",
+     "commits/notes.txt", "sources/mine/notes.txt", "state/notes.txt", "offsets/wal/0"],
+)  # fmt: skip
 def test_what_lies_beside_a_checkpoint_stops_its_replacement(room: Room, foreign: str) -> None:
     place = room.checkpoint()
     room.stream(place).run(range(2))
     (place / "offsets/1").unlink()
-    (place / foreign).parent.mkdir(exist_ok=True)
+    (place / foreign).parent.mkdir(parents=True, exist_ok=True)
     (place / foreign).write_text("x")
-    name = foreign.partition("/")[0]
+    own = foreign.partition("/")[0] in ("offsets", "commits", "sources", "state")
+    name = "/".join(foreign.split("/")[: 1 + own])
     with pytest.raises(OptionError, match=f"'{name}'.* is no part of a checkpoint"):
         room.checkpoint()
     assert (place / foreign).read_text() == "x" and not (place / "offsets/1").exists()
