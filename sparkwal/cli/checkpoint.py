@@ -24,9 +24,9 @@ def command(
 ) -> None:
     """NAME as sparkwal.checkpoint was given, or the query's id. Prints the folder. One that goes on
     where the log ends is left as it is; one that is missing, torn, old or another log's is made
-    from the log: what else is in it is lost. Refused is a folder of anything else, and a query
-    whose checkpoint the log does not carry: stateful, started on a remote checkpointLocation, or
-    too large. Run it where the query's driver runs, while the query does not.
+    from the log. Refused is a folder that holds anything else, and a query whose checkpoint the log
+    does not carry: stateful, started on a remote checkpointLocation, or too large. Run it where the
+    query's driver runs, while the query does not.
 
     \b
     sparkwal checkpoint s3://bucket/wal orders

@@ -110,7 +110,7 @@ def put_intent(
     if head.k:
         # Before `prepare`, which would put an empty table where one was dropped.
         confirmed(chain.log, head, table)
-    table.prepare(chain.log, spark_schema)
+    table.prepare(chain.log, spark_schema, not head.k)
     changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
     if not head.k:
         found = table.look(head.log_id, NEWEST)

@@ -78,9 +78,10 @@ class Snapshots(Protocol):
 class Table(Snapshots, Protocol):
     """A table that takes ranges of a log, each in one transaction."""
 
-    def prepare(self, log: LogStore, spark_schema: str) -> None:
-        """Make the table if there is none. Raises PlanError for one that does not fit the target,
-        or whose settings would forget transactions."""
+    def prepare(self, log: LogStore, spark_schema: str, first: bool = False) -> None:
+        """Make the table if there is none; `first`: no intent has fixed the target yet. Raises
+        PlanError for one that does not fit the target, or whose settings would forget
+        transactions."""
 
     def write(self, state: LifecycleRecord) -> None:
         """The rows of the open intent's range, dead records skipped, in one transaction that

@@ -101,9 +101,11 @@ class SparkDeltaTable:
         self._session = own_session(spark)
         self._log = delta_log(self._session, target.table)
 
-    def prepare(self, log: LogStore, spark_schema: str) -> None:
+    def prepare(self, log: LogStore, spark_schema: str, first: bool = False) -> None:
         schema = StructType.fromJson(json.loads(spark_schema))
         self._check_target(schema)
+        if first and self.target.delete_when:
+            self._try_condition()
         try:
             check_put_if_absent(self._session, self._path)
             if not self._log.update():
@@ -208,6 +210,18 @@ class SparkDeltaTable:
                 empty.select(F.expr(target.delete_when).cast("boolean")).schema  # noqa: B018
             except Exception as error:
                 raise PlanError(f"delete_when {target.delete_when!r}: {line(error)}") from error
+
+    def _try_condition(self) -> None:
+        """Try the condition on rows of the log. The first intent fixes it: if it failed only when the
+        range is written, that range would stay open for ever."""
+        rows = self._session.read.format("weaselwal").options(**self._options).load().limit(100)
+        try:
+            rows.select(F.expr(self.target.delete_when).cast("boolean")).collect()
+        except Exception as error:
+            text = (
+                f"delete_when {self.target.delete_when!r} fails on rows of the log: {line(error)}"
+            )
+            raise PlanError(text) from error
 
     def _create(self, schema: StructType) -> None:
         from delta import DeltaTable

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkwal.errors import OptionError
+import sparkwal
+from sparkwal.errors import OptionError, PlanError
 from sparkwal.format.lifecycle import MERGE, Target
 from sparkwal.spark.delta import last_of_each
 
@@ -171,6 +172,25 @@ def test_a_key_of_nulls_is_deleted_whether_it_is_there_or_not(
     log.append([nothing, kept])
     log.carry()
     assert as_set(log.rows()) == as_set([nothing, kept])
+
+
+def test_a_condition_that_fails_on_rows_promises_no_range(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    log = Compaction(delta, tmp_path, pa.schema([("id", pa.int64()), ("n", pa.int32())]), "id")
+    log.append([{"id": 1, "n": 1}, {"id": 2, "n": 0}])
+
+    def compact(condition: str) -> None:
+        sparkwal.Lifecycle(
+            log.path, spark=delta, table=log.target.table, keys=["id"], delete_when=condition,
+            collects=False,
+        ).run_once(whole=True)  # fmt: skip
+
+    for fails in ("n = 'abc'", "1 / n > 1"):
+        with pytest.raises(PlanError, match="delete_when .* fails on rows of the log"):
+            compact(fails)
+    compact("n = 0")
+    assert as_set(log.rows()) == as_set([{"id": 1, "n": 1}])
 
 
 def test_rows_are_appended_to_partitions(delta: SparkSession, tmp_path: Path) -> None:
