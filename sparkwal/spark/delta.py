@@ -212,16 +212,14 @@ class SparkDeltaTable:
                 raise PlanError(f"delete_when {target.delete_when!r}: {line(error)}") from error
 
     def _try_condition(self) -> None:
-        """Try the condition on rows of the log. The first intent fixes it: if it failed only when the
-        range is written, that range would stay open for ever."""
+        """Try the condition on rows of the log. The first intent fixes it: if it failed only when
+        the range is written, that range would stay open for ever."""
         rows = self._session.read.format("weaselwal").options(**self._options).load().limit(100)
+        condition = f"delete_when {self.target.delete_when!r}"
         try:
             rows.select(F.expr(self.target.delete_when).cast("boolean")).collect()
         except Exception as error:
-            text = (
-                f"delete_when {self.target.delete_when!r} fails on rows of the log: {line(error)}"
-            )
-            raise PlanError(text) from error
+            raise PlanError(f"{condition} fails on rows of the log: {line(error)}") from error
 
     def _create(self, schema: StructType) -> None:
         from delta import DeltaTable
