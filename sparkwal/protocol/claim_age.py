@@ -6,7 +6,7 @@ Then the number is free, and a conditional PUT there succeeds outside of the log
 """
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
@@ -41,10 +41,10 @@ class ClaimAge:
     looked_ms: int
     boot_id: str = ""
     known: int | None = None
-    _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
         self.boot_id = self.boot_id or self.clock.boot_id()
+        self._looking = threading.Lock()
 
     def before(self, header: CommitHeader, *, look: bool = False) -> int:
         """Call before the slot of `header` is claimed, and pass the result to `confirm_after_put`.

@@ -24,12 +24,8 @@ class Clock(Protocol):
 
 def next_timestamp(now_ms: int, before_ms: int) -> int:
     """The timestamp of a record: now, but never before that of the record before it, `before_ms` (0
-    in an empty log).
-
-    So one clock that is ahead also dates every later record. S3 refuses a request whose time is 15
-    minutes off, a local disk does not. So what is surely wrong raises OptionError: 2100, or ten
-    years after the last record.
-    """
+    in an empty log). One clock that is ahead also dates every later record. So what is surely wrong
+    raises OptionError: 2100, or ten years after the last record."""
     if now_ms >= _2100_MS or (before_ms and now_ms - before_ms > _TEN_YEARS_MS):
         last = f", and the log's last record is of {utc(before_ms)[:10]}" if before_ms else ""
         raise OptionError(
@@ -62,16 +58,13 @@ class SystemClock:
         which = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return time.clock_gettime_ns(which) // 1_000_000
 
-    def boot_id(self) -> str:
-        return _boot_id()
+    @staticmethod
+    @functools.cache  # No process outlives its boot, and every microbatch asks several times.
+    def boot_id() -> str:
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return "unknown"
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
-
-
-@functools.cache  # No process outlives its boot, and every microbatch asks several times.
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"

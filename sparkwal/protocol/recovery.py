@@ -63,8 +63,7 @@ def find_head(
 
     Args:
         window_guess: saves one or two GETs when it is the log's window.
-        thorough: read all records after the gap: for a writer that is about to fill it, and a
-            check.
+        thorough: read all records after the gap, for a writer about to fill it or a check.
         tolerant: if records are missing or damaged, report the newest intact one instead of
             raising. For readers only: a writer's record there would kill acknowledged commits.
 
@@ -264,7 +263,8 @@ def last_live(
         return read_slot(log, position, window, tolerant=tolerant)
 
     live: SlotRecord | None = None
-    for position, found in zip(before, run_parallel(log.store, read, before), strict=True):
+    # All of them first: an error leaves no request under way.
+    for position, found in zip(before, [*run_parallel(log.store, read, before)], strict=True):
         if found is None and not tolerant:
             raise MissingRecord(log, position, window)
         if found is not None and (live is None or found.header.term >= live.header.term):
