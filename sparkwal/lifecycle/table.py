@@ -81,7 +81,7 @@ class Table(Snapshots, Protocol):
     def prepare(self, log: LogStore, spark_schema: str, first: bool = False) -> None:
         """Make the table if there is none; `first`: no intent has fixed the target yet. Raises
         PlanError for one that does not fit the target, or whose settings would forget
-        transactions."""
+        transactions; ReadError where a first run cannot read the log."""
 
     def write(self, state: LifecycleRecord) -> None:
         """The rows of the open intent's range, dead records skipped, in one transaction that

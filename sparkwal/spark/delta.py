@@ -219,6 +219,8 @@ class SparkDeltaTable:
         try:
             rows.select(F.expr(self.target.delete_when).cast("boolean")).collect()
         except Exception as error:
+            if failure_of_ours(error):
+                raise ReadError(f"the log cannot be read: {line(error)}") from error
             raise PlanError(f"{condition} fails on rows of the log: {line(error)}") from error
 
     def _create(self, schema: StructType) -> None:
