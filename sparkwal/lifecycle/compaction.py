@@ -105,7 +105,8 @@ class Chain:
 def put_intent(
     chain: Chain, head: LifecycleRecord, to: int, target: Target, table: Table, spark_schema: str
 ) -> LifecycleRecord:
-    """Put the intent for positions cut … to−1. Raises PlanError, ReadError, ConfirmError, MovedOn."""
+    """Put the intent for positions cut … to−1. Raises PlanError, ReadError, ConfirmError,
+    MovedOn."""
     assert not head.is_open and to > head.cut
     if head.k:
         # Before `prepare`, which would put an empty table where one was dropped.
