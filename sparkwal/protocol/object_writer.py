@@ -240,12 +240,17 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
     arrow = schema.to_arrow(opened.spark_schema)
     found: list[Frame] = []
     content = Content()
-    for message in pa.ipc.MessageReader.open_stream(tape):
-        batch = pa.ipc.read_record_batch(message, arrow)
-        content += Content.of([batch])
-        length, part = tape.cut()
-        found.append(Frame(size, length, batch.num_rows, part))
-        size, crc = size + length, combine(crc, part, length)
+    try:
+        for message in pa.ipc.MessageReader.open_stream(tape):
+            batch = pa.ipc.read_record_batch(message, arrow)
+            # No CRC is known here, and one wrong offset crashes whoever follows it.
+            batch.validate(full=True)
+            content += Content.of([batch])
+            length, part = tape.cut()
+            found.append(Frame(size, length, batch.num_rows, part))
+            size, crc = size + length, combine(crc, part, length)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidLogError(f"{log.where(header.number)}: cannot be decoded: {error}") from None
     while tape.read(PART_SIZE):
         pass
     length, part = tape.cut()

@@ -124,6 +124,24 @@ def test_of_a_collected_record_the_number_decides_and_an_event_says_so(query: Qu
         again(query, 6, (1,))
 
 
+def test_a_flipped_bit_anywhere_in_an_object_is_reported(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """No CRC is known of an object that a task finds at its key."""
+    query = Query(store, hints_in(tmp_path))
+    again(query, 7, (1, 2))
+    repeated = query.restarted()
+    result = repeated.task(repeated.plan(), 7, 0, 1, 2)
+    stored = query.open().key(keys.data(1, 1000, 0))
+    body = store.objects[stored]
+    for place in range(0, len(body), 3):
+        damaged = bytearray(body)
+        damaged[place] ^= 1 << place % 8
+        store.objects[stored] = bytes(damaged)
+        with pytest.raises(InvalidLogError):
+            repeated.commit([result])
+
+
 @pytest.mark.parametrize("what", ["the record", "its object", "bytes"])
 def test_of_lost_or_damaged_rows_nothing_is_said(
     store: MemoryStore, tmp_path: Path, what: str
