@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from headers import COMMIT, DATA, LEADER, ROWS, SPARK_SCHEMA, plain
 
@@ -46,3 +47,14 @@ def test_a_header_longer_than_readers_take_is_never_encoded(
     monkeypatch.setattr(arrowfile, "LARGEST_FRONT", 1000)
     with pytest.raises(InvalidLogError, match="1000 bytes"):
         plain(replace(COMMIT, query_id="q" * 1000))
+
+
+def test_small_frames_are_compressed_by_lz4_and_large_ones_by_zstd() -> None:
+    many = pa.concat_batches([ROWS] * 10_000)
+    zstd, lz4 = b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
+    for rows, codec in ((ROWS, lz4), (many, zstd)):
+        writer = arrowfile.FileWriter(replace(DATA, leader_id=" " * 100), SPARK_SCHEMA, "zstd")
+        frame = writer.frame(rows)
+        assert codec in frame
+        (found,) = arrowfile.read_frames(frame, SPARK_SCHEMA, "here")
+        assert found.equals(rows)
