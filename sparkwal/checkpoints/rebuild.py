@@ -14,7 +14,7 @@ from sparkwal.checkpoints.folder import Owner, owner_of, sweep
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
 from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
-from sparkwal.options.open import holds_log, open_log
+from sparkwal.options.open import around, open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
@@ -257,11 +257,15 @@ def _check_apart(place: Path, given: SinkOptions) -> None:
                 f"the log {given.log_path} and the checkpoint {place} share a folder ({theirs}). "
                 "Nothing was written: give sparkwal.checkpoint a folder beside the log"
             )
-    mine = Path(os.path.realpath(place))
-    other = next(filter(holds_log, (mine, *mine.parents)), None)
-    if other is not None:
+    found = around(place)
+    if found is None:
+        return
+    kind, other = found
+    # VACUUM leaves alone what is below a name like _checkpoints.
+    inside = Path(os.path.realpath(place)).relative_to(other).parts[:1]
+    if kind != "Delta table" or not inside or not inside[0].startswith("_"):
         raise OptionError(
-            f"the checkpoint {place} would lie in {other}, which is another log. Nothing was "
+            f"the checkpoint {place} would lie in {other}, which is a {kind}. Nothing was "
             "written: give sparkwal.checkpoint a folder beside it"
         )
 

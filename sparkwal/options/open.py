@@ -9,7 +9,7 @@ from sparkwal.format import keys
 from sparkwal.options.store import StoreOptions
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.open import open_store
-from sparkwal.store.path import bucket_and_prefix, folder, is_local
+from sparkwal.store.path import bucket_and_prefix, folder, is_local, overlap
 
 _DELTA = "_delta_log"
 
@@ -55,17 +55,30 @@ def check_place(path: str, log: LogStore) -> None:
 
 def check_journal(path: str, log: str) -> None:
     """Check a folder before a journal of the log `log` begins there. Raises OptionError if it lies
-    inside a Delta table or a log: a VACUUM or a collection there would delete accepted rows."""
-    own = Path(os.path.realpath(path))
-    ours = Path(os.path.realpath(folder(log))) if is_local(log) else None
+    inside a Delta table, a log or a journal, or around its log: what cleans up there would delete
+    accepted rows."""
+    found = around(Path(path))
+    if found is None and is_local(log) and overlap(path, log):
+        found = "log", Path(log)
+    if found is not None:
+        raise OptionError(
+            f"journal {path} shares a folder with the {found[0]} {found[1]}, where a clean-up "
+            "would delete accepted rows. Nothing was written; give a folder outside of it"
+        )
+
+
+def around(place: Path) -> tuple[str, Path] | None:
+    """What a folder on this machine's disk is or lies in, with symbolic links followed: the kind
+    (Delta table, log or journal) and its folder. None if it is none of these."""
+    own = Path(os.path.realpath(place))
     for each in (own, *own.parents):
-        is_table = (each / _DELTA).is_dir()
-        if is_table or each == ours or holds_log(each):
-            what = "Delta table" if is_table else "log"
-            raise OptionError(
-                f"journal {path} is inside the {what} {each}, where a clean-up would delete "
-                "accepted rows. Nothing was written; give a folder outside of it"
-            )
+        if (each / _DELTA).is_dir():
+            return "Delta table", each
+        if holds_log(each):
+            return "log", each
+        if (each / "cursor").is_file() and (each / "lock").is_file():
+            return "journal", each
+    return None
 
 
 def holds_log(path: Path) -> bool:

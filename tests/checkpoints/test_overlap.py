@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import sparkwal
 from sparkwal import OptionError
@@ -184,6 +185,23 @@ def test_a_folder_in_another_log_is_refused(tmp_path: Path, inside: str) -> None
         with sparkwal.Appender(str(tmp_path / name), schema, producer_id="p") as wal:
             wal.append([{"v": 1}]).result()
     before = sorted((tmp_path / "other").rglob("*"))
-    with pytest.raises(OptionError, match="is another log"):
+    with pytest.raises(OptionError, match="is a log"):
         sparkwal.checkpoint(str(tmp_path / "one"), "q", folder=str(tmp_path / "other" / inside))
     assert sorted((tmp_path / "other").rglob("*")) == before
+
+
+@pytest.mark.parametrize("place", ["table", "table/ck", "journal", "journal/ck"])
+def test_a_folder_in_a_table_or_a_journal_is_refused(tmp_path: Path, place: str) -> None:
+    rows = pa.table({"v": [1]})
+    write_deltalake(tmp_path / "table", rows)
+    log, journal = str(tmp_path / "one"), str(tmp_path / "journal")
+    with sparkwal.Appender(log, rows.schema, producer_id="p", journal=journal) as wal:
+        wal.append(rows).result()
+    with pytest.raises(OptionError, match=f"is a .*{place[:5]}"):
+        sparkwal.checkpoint(log, "q", folder=tmp_path / place)
+    assert not (tmp_path / place / "sparkwal.json").exists()
+
+
+def test_deltas_own_place_for_checkpoints_in_a_table_may_be_used(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "table", pa.table({"v": [1]}))
+    sparkwal.checkpoint(str(tmp_path / "one"), "q", folder=tmp_path / "table/_checkpoints/q")

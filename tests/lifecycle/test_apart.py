@@ -128,14 +128,19 @@ def test_a_log_that_is_there_goes_on(tmp_path: Path) -> None:
     assert sparkwal.Log(f"{tmp_path}/table/wal").scan().read_all().num_rows == 2
 
 
-@pytest.mark.parametrize("inside", ["table/j", "wal", "wal/batches", "other/lifecycle/j", "link/j"])
-def test_no_journal_begins_inside_a_table_or_a_log(tmp_path: Path, inside: str) -> None:
+INSIDE = ["table/j", "logs/wal", "logs/wal/batches", "other/lifecycle/j", "link/j", "journal/j"]
+
+
+@pytest.mark.parametrize("place", [*INSIDE, "logs"])
+def test_no_journal_shares_a_folder_with_a_table_a_log_or_a_journal(
+    tmp_path: Path, place: str
+) -> None:
     write_deltalake(tmp_path / "table", pa.table({"n": [1]}))
     (tmp_path / "link").symlink_to(tmp_path / "table")
-    begin(f"{tmp_path}/other")
+    begin(f"{tmp_path}/other", journal=f"{tmp_path}/journal")
     with pytest.raises(OptionError, match="accepted rows. Nothing was written"):
-        begin(f"{tmp_path}/wal", journal=f"{tmp_path}/{inside}")
-    assert not (tmp_path / inside).exists() and sparkwal.Log(f"{tmp_path}/wal").head() is None
+        begin(f"{tmp_path}/logs/wal", journal=f"{tmp_path}/{place}")
+    assert not (tmp_path / place).exists() and sparkwal.Log(f"{tmp_path}/logs/wal").head() is None
 
 
 def test_a_journal_that_is_there_is_opened_though_a_log_begins_around_it(tmp_path: Path) -> None:
