@@ -7,7 +7,7 @@ import click
 from rich.text import Text
 
 from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log, progress
-from sparkwal.console.exit_codes import Failed
+from sparkwal.console.exit_codes import RESTORE, Failed
 from sparkwal.console.options import as_json, takes_log, takes_logs
 from sparkwal.console.output import escape, facts, moment, out, print_json, table
 from sparkwal.errors import InvalidLogError
@@ -56,7 +56,8 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
         about = {"object": key, "state": f"{record.header.kind}, {state}", "why": why, "time": time}
         _show({name: value for name, value in about.items() if value}, header, verdict)
     if not sound:
-        raise Failed(why or f"the record of position {position} is not sound")
+        what = why or f"the record of position {position} is not sound"
+        raise Failed(f"{what}\n{RESTORE}" if problems else what)
 
 
 def _look(log: LogRange, position: int) -> tuple[str, str, SlotRecord | None, list[str]]:
@@ -133,5 +134,6 @@ def verify(path: str, given: dict[str, str], as_json: bool) -> None:
         if as_json:
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
         else:
-            out().print(Text(escape(str(report), keeps="\n")), soft_wrap=True)
+            lines = [str(report)] if report.ok else [str(report), RESTORE]
+            out().print(Text(escape("\n".join(lines), keeps="\n")), soft_wrap=True)
     click.get_current_context().exit(0 if sound else 1)

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from sparkwal.console.exit_codes import Failed, Refused
+from sparkwal.console.exit_codes import RESTORE, Failed, Refused
 from sparkwal.console.options import EXAMPLES, as_moment, first_and_last, options, takes_log
 from sparkwal.console.output import escape, moment
 from sparkwal.errors import InvalidLogError
@@ -49,9 +49,7 @@ class Damage:
             raise Failed("\n".join([
                 f"this cannot be read, and is not {what}:",
                 *(f"  {escape(line)}" for line in self.lines()),
-                "Restore it, for example from a bucket version or a backup: see "
-                "docs/operations.md, A record or an object is damaged or gone. sparkwal verify "
-                "lists all damage",
+                f"{RESTORE}. sparkwal verify lists all damage",
             ]))  # fmt: skip
 
 

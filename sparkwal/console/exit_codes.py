@@ -17,7 +17,7 @@ from types import FrameType
 import click
 
 from sparkwal.console.output import escape
-from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
 
 
 def takes_colours() -> bool:
@@ -51,6 +51,13 @@ Exit codes:
 """
 
 
+# The advice that follows what a command says of damage.
+RESTORE = (
+    "Restore it, for example from a bucket version or a backup: see docs/operations.md, A record "
+    "or an object is damaged or gone"
+)
+
+
 class Failed(click.ClickException):
     """What was asked was not done: exit code 1."""
 
@@ -70,7 +77,10 @@ class Stopped(click.exceptions.Exit):
 
 def as_exit(error: SparkWalError) -> click.ClickException:
     """The exception that ends a command with the error's message and its exit code."""
-    return (Refused if isinstance(error, OptionError) else Failed)(escape(str(error), keeps="\n"))
+    text = escape(str(error), keeps="\n")
+    if isinstance(error, InvalidLogError) and error.position is not None and "estore" not in text:
+        text += f"\n{RESTORE}"
+    return (Refused if isinstance(error, OptionError) else Failed)(text)
 
 
 class Terminated(KeyboardInterrupt):

@@ -146,6 +146,7 @@ def verify_store(
         else:
             report.orphans.append(key)
     report.orphans.sort()
+    report.problems = list(dict.fromkeys(report.problems))  # the head is read twice
     return report
 
 

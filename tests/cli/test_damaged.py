@@ -122,6 +122,19 @@ def test_the_figures_are_those_of_the_intact_records(
     assert "Something is damaged" in text and all(slot(path, each).name in text for each in lost)
 
 
+def test_whoever_checks_or_asks_a_damaged_log_learns_what_to_do(
+    harmed: tuple[Path, list[int]],
+) -> None:
+    path, lost = harmed
+    for command in (("verify",), ("show", lost[0]), ("sql", "SELECT count(v) FROM log")):
+        result = run(command[0], path, *command[1:])
+        assert result.exit_code == 1, result.output
+        lines = result.output.splitlines()
+        assert "estore it" in lines[-1], result.output
+        assert any(slot(path, each).name in line for line in lines for each in lost), result.output
+        assert command[0] != "verify" or len(lines) == len(set(lines))
+
+
 def test_status_shows_the_newest_intact_record(harmed: tuple[Path, list[int]]) -> None:
     path, lost = harmed
     result = run("status", path, "--json")
