@@ -79,9 +79,9 @@ class InvalidLogError(SparkWalError):
 
 
 class CollectedError(SparkWalError):
-    """The rows were compacted away: these positions are below the log's floor.
+    """The rows left the log: these positions are below the log's floor.
 
-    Nothing is lost: where the log has a table they are there (``sparkwal.read_current`` reads both
+    Where the log has a table they are there (``sparkwal.read_current`` reads both
     as one). To go on with what the log still holds set failOnDataLoss=false, or start at `floor`,
     the first position that is still there, with a new checkpoint or cursor.
     """

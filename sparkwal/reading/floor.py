@@ -137,12 +137,14 @@ class Floor:
         if not 0 <= position < floor:
             return
         target = self._state.target if self._state else None
-        table = f" They are in the table {target.table}." if target else ""
+        gone = " by retention" if self._state else ""  # a task does not know
+        if target:
+            gone = f", they are in the table {target.table}"
         raise CollectedError(
             f"{what + ': ' if what else ''}position {position} of {self.log.url} is below the "
-            f"log's floor, {floor}: its rows were compacted away.{table} To go on with what the "
-            f"log still holds set failOnDataLoss=false, or begin at position {floor} (a stream "
-            "with a new checkpoint, a replay without its cursor)",
+            f"log's floor, {floor}: its rows left the log{gone}. To go on with what the log "
+            f"still holds set failOnDataLoss=false, or begin at position {floor} (a stream with a "
+            "new checkpoint, a replay without its cursor)",
             floor=floor,
         )
 
