@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The tests, against this tree as pip installs it. Arguments go to pytest; without any: all that
-# are not slow, two files at a time (each worker has its own Spark, servers and folders).
+# are not slow, four files at a time (each worker has its own Spark, servers and folders; many wait).
 set -euo pipefail
 # shellcheck source=jobs/support/venv.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../jobs/support/venv.sh"
 venv_ready test
 cd "$ROOT"
 # In the order of the folders: sorted by the number of tests, the longest file would begin last.
-[ $# -gt 0 ] || set -- -n 2 --dist loadfile --no-loadscope-reorder
+[ $# -gt 0 ] || set -- -n 4 --dist loadfile --no-loadscope-reorder
 # -P: not the working tree beside the installed package; Spark's workers see only the latter.
 exec "$VENV_PYTHON" -P -m pytest "$@"
