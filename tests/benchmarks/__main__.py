@@ -9,6 +9,7 @@ from benchmarks import (
     appender,
     journal,
     lake,
+    questions,
     restart,
     scale,
     sinks,
@@ -34,6 +35,7 @@ for _command in (
     triggers.main,
     stalls.main,
     small_commits.main,
+    questions.main,
 ):
     main.add_command(_command)
 

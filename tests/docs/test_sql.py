@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -33,7 +34,7 @@ def write(path: str, **options: str) -> None:
     """Two producers and a sequencer; a consumer that has not read the second's rows."""
     writers = [("gateway-1", {}), ("gateway-2", {}), ("gateway-1", {"sequencer": "b"})]
     for place, (producer, more) in enumerate(writers):
-        given: dict[str, str] = {**options, **more}
+        given: dict[str, Any] = {**options, **more}
         with sparkwal.Appender(
             path, SCHEMA, producer_id=producer, maxInFlightRequests=2, **given
         ) as wal:
