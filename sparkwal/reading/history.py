@@ -19,14 +19,6 @@ _IDLE_LOOKS = 10
 
 
 @dataclass(frozen=True)
-class Unreadable:
-    """A position below the head that holds no intact record."""
-
-    position: int
-    why: InvalidLogError
-
-
-@dataclass(frozen=True)
 class Collected:
     """Positions start … end−1 left the log while it was read."""
 
@@ -34,7 +26,8 @@ class Collected:
     end: int
 
 
-Found = SlotRecord | Unreadable | Collected
+# The error is of a position below the head that holds no intact record.
+Found = SlotRecord | InvalidLogError | Collected
 
 
 def walk(
@@ -52,12 +45,12 @@ def walk(
     # Of the last live record that was seen. No record's is greater than that of the head.
     live: int | None = log.live.header.term if newest_first else None
 
-    def fetch(position: int) -> SlotRecord | Unreadable:
+    def fetch(position: int) -> SlotRecord | InvalidLogError:
         try:
             found = read_slot(log.log, position, window, GLANCE)
         except InvalidLogError as error:
-            return Unreadable(position, error)
-        return found or Unreadable(position, MissingRecord(log.log, position, window))
+            return error
+        return found or MissingRecord(log.log, position, window)
 
     def counts(record: SlotRecord) -> bool:
         nonlocal live
@@ -86,9 +79,12 @@ def walk(
                 yield Collected(position, floor)
                 start = floor
                 break
-            if isinstance(found, Unreadable) or (counts(found) and (seals or not is_seal(found))):
-                left -= 1
-                yield found
+            if isinstance(found, InvalidLogError):
+                pass
+            elif not counts(found) or is_seal(found) and not seals:
+                continue
+            left -= 1
+            yield found
 
 
 def is_seal(record: SlotRecord) -> bool:

@@ -3,6 +3,7 @@ once."""
 
 import os
 import time
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -163,16 +164,13 @@ def file_system(tested: StoreUnderTest) -> Found:
 
 def _kind(path: Path) -> str:
     """The kind of the file system that holds `path`, "" where the system does not say."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    kinds: dict[int, str] = {}
-    for _, point, kind, *_ in map(str.split, mounts):
-        mount = Path(point.encode().decode("unicode_escape"))
-        if path.is_relative_to(mount):
-            kinds[len(mount.parts)] = kind
-    return kinds[max(kinds)] if kinds else ""
+    kinds = {0: ""}
+    with suppress(OSError), open("/proc/self/mounts", encoding="utf-8") as mounts:
+        for _, point, kind, *_ in map(str.split, mounts):
+            mount = Path(point.encode().decode("unicode_escape"))
+            if path.is_relative_to(mount):
+                kinds[len(mount.parts)] = kind
+    return kinds[max(kinds)]
 
 
 def list_order(tested: StoreUnderTest) -> Found:

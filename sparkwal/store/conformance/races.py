@@ -28,9 +28,10 @@ def put_if_absent(tested: StoreUnderTest, sizes: Sequence[int] = _SIZES) -> Foun
     """Puts that begin at the same moment, or whose last bytes arrive at the same moment."""
 
     def racers(number: int, key: str) -> dict[bytes, Attempt]:
-        is_late = bool(tested.s3) and number % 2 == 1
-        size = tested.rng.choice(_DELAYED_SIZES if is_late else sizes)
-        return _field(tested, key, size, _late_put if is_late else _put)
+        if not tested.s3 or number % 2 == 0:
+            return _field(tested, key, tested.rng.choice(sizes), _put)
+        size = tested.rng.choice(_DELAYED_SIZES)
+        return _field(tested, key, size, lambda *where: partial(_delayed_put, *where))
 
     trial = tested.trial
     _race(tested, "race", trial.rounds, racers)
@@ -147,10 +148,6 @@ def _at_once(request: Callable[[], object], meet: Meet) -> object:
 
 def _put(store: Store, key: str, body: bytes) -> Attempt:
     return partial(_at_once, partial(store.put_if_absent, key, body))
-
-
-def _late_put(store: Store, key: str, body: bytes) -> Attempt:
-    return partial(_delayed_put, store, key, body)
 
 
 def _race(
