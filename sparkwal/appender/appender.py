@@ -242,7 +242,8 @@ class Appender:
 
         A callback may call it too. A signal handler that interrupted a call of this appender may
         not: let it set a flag, and close the appender after that call. The end of the interpreter
-        closes an open appender; os._exit and kill leave no time for that.
+        closes an open appender; os._exit and kill leave no time for that. If the oldest request
+        failed it may return while a later PUT is under way: the next takeover decides that record.
 
         Raises why the appender has stopped, if nothing has raised it yet; OptionError when appends
         were rejected and no ticket has reported it; TimeoutError after `timeout` seconds: the
