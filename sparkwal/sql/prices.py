@@ -45,17 +45,3 @@ def changed(prices: Prices, given: Mapping[str, str]) -> Prices:
             raise ValueError(f"the price of {name} is no number of dollars from 0 on: {text!r}")
         prices = replace(prices, **{name: price})
     return prices
-
-
-# The kinds that the testing proxy counts, as S3 charges for them; a COPY is one of PUT.
-_CHARGED = {
-    "PUT": "put", "CREATE_MULTIPART": "put", "UPLOAD_PART": "put", "COMPLETE_MULTIPART": "put",
-    "LIST": "list", "GET": "get", "HEAD": "get", "OTHER": "get",
-    "DELETE": "delete", "ABORT_MULTIPART": "delete",
-}  # fmt: skip
-
-
-def dollars(requests: Mapping[str, float]) -> float:
-    """What these requests cost by default, by the testing proxy's kinds."""
-    prices = Prices()
-    return sum(prices.of({_CHARGED[kind]: number}) for kind, number in requests.items())

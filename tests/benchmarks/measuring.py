@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 import sparkwal
 from sparkwal import Appender
+from sparkwal.sql.prices import Prices
 from sparkwal.testing.servers import log_options, make_bucket, s3_client, start_ministack
 
 BUCKET = "benchmark"
@@ -201,3 +202,17 @@ def append_all(wal: Appender, rows: pa.RecordBatch, count: int) -> float:
         wal.append(rows)
     wal.flush()
     return time.perf_counter() - began
+
+
+# The kinds that the testing proxy counts, as S3 charges for them; a COPY is one of PUT.
+_CHARGED = {
+    "PUT": "put", "CREATE_MULTIPART": "put", "UPLOAD_PART": "put", "COMPLETE_MULTIPART": "put",
+    "LIST": "list", "GET": "get", "HEAD": "get", "OTHER": "get",
+    "DELETE": "delete", "ABORT_MULTIPART": "delete",
+}  # fmt: skip
+
+
+def dollars(requests: Mapping[str, float]) -> float:
+    """What these requests cost by default, by the testing proxy's kinds."""
+    prices = Prices()
+    return sum(prices.of({_CHARGED[kind]: number}) for kind, number in requests.items())

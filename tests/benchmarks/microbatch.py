@@ -15,9 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
-from benchmarks.measuring import Bare, latency
+from benchmarks.measuring import Bare, dollars, latency
 from benchmarks.peers import PEERS, Place
-from sparkwal.sql.prices import dollars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

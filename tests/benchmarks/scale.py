@@ -16,7 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measuring import numbers
+from benchmarks.measuring import dollars, numbers
 from benchmarks.report import save
 from sparkwal.format import keys, schema
 from sparkwal.format.keys import sequencer_prefix
@@ -26,7 +26,6 @@ from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.task import write_partition
-from sparkwal.sql.prices import dollars
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
