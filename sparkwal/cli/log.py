@@ -12,9 +12,10 @@ from sparkwal.cli.open_logs import Damage, log_at, takes_range, wait
 from sparkwal.console.exit_codes import takes_colours
 from sparkwal.console.options import as_json, time_with_unit
 from sparkwal.console.output import as_json_line, escape, moment, size
+from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.types import duration
-from sparkwal.reading.history import Collected, Follower, Found, Unreadable, is_seal, walk
+from sparkwal.reading.history import Collected, Follower, Found, is_seal, walk
 from sparkwal.reading.log_range import LogRange
 
 
@@ -33,8 +34,8 @@ class _Lines:
         if isinstance(found, Collected):
             text = f"{found.start}…{found.end - 1} were collected while this was read"
             return self._styled(text, fg="cyan")
-        if isinstance(found, Unreadable):
-            text = self._columns(str(found.position), kind="damaged", last=escape(str(found.why)))
+        if isinstance(found, InvalidLogError):
+            text = self._columns(str(found.position), kind="damaged", last=escape(str(found)))
             return self._styled(text, fg="red")
         header = found.header
         place, time, term = str(header.position), moment(header.timestamp_ms), str(header.term)
@@ -59,8 +60,8 @@ class _Lines:
 def document(found: Found) -> dict[str, Any]:
     if isinstance(found, Collected):
         return {"kind": "collected", "start": found.start, "end": found.end - 1}
-    if isinstance(found, Unreadable):
-        return {"position": found.position, "kind": "damaged", "error": str(found.why)}
+    if isinstance(found, InvalidLogError):
+        return {"position": found.position, "kind": "damaged", "error": str(found)}
     header = found.header
     common = {
         "position": header.position, "kind": header.kind, "timestamp": moment(header.timestamp_ms),
@@ -119,8 +120,8 @@ def command(
     shown = _Lines(log)
 
     def line(found: Found) -> str:
-        if isinstance(found, Unreadable):
-            damage.of(log.name)(found.why)
+        if isinstance(found, InvalidLogError):
+            damage.of(log.name)(found)
         return as_json_line(document(found)) if as_json else shown.line(found)
 
     lines: Iterator[str] = map(line, there)

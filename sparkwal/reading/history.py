@@ -19,14 +19,6 @@ _IDLE_LOOKS = 10
 
 
 @dataclass(frozen=True)
-class Unreadable:
-    """A position below the head that holds no intact record."""
-
-    position: int
-    why: InvalidLogError
-
-
-@dataclass(frozen=True)
 class Collected:
     """Positions start … end−1 left the log while it was read."""
 
@@ -34,7 +26,8 @@ class Collected:
     end: int
 
 
-Found = SlotRecord | Unreadable | Collected
+# An error, with its `position`, is of one below the head that holds no intact record.
+Found = SlotRecord | InvalidLogError | Collected
 
 
 def walk(
@@ -52,12 +45,13 @@ def walk(
     # Of the last live record that was seen. No record's is greater than that of the head.
     live: int | None = log.live.header.term if newest_first else None
 
-    def fetch(position: int) -> SlotRecord | Unreadable:
+    def fetch(position: int) -> SlotRecord | InvalidLogError:
         try:
             found = read_slot(log.log, position, window, GLANCE)
         except InvalidLogError as error:
-            return Unreadable(position, error)
-        return found or Unreadable(position, MissingRecord(log.log, position, window))
+            error.position = position
+            return error
+        return found or MissingRecord(log.log, position, window)
 
     def counts(record: SlotRecord) -> bool:
         nonlocal live
@@ -86,7 +80,9 @@ def walk(
                 yield Collected(position, floor)
                 start = floor
                 break
-            if isinstance(found, Unreadable) or (counts(found) and (seals or not is_seal(found))):
+            if isinstance(found, InvalidLogError) or (
+                counts(found) and (seals or not is_seal(found))
+            ):
                 left -= 1
                 yield found
 

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader, SlotHeader, host_of
 from sparkwal.protocol.recovery import Head
-from sparkwal.reading.history import Collected, Unreadable, walk
+from sparkwal.reading.history import Collected, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA
 from sparkwal.reading.rows import RUN_SIZE
@@ -77,12 +78,12 @@ def record_rows(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
     for found in walk(log, *narrow, newest_first=False, seals=True):
         if isinstance(found, Collected):
             log.floor.check(found.start)
-        elif isinstance(found, Unreadable):
+        elif isinstance(found, InvalidLogError):
             if log.passed_over is not None:
-                log.passed_over(found.why)
+                log.passed_over(found)
                 yield {**_DAMAGED, "position": found.position, "sequencer": log.name}
             elif not log.options.tolerant:
-                raise found.why
+                raise found
         else:
             header = found.header
             if before is None and isinstance(header, LeaderHeader):
@@ -95,7 +96,7 @@ def _before(log: LogRange, first: int, position: int) -> SlotHeader | None:
     """The live record before a leader's, on which depends what a takeover looked at."""
     for each in range(position - 1, first - 1, -1):
         for found in walk(log, each, each + 1, newest_first=False, seals=True):
-            if not isinstance(found, Unreadable | Collected):
+            if not isinstance(found, InvalidLogError | Collected):
                 return found.header
     return None
 
