@@ -125,9 +125,10 @@ class Compaction:
 def _row(name: str, run: Run) -> list[str]:
     ranges = [each for each in (run.finished, run.compacted) if each is not None]
     collected = run.collection
+    idle = "–" if collected and collected.objects else "nothing to do"
     return [
         name,
-        ", ".join(str(each.k) for each in ranges) or "–",
+        ", ".join(str(each.k) for each in ranges) or idle,
         ", ".join(f"{each.start}…{each.end - 1}" for each in ranges) or "–",
         ", ".join("?" if each.rows is None else f"{each.rows:,}" for each in ranges) or "–",
         ", ".join(size(each.bytes) for each in ranges) or "–",

@@ -39,9 +39,13 @@ class CompactionRetried(OfPath):
 
 
 class CompactionWaits(Event, level=logging.WARNING):
-    """another process of this machine writes the table on the local disk; this one waits for it"""
+    """another process of this machine writes the table on the local disk, and this one has waited
+    so many seconds for it; again each minute"""
 
     table: str
+    seconds: int
+    holder: str
+    advice: str
 
 
 class CompactionSuspended(OfPath, level=logging.WARNING):

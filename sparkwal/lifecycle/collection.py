@@ -21,7 +21,7 @@ from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.store.base import Entry, NotFound
-from sparkwal.store.listing import all_entries
+from sparkwal.store.listing import numbered
 from sparkwal.store.log_store import LogStore
 
 _AT_ONCE = 1000  # keys of one DELETE
@@ -52,19 +52,12 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
         number = head.number + bisect(range(head.number, keys.MAX + 1), False, key=is_older)
     except NotFound:
         # Something else deletes them, a rule of the bucket for example: one by one then.
-        found = _numbered(log, keys.lifecycle_prefix(log.prefix))
+        found = numbered(log.store, keys.lifecycle_prefix(log.prefix))
         number = next((each for each, _ in found if is_older(each)), keys.MAX + 1)
     if number > keys.MAX:
         return 0
     key = keys.lifecycle_key(log.prefix, number)
     return decode(log.store.get(key), f"{log.store.url}/{key}").floor
-
-
-def _numbered(log: LogStore, prefix: str, after: str = "") -> Iterator[tuple[int, Entry]]:
-    """The objects below a prefix whose names are numbers."""
-    for entry in all_entries(log.store, prefix, after=after):
-        if (number := keys.decode(entry.key.removeprefix(prefix))) is not None:
-            yield number, entry
 
 
 def _bound(
@@ -91,8 +84,8 @@ def _bound(
 
 
 def collect(
-    log: LogStore, head: Head, state: LifecycleRecord, table: Table | None, grace_ms: int,
-    expiry_ms: int | None, *, above: int = -1, dry_run: bool = False,
+    log: LogStore, head: Head, state: LifecycleRecord, *, table: Table | None, grace_ms: int,
+    expiry_ms: int | None, above: int = -1, dry_run: bool = False,
 ) -> Collection | None:  # fmt: skip
     """Delete data objects, orphans and unfinished uploads below the bound, and slot records below
     bound − KEPT_SLOTS: for each thousand objects 1 LIST and 1 DELETE. None where the bound is not
@@ -100,6 +93,7 @@ def collect(
 
     Raises ConfirmError where the table no longer holds what the log would lose, MovedOn.
     """
+    grace_ms = max(grace_ms, state.gc_grace_ms)
     bound, held = _bound(log, state, table, grace_ms, expiry_ms)
     if bound <= above:
         return None
@@ -133,7 +127,7 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:
     pinned |= {position for each in found for position, _ in each.files.values()}
     # Numbers count down: what follows the slot at the bound is of positions below it.
     after = log.key(keys.slot(bound, window))
-    for number, entry in _numbered(log, keys.batches_prefix(log.prefix), after):
+    for number, entry in numbered(log.store, keys.batches_prefix(log.prefix), after):
         position = keys.position(number, window)
         # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
         kept = position >= bound - KEPT_SLOTS or position in pinned

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from sparkwal import events
@@ -93,6 +94,9 @@ class Lifecycle:
         self._table, self._target = table, target
         self._grace_ms, self._expiry_ms = gc_grace_ms, consumer_expiry_ms
         self._collects = collects
+        self._collect = partial(
+            collect, log, table=table, grace_ms=gc_grace_ms, expiry_ms=consumer_expiry_ms
+        )
         # Of this process: the bound up to which it has collected everything, what it measured last,
         # and the limit that it emitted an event for.
         self._collected, self._reached = 0, ""
@@ -252,12 +256,3 @@ class Lifecycle:
             return self._collect(head, state, dry_run=dry_run)
 
         return self._retry_if_moved(work)
-
-    def _collect(
-        self, head: Head, state: LifecycleRecord, *, above: int = -1, dry_run: bool = False
-    ) -> Collection | None:
-        grace_ms = max(self._grace_ms, state.gc_grace_ms)
-        return collect(
-            self._log, head, state, self._table, grace_ms, self._expiry_ms,
-            above=above, dry_run=dry_run,
-        )  # fmt: skip

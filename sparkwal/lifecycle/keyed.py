@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sparkwal.errors import OptionError
+from sparkwal.format.schema import gathered
 
 # Rows that are gathered before those that lost are dropped, and rows of the table that are
 # compared at once: an index of the winners is made for each such part.
@@ -54,7 +55,7 @@ def winners(
     if sequence_by and pa.types.is_nested(schema.field(sequence_by).type):
         raise _only_spark(sequence_by, schema.field(sequence_by).type)
     kept, waiting = schema.empty_table(), list[pa.Table]()
-    for part in _parts(batches):
+    for part in gathered(batches, PART_ROWS, PART_BYTES):
         waiting.append(part)
         if sum(each.num_rows for each in waiting) >= kept.num_rows:
             kept, waiting = _last([kept, *waiting], keys, sequence_by), []
@@ -120,7 +121,7 @@ def merged(
     lives = pc.invert(deleted)
     # Which rows of the tail the table has a row for.
     known: list[pa.Array] = []
-    for part in _parts(batches):
+    for part in gathered(batches, PART_ROWS, PART_BYTES):
         found = index.find(_values(part, keys))
         taken = found.is_valid()
         known.append(pc.unique(found.drop_null()))
@@ -147,19 +148,6 @@ def _greater(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
         greater = pc.or_(greater, pc.and_(pc.is_nan(one), pc.invert(pc.is_nan(other))))
     greater = pc.fill_null(greater, False)
     return pc.or_(greater, pc.and_(one.is_valid(), other.is_null()))
-
-
-def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting, rows, size = list[pa.RecordBatch](), 0, 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= PART_ROWS or size >= PART_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 class _Index:

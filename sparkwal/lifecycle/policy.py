@@ -18,7 +18,7 @@ from sparkwal.options.writing import check_limits
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_records
 from sparkwal.protocol.slots import GLANCE, read_slot
-from sparkwal.store.listing import all_entries
+from sparkwal.store.listing import numbered
 from sparkwal.store.log_store import LogStore
 
 # S3 refuses requests from a clock that is further off. Dates that are this far ahead of the
@@ -229,12 +229,9 @@ def _retained_from(log: LogStore, head: Head, first: int, policy: Policy, now_ms
             first = split(log, head, first, expired_ms)
     if policy.retain_bytes is None:
         return first
-    prefix, stored = keys.batches_prefix(log.prefix), 0
+    stored = 0
     # The newest come first.
-    for entry in all_entries(log.store, prefix):
-        number = keys.decode(entry.key.removeprefix(prefix))
-        if number is None:
-            continue
+    for number, entry in numbered(log.store, keys.batches_prefix(log.prefix)):
         position = keys.position(number, head.window)
         if position < first:
             break

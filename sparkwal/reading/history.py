@@ -26,7 +26,7 @@ class Collected:
     end: int
 
 
-# The error is of a position below the head that holds no intact record.
+# An error, with its `position`, is of one below the head that holds no intact record.
 Found = SlotRecord | InvalidLogError | Collected
 
 
@@ -49,6 +49,7 @@ def walk(
         try:
             found = read_slot(log.log, position, window, GLANCE)
         except InvalidLogError as error:
+            error.position = position
             return error
         return found or MissingRecord(log.log, position, window)
 
@@ -79,12 +80,11 @@ def walk(
                 yield Collected(position, floor)
                 start = floor
                 break
-            if isinstance(found, InvalidLogError):
-                pass
-            elif not counts(found) or is_seal(found) and not seals:
-                continue
-            left -= 1
-            yield found
+            if isinstance(found, InvalidLogError) or (
+                counts(found) and (seals or not is_seal(found))
+            ):
+                left -= 1
+                yield found
 
 
 def is_seal(record: SlotRecord) -> bool:

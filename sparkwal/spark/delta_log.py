@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -11,10 +12,15 @@ from sparkwal import events
 from sparkwal.errors import PlanError, TableReadError
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.options import spark_versions
+from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause, line
 from sparkwal.store.path import absolute, is_local
 
+_CLOCK = SystemClock()
+# So many seconds later who waits for a table says so again.
+_TELL_EACH = 60
+_WAIT = "wait if it is at work; if it is stopped or hangs, let it go on (kill -CONT) or end it"
 # With it a table forgets the transactions of logs that were quiet for long.
 FORGETS = "delta.setTransactionRetentionDuration"
 
@@ -121,7 +127,7 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
 
 
 @contextmanager
-def held(path: str) -> Iterator[None]:
+def held(path: str, clock: Clock = _CLOCK) -> Iterator[None]:
     """Nobody else of this library writes the table at `path` meanwhile. Needed on a local disk
     only: there Delta looks whether a version is absent and then renames a file over it."""
     if _scheme(path) != "file":
@@ -131,14 +137,33 @@ def held(path: str) -> Iterator[None]:
 
     place = os.open(path.removeprefix("file:"), os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            events.emit(events.CompactionWaits(path))
-            fcntl.flock(place, fcntl.LOCK_EX)
+        began, told = clock.boot_ms(), 0
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            waited = (clock.boot_ms() - began) // 1000
+            if waited >= told:
+                told = waited + _TELL_EACH
+                events.emit(events.CompactionWaits(path, waited, _holder(place), _WAIT))
+            clock.sleep(0.1)
         yield
     finally:
         os.close(place)
+
+
+def _holder(place: int) -> str:
+    """The process that has the lock of an open file, where Linux tells."""
+    with suppress(OSError):
+        locks = map(str.split, Path("/proc/locks").read_text().splitlines())
+        # Of a process in another container the number is none that helps.
+        held_by = [
+            int(each[4]) for each in locks
+            if each[1] == "FLOCK" and each[5].endswith(f":{os.fstat(place).st_ino}")
+        ]  # fmt: skip
+        if len(held_by) == 1 and held_by[0] > 0:
+            return f"process {held_by[0]}"
+    return "another process"
 
 
 def _scheme(path: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.format.schema import conform, gathered
 from sparkwal.sql.needs import NOTHING, Needs, columns_in, needs_of, nodes, parsed
 
 # Rows are handed over so many together, or so many bytes: a log may have one in each commit.
@@ -55,13 +55,7 @@ class _Scan:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
             for batch in together(self._relation.rows(self._needs)):
-                there = set(batch.schema.names)
-                columns = [
-                    batch.column(each.name) if each.name in there
-                    else pa.nulls(batch.num_rows, each.type)
-                    for each in self._relation.schema
-                ]  # fmt: skip
-                yield pa.RecordBatch.from_arrays(columns, schema=self._relation.schema)
+                yield conform(batch, self._relation.schema)
         except SparkWalError as error:
             # Of an exception in a stream DuckDB knows the text alone.
             self._failed.append(error)
@@ -69,15 +63,8 @@ class _Scan:
 
 
 def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in chain(batches, [None]):
-        if batch is not None:
-            held.append(batch)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-        if held and (batch is None or rows >= _ROWS or size >= _BYTES):
-            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
-            held, rows, size = [], 0, 0
+    for table in gathered(batches, _ROWS, _BYTES):
+        yield from table.combine_chunks().to_batches()
 
 
 def connect() -> duckdb.DuckDBPyConnection:

@@ -19,7 +19,7 @@ from sparkwal.sql.needs import Needs
 from sparkwal.sql.prices import MONTH_MS, Prices
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, in_batches, record_rows
 from sparkwal.store.base import NotFound
-from sparkwal.store.listing import all_entries
+from sparkwal.store.listing import all_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
 # What else lies under a log's path at rest.
@@ -177,11 +177,10 @@ def _read(looked: Looked, progress: Callable[[int, int], None]) -> Iterator[dict
 
 def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
     """What lies in the store; what is not of one position has none."""
-    store, prefix = log.log.store, keys.batches_prefix(log.log.prefix)
-    for entry in all_entries(store, prefix):
-        if (number := keys.decode(entry.key.removeprefix(prefix))) is not None:
-            position = keys.position(number, log.window)
-            yield {"sequencer": log.name, "position": position, "bytes": entry.size}
+    store = log.log.store
+    for number, entry in numbered(store, keys.batches_prefix(log.log.prefix)):
+        position = keys.position(number, log.window)
+        yield {"sequencer": log.name, "position": position, "bytes": entry.size}
     for name in _BESIDE:
         for entry in all_entries(store, keys.join_key(log.log.prefix, name) + "/"):
             yield {"sequencer": log.name, "bytes": entry.size}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from sparkwal.format import keys
 from sparkwal.store.base import Entry, Page, Store
 
 
@@ -24,3 +25,10 @@ def all_entries(store: Store, prefix: str, after: str = "", limit: int = 1000) -
         entries, more = store.list(prefix, limit, after)
         yield from entries
         after = entries[-1].key if entries else after
+
+
+def numbered(store: Store, prefix: str, after: str = "") -> Iterator[tuple[int, Entry]]:
+    """The objects under a prefix whose names are numbers, with these; requests as `all_entries`."""
+    for entry in all_entries(store, prefix, after):
+        if (number := keys.decode(entry.key.removeprefix(prefix))) is not None:
+            yield number, entry

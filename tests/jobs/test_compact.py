@@ -23,6 +23,7 @@ def test_retention_without_a_table_moves_the_floor_and_starts_no_spark(tmp_path:
     assert JVM_SAYS_FIRST not in done.stderr
     again = run(tmp_path, "compact", "wal", "--retain", "7d")
     assert again.returncode == 0 and chain(tmp_path / "wal") == state
+    assert "nothing to do" in again.stdout.splitlines()[-1]
 
 
 def test_each_log_under_a_path_in_its_turn(tmp_path: Path) -> None:

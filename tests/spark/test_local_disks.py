@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import pickle
 from pathlib import Path
 
@@ -10,8 +12,11 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import LongType, StructField, StructType
 
+from sparkwal import events
 from sparkwal.errors import OptionError
+from sparkwal.protocol.clock import SystemClock
 from sparkwal.spark.datasource import WeaselWalDataSource
+from sparkwal.spark.delta_log import held
 from sparkwal.spark.sink import BatchWriter
 
 SCHEMA = StructType([StructField("id", LongType())])
@@ -66,3 +71,39 @@ def test_rows_that_travel_through_the_driver_need_no_disk_of_the_task(tmp_path: 
     folder.rename(tmp_path / "the driver's")
     run_task(pickle.loads(sent))
     assert not folder.exists()
+
+
+def test_who_waits_for_a_table_says_so_each_minute_and_who_has_it(tmp_path: Path) -> None:
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+
+    class Quick(SystemClock):
+        ms = 0
+
+        def boot_ms(self) -> int:
+            return self.ms
+
+        def sleep(self, seconds: float) -> None:
+            self.ms += int(seconds * 1000)
+            if self.ms > 150_000:
+                fcntl.flock(other, fcntl.LOCK_UN)
+
+    seen: list[events.CompactionWaits] = []
+
+    def see(event: events.Event) -> None:
+        if isinstance(event, events.CompactionWaits):
+            seen.append(event)
+
+    forget = events.subscribe(see)
+    try:
+        with held(f"file:{tmp_path}", Quick()):
+            pass
+    finally:
+        forget()
+        os.close(other)
+    assert [round(each.seconds) for each in seen] == [0, 60, 120]
+    for each in seen:
+        assert each.table == f"file:{tmp_path}" and "end it" in each.advice
+        assert each.holder in (f"process {os.getpid()}", "another process")
+    if Path("/proc/locks").exists():
+        assert seen[0].holder == f"process {os.getpid()}"
