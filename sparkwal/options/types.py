@@ -37,39 +37,23 @@ def duration(text: str) -> int:
     return found
 
 
-def matching(pattern: str, what: str) -> Callable[[str], str]:
-    """A parser of texts of this form, which removes the space around them."""
-
-    def parse_text(value: str) -> str:
-        if not re.fullmatch(pattern, value.strip(), re.DOTALL):
-            raise ValueError(what)
-        return value.strip()
-
-    return parse_text
-
-
-def one_of(*choices: str) -> Callable[[str], str]:
-    parse_choice = matching("|".join(choices), " or ".join(choices))
-    return lambda value: parse_choice(value.lower())
-
-
-text = matching(".+", "a text that is not empty")
-consumer_name = matching("[A-Za-z0-9_-]+", "a name of letters, digits, _ and -")
-sequencer_name = matching(
-    "[A-Za-z0-9_-]+", "a name of letters, digits, _ and - (to read all: sequencers=*)"
-)
-account_id = matching("[0-9]{12}", "the 12 digits of an AWS account")
-star = matching(r"\*", "* (for one of them: sequencer=NAME)")
-_number = matching(r"\d+", "a whole number")
-_place = matching(r"earliest|latest|\d+", "earliest, latest or a position (a whole number)")
+def _matched(pattern: str, value: str, what: str) -> str:
+    """The value without the space around it."""
+    if not re.fullmatch(pattern, value.strip(), re.DOTALL):
+        raise ValueError(what)
+    return value.strip()
 
 
 def whole(value: str) -> int:
-    return int(_number(value))
+    return int(_matched(r"\d+", value, "a whole number"))
 
 
 def boolean(value: str) -> bool:
     return one_of("true", "false")(value) == "true"
+
+
+def text(value: str) -> str:
+    return _matched(".+", value, "a text that is not empty")
 
 
 def secret(value: str) -> str:
@@ -77,8 +61,33 @@ def secret(value: str) -> str:
     return text(value)
 
 
+def sequencer_name(value: str) -> str:
+    what = "a name of letters, digits, _ and - (to read all: sequencers=*)"
+    return _matched("[A-Za-z0-9_-]+", value, what)
+
+
+def consumer_name(value: str) -> str:
+    return _matched("[A-Za-z0-9_-]+", value, "a name of letters, digits, _ and -")
+
+
+def account_id(value: str) -> str:
+    return _matched("[0-9]{12}", value, "the 12 digits of an AWS account")
+
+
+def star(value: str) -> str:
+    return _matched(r"\*", value, "* (for one of them: sequencer=NAME)")
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def parse_choice(value: str) -> str:
+        return _matched("|".join(choices), value.lower(), " or ".join(choices))
+
+    return parse_choice
+
+
 def position(value: str) -> str | int:
-    word = _place(value.lower())
+    what = "earliest, latest or a position (a whole number)"
+    word = _matched(r"earliest|latest|\d+", value.lower(), what)
     return int(word) if word.isdecimal() else word
 
 
