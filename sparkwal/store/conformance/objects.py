@@ -97,9 +97,7 @@ def age(tested: StoreUnderTest) -> Found:
         tested.store.put_if_absent(key, body)
         age_ms = tested.store.age_ms(key)
         passed = (time.monotonic() - before) * 1000
-        must(
-            0 <= age_ms <= passed + _TICK_MS, f"it is {age_ms} ms old {passed:.0f} ms after its put"
-        )
+        must(0 <= age_ms <= passed + _TICK_MS, f"{age_ms} ms old {passed:.0f} ms after its put")
     return f"Last-Modified and Date agree (a new object is {age_ms} ms old)"
 
 
