@@ -27,6 +27,8 @@ _FLOOR, _AT_FIRST, _ENOUGH = 0.1, 1.0, 10
 _SHARE, _BURST = 0.02, 4.0
 # Seconds. A request is given up after `_PATIENCE` times the time after which it is late.
 _PATIENCE, _LEAST, _MOST = 10.0, 5.0, 60.0
+# Seconds that a thread without work waits for some.
+_IDLE = 5.0
 
 
 class Pace:
@@ -156,7 +158,15 @@ def run_in_daemon(task: Callable[[], None]) -> None:
 
 def _work(inbox: SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        task = inbox.get()
+        try:
+            task = inbox.get(timeout=_IDLE)
+        except Empty:
+            try:
+                _waiting.remove(inbox)
+            except ValueError:
+                task = inbox.get()  # taken a moment ago, so a task comes
+            else:
+                return
         task()
         del task  # it holds a body
         _waiting.append(inbox)
