@@ -16,7 +16,7 @@ from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.consumers import leased, release
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, one_log, refuse
+from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected, with_metadata_columns
 from sparkwal.reading.replaying import Replay
@@ -58,8 +58,9 @@ class Log:
     """
 
     def __init__(self, path: str, **options: object) -> None:
-        self._options = one_log(from_keywords(SourceOptions, path, options))
-        refuse(self._options, "is for spark.read and readStream", *TRIGGERS, "minPartitions")
+        self._options = from_keywords(SourceOptions, path, options)
+        for_spark = (*TRIGGERS, "minPartitions", "sequencers")
+        refuse(self._options, "is for spark.read and readStream", *for_spark)
         refuse(self._options, "is for spark.readStream", *CONSUMERS)
         self._log = open_log(self._options, fail_fast=True)
 
@@ -238,8 +239,7 @@ class Log:
 
         logs = self._named(sequencers)
         ranges = [LogRange(self._options, name, log) for name, log in logs.items()]
-        for _ in run_parallel(self._log.store, LogRange.look, ranges):
-            pass
+        list(run_parallel(self._log.store, LogRange.look, ranges))
         ranges = [each for each in ranges if each.log_id is not None]
         if not ranges:
             raise OptionError(f"there is no log at {self._log.url}; check the path")

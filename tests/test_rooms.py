@@ -54,7 +54,7 @@ ONLY = {
     # Plain values; `options.open` alone opens a store.
     ("options", "store"): {"store.config", "store.log_store", "store.open", "store.path"},
     # The interface and what is built on nothing else.
-    ("protocol", "store"): {"store.base", "store.listing", "store.log_store", "store.parallel"},
+    ("protocol", "store"): {"store.base", "store.log_store", "store.parallel"},
     ("testing", "store"): {"store.base"},
     ("testing", "journal"): {"journal.storage"},
 }

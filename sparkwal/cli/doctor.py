@@ -43,7 +43,6 @@ _SECONDS = 30
 _JAVA = 17
 _WORKER = "import importlib.util as u, sys; print(u.find_spec('sparkwal') is not None)"
 _LOCATION = "spark.sql.streaming.checkpointLocation"
-_NATIVE = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # fmt: skip  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,6 @@ def settings(
         if "asyncprogresstracking" in name.lower():
             said = "a restarted query may give a batch id to other rows; the sink refuses it"
             yield to_do("progress tracking", f"{name}: {said}", "remove the option")
-    if conf.get("spark.sql.streaming.checkpointFileManagerClass") == _NATIVE:
-        yield ok("checkpoint files", "written without a process for each of them")
     yield checkpoint_of(path, given, location or conf.get(_LOCATION))
 
 
@@ -118,14 +115,13 @@ def _java() -> Line:
     if java is None:
         return to_do("Java", "not found on PATH, and JAVA_HOME is not set", install)
     printed = _run(java, "-version")
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', printed)
+    match = re.search(r'version "([\d.]+)', printed)
     if match is None:
         return to_do("Java", f"{java} shows no version: {printed[:200]}", install)
     # What came before 9 calls itself 1.8.
-    major = int(match[2] or 0) if match[1] == "1" else int(match[1])
-    if major < _JAVA:
-        return to_do("Java", f"{java} is version {major}; Spark needs {_JAVA}", install)
-    return ok("Java", f"version {major} ({java})")
+    if _numbers(match[1]) < (_JAVA,):
+        return to_do("Java", f"{java} is version {match[1]}; Spark needs {_JAVA}", install)
+    return ok("Java", f"version {match[1]} ({java})")
 
 
 def _worker(conf: Mapping[str, str]) -> Line:
@@ -154,7 +150,7 @@ def _run(*command: str) -> str:
 def store(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
     """All that a writer needs of a store; a folder is asked less."""
     trial = Trial(rounds=4, threads=8, seed=random.randrange(2**32))
-    for each in prove(stores, prefix, trial, MACHINE).findings:
+    for each in prove(stores, prefix, trial, MACHINE):
         line = ok if each.outcome == "ok" else to_do
         if each.outcome == "unknown" and not each.fatal:
             line = unknown

@@ -16,10 +16,9 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import Store
 from sparkwal.store.conformance.checks import CHECKS
-from sparkwal.store.conformance.suite import Finding, Trial, prove
-from sparkwal.store.local import LocalStore
-from sparkwal.store.path import bucket_and_prefix, folder, is_local
-from sparkwal.store.s3 import S3Store
+from sparkwal.store.conformance.suite import Report, Trial, prove
+from sparkwal.store.open import open_store
+from sparkwal.store.path import is_local
 
 _COLOURS = {"ok": "green", "wrong": "red", "to do": "red", "limit": "yellow", "unknown": "yellow"}
 
@@ -35,11 +34,10 @@ def stores_at(
     """One store for each endpoint, each call one attempt; and the prefix of the path in them."""
     if is_local(path) and endpoints:
         raise Refused("a folder has no endpoint: remove --endpoint, or write s3://bucket/folder")
-    if is_local(path):
-        return [LocalStore(folder(path))], ""
-    bucket, prefix = bucket_and_prefix(path)
     asked = [with_flags(given, endpoint=each) for each in endpoints] or [given]
-    return [S3Store(bucket, from_keywords(SourceOptions, path, each).s3) for each in asked], prefix
+    options = [from_keywords(SourceOptions, path, each) for each in asked]
+    opened = [open_store(path, each.s3, each.retry) for each in options]
+    return [retrying.store for retrying, _ in opened], opened[0][1]
 
 
 def print_line(outcome: str, name: str, said: str, more: str = "") -> None:
@@ -87,18 +85,18 @@ def command(
         facts(about)
         click.echo()
 
-    def on_finding(each: Finding) -> None:
+    findings = []
+    for each in prove(stores, prefix, trial, CHECKS):
+        findings.append(each)
         if not as_json:
             print_line(each.outcome, each.check, each.found, each.means)
-
-    report = prove(stores, prefix, trial, CHECKS, on_finding)
+    report = Report(tuple(findings))
     if as_json:
         print_json({
             **about, "seed": trial.seed, "verdict": report.verdict, "fit": report.fit,
-            "sentence": report.sentence, "checks": [asdict(each) for each in report.findings],
+            "sentence": report.sentence, "checks": [asdict(each) for each in findings],
         })  # fmt: skip
     else:
-        colour = "green" if report.fit else "red"
-        click.echo("\n" + click.style(escape(report.sentence), bold=True, fg=colour))
+        click.secho(f"\n{escape(report.sentence)}", bold=True, fg="green" if report.fit else "red")
     if not report.fit:
         raise click.exceptions.Exit(1)

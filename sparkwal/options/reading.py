@@ -69,10 +69,3 @@ def refuse(options: SourceOptions, why: str, *names: str) -> None:
         name = each.metadata["name"]
         if name in names and getattr(options, each.name) != each.default:
             raise OptionError(f"{name} {why}: remove it")
-
-
-def one_log(options: SourceOptions) -> SourceOptions:
-    """Raises OptionError where several logs are named and one is needed."""
-    if options.sequencers:
-        raise OptionError("sequencers=* is for spark.read and spark.readStream; name one here")
-    return options

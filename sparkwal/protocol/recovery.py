@@ -11,8 +11,7 @@ from itertools import islice
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_front, read_slot
-from sparkwal.store.base import NotFound
-from sparkwal.store.listing import first_entries
+from sparkwal.store.base import NotFound, first_entries
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 

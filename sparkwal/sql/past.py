@@ -18,8 +18,7 @@ from sparkwal.sql.database import connect
 from sparkwal.sql.needs import Needs
 from sparkwal.sql.prices import MONTH_MS, Prices
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, in_batches, record_rows
-from sparkwal.store.base import NotFound
-from sparkwal.store.listing import all_entries, numbered
+from sparkwal.store.base import NotFound, all_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
 # What else lies under a log's path at rest.

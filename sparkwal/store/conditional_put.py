@@ -41,8 +41,7 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
         ) from None
     finally:
         # No LIST: a writer need not be allowed one here.
-        for _ in run_parallel(store, partial(_remove, tested.store), tested.keys):
-            pass
+        list(run_parallel(store, partial(_remove, tested.store), tested.keys))
     _proven.add(proof)
 
 

@@ -3,7 +3,6 @@
 from functools import partial
 
 from sparkwal import events
-from sparkwal.store.base import Store
 from sparkwal.store.config import RetryPolicy, S3Config, is_readable_on_the_way
 from sparkwal.store.hedge import pace_of
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
@@ -16,7 +15,7 @@ _reported: set[str] = set()
 
 def open_store(
     path: str, s3: S3Config | None, policy: RetryPolicy, *, fail_fast: bool = False
-) -> tuple[Store, str]:
+) -> tuple[RetryingStore, str]:
     """The retrying store that `path` names, and the prefix of the log's keys in it. Makes no
     request, creates nothing. Raises OptionError for a path that names no supported store."""
     if is_local(path):

@@ -13,14 +13,6 @@ _SCHEME = re.compile(
 _SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"
 
 
-def check_path(path: str) -> None:
-    """Raises OptionError for a path that names nothing. Shows no credentials that it holds."""
-    if is_local(path):
-        folder(path)
-    else:
-        bucket_and_prefix(path)
-
-
 def is_local(path: str) -> bool:
     """Whether `path` is on a disk that other machines may not see."""
     return _scheme(path) == "file"

@@ -117,20 +117,15 @@ class S3Store:
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         try:
-            with self.request(key, finds=False) as client:
-                client.put_object(**self.sent(key, body), IfNoneMatch="*")
+            self.put(key, body, IfNoneMatch="*")
         except KeyTaken:
             return False
         return True
 
-    def put(self, key: str, body: bytes) -> None:
+    def put(self, key: str, body: bytes, **condition: Any) -> None:
+        about: Any = self.config.on_new | self.config.checksum_of(body) | condition
         with self.request(key, finds=False) as client:
-            client.put_object(**self.sent(key, body))
-
-    def sent(self, key: str, body: bytes) -> Any:
-        """What the PUT of an object is made of."""
-        sent = {"Bucket": self.bucket, "Key": key, "Body": body}
-        return {**sent, **self.config.on_new, **self.config.checksum_of(body)}
+            client.put_object(Bucket=self.bucket, Key=key, Body=body, **about)
 
     def get(self, key: str) -> bytes:
         with self.request(key) as client:

@@ -142,7 +142,7 @@ def test_sequencers_are_logs_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_log_is_one_log(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="name one here"):
+    with pytest.raises(OptionError, match="sequencers is for spark.read"):
         Log(str(tmp_path), sequencers="*")
     with pytest.raises(OptionError, match="'sequencers' is for reading"):
         verify(str(tmp_path), sequencers="*")

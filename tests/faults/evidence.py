@@ -17,7 +17,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.store.listing import all_entries
+from sparkwal.store.base import all_entries
 
 
 class Lost(Exception):

@@ -8,16 +8,17 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from sparkwal.cli.main import main
+from sparkwal.store.base import Store
 from sparkwal.store.config import S3Config
 from sparkwal.store.conformance.checks import CHECKS, QUICK
-from sparkwal.store.conformance.suite import Report, Trial, prove
+from sparkwal.store.conformance.suite import Check, Report, Trial, prove
 from sparkwal.store.local import LocalStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.faults import Fault
@@ -66,6 +67,12 @@ def new() -> Iterator[str]:
         yield server.url
 
 
+def report_of(
+    stores: Sequence[Store], prefix: str, trial: Trial, checks: Sequence[Check] = CHECKS
+) -> Report:
+    return Report(tuple(prove(stores, prefix, trial, checks)))
+
+
 def wrong(report: Report) -> list[str]:
     return [each.check for each in report.findings if each.outcome != "ok"]
 
@@ -73,7 +80,7 @@ def wrong(report: Report) -> list[str]:
 @pytest.mark.s3
 def test_ministack_is_fit_and_nothing_is_left(ministack_url: str) -> None:
     store = at(ministack_url)
-    report = prove([store], "log", SMALL, CHECKS)
+    report = report_of([store], "log", SMALL)
     assert (wrong(report), report.verdict) == ([], "FIT")
     assert store.list("").entries == []
     assert store.unfinished("").uploads == []
@@ -81,14 +88,14 @@ def test_ministack_is_fit_and_nothing_is_left(ministack_url: str) -> None:
 
 @pytest.mark.s3
 def test_s3proxy_4_is_fit(new: str) -> None:
-    report = prove([at(new)], "log", Trial(rounds=2, threads=8, seed=7), CHECKS)
+    report = report_of([at(new)], "log", Trial(rounds=2, threads=8, seed=7))
     assert (wrong(report), report.verdict) == ([], "FIT")
 
 
 @pytest.mark.s3
 def test_s3proxy_3_loses_every_race(old: str) -> None:
     for seed in range(5):
-        report = prove([at(old)], "log", Trial(4, 8, seed), checks=QUICK)
+        report = report_of([at(old)], "log", Trial(4, 8, seed), checks=QUICK)
         assert report.verdict == "NOT FIT"
         assert "a slow put and a fast one" in wrong(report)
         assert "overwrite each other's commits" in report.sentence
@@ -98,15 +105,15 @@ def test_s3proxy_3_loses_every_race(old: str) -> None:
 def test_moto_loses_a_race_of_uploads(moto_url: str) -> None:
     # Of 46 raced keys 7 showed it; the first one that does is the last.
     uploads = [each for each in CHECKS if each.name in ("put-if-absent", "multipart, raced")]
-    report = prove([at(moto_url)], "log", Trial(rounds=60, seed=3), checks=uploads)
+    report = report_of([at(moto_url)], "log", Trial(rounds=60, seed=3), checks=uploads)
     assert (wrong(report), report.verdict) == (["multipart, raced"], "NOT FIT")
 
 
 def test_a_store_in_memory_and_a_folder_are_fit(tmp_path: Path) -> None:
     memory = MemoryStore("memory://fit", concurrency=8)
-    assert prove([memory], "log", SMALL, CHECKS).verdict == "FIT"
+    assert report_of([memory], "log", SMALL).verdict == "FIT"
     assert memory.objects == {}
-    report = prove([LocalStore(tmp_path / "wal")], "", SMALL, CHECKS)
+    report = report_of([LocalStore(tmp_path / "wal")], "", SMALL)
     assert report.fit
     assert not (tmp_path / "wal").exists()
 
@@ -115,10 +122,10 @@ def test_a_store_in_memory_and_a_folder_are_fit(tmp_path: Path) -> None:
 def test_two_endpoints_of_one_store_and_of_two(ministack_url: str, s3_proxy: S3Proxy) -> None:
     first = at(ministack_url)
     second = S3Store(first.bucket, config(s3_proxy.url))
-    assert prove([first, second], "log", SMALL, CHECKS).verdict == "FIT"
+    assert report_of([first, second], "log", SMALL).verdict == "FIT"
     assert s3_proxy.counts()["PUT"] > 0
     other = at(ministack_url)
-    report = prove([first, other], "log", SMALL, CHECKS)
+    report = report_of([first, other], "log", SMALL)
     assert "endpoints" in wrong(report)
     assert not report.fit
 
@@ -130,7 +137,7 @@ def test_conflicts_are_repeated_and_decided(ministack_url: str, s3_proxy: S3Prox
         Fault("error_after", kind="PUT", key_contains="-race", status=409, probability=0.1),
     ]
     store = at(ministack_url)
-    report = prove([S3Store(store.bucket, config(s3_proxy.url))], "log", SMALL, CHECKS)
+    report = report_of([S3Store(store.bucket, config(s3_proxy.url))], "log", SMALL)
     assert report.verdict == "FIT"
     (said,) = [each.found for each in report.findings if each.check == "conflicts (409)"]
     assert "409 ConditionalRequestConflict" in said

@@ -1,10 +1,141 @@
-"""All questions that a store is asked, and what it means for a log where the store fails."""
+"""All questions that a store is asked; here are those of S3's protocol alone."""
 
+import base64
+import hashlib
+import time
+from contextlib import suppress
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from functools import partial
+from typing import Any
 
-from sparkwal.store.conformance import objects, races, s3
-from sparkwal.store.conformance.suite import Check
+from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.store.base import NotFound, Transient
+from sparkwal.store.config import RetryPolicy
+from sparkwal.store.conformance import objects, races
+from sparkwal.store.conformance.suite import Check, Found, StoreUnderTest, Wrong, must
+from sparkwal.store.retry import RetryingStore
+from sparkwal.store.s3_errors import Denied
 
+# AWS documents 15 minutes for S3, and 5 for most of its other services.
+_SKEW_SECONDS = 5 * 60
+
+
+def credentials(tested: StoreUnderTest) -> Found:
+    provider = tested.s3[0].credentials()
+    must(provider, "none were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile")
+    return f"provider {provider!r}"
+
+
+def bucket(tested: StoreUnderTest) -> Found:
+    """It is there, its endpoints answer, and the credentials may list it."""
+    for store in tested.s3:
+        RetryingStore(store, RetryPolicy(), fail_fast=True).list(tested.prefix, 1)
+    return f"{store.bucket} is there"
+
+
+def permissions(tested: StoreUnderTest) -> Found:
+    """Each action that a writer needs, tried with one small object."""
+    store, key = tested.s3[0], tested.key("doctor")
+    upload = tested.upload(store, key)
+    denied, unclear = {}, ""
+    for action, ask in (
+        ("s3:PutObject", partial(store.put, key, b"doctor")),
+        ("s3:GetObject", partial(store.get, key)),
+        ("s3:PutObject", partial(upload.part, 1, 0, b"doctor")),
+        ("s3:ListBucketMultipartUploads", partial(store.unfinished, key)),
+        ("s3:AbortMultipartUpload", upload.abort),
+        ("s3:DeleteObject", partial(store.delete, key)),
+    ):
+        try:
+            ask()
+        except Denied:
+            denied[action] = "" if action.startswith("s3:List") else f"/{tested.prefix}*"
+        except (SparkWalError, Transient, NotFound) as error:
+            unclear += f"; {action}: {error}"
+    allow = ", ".join(f"{each} on arn:aws:s3:::{store.bucket}{on}" for each, on in denied.items())
+    must(not denied, f"missing; allow {allow}")
+    return f"no action that a writer needs is denied{unclear}"
+
+
+def clock(tested: StoreUnderTest) -> Found:
+    """The store's Date beside this machine's clock, and what the server calls itself."""
+    for store in tested.s3:
+        with store.request("", finds=False) as client:
+            reply = client.list_objects_v2(**store.at, MaxKeys=1)
+        told = reply["ResponseMetadata"]["HTTPHeaders"]
+        must("date" in told, f"{store.url} answers without Date")
+        ahead = parsedate_to_datetime(told["date"]).replace(tzinfo=UTC).timestamp() - time.time()
+        said = f"the store's clock is {ahead:+.0f} s from this machine's"
+        must(abs(ahead) <= _SKEW_SECONDS, said)
+    return f"{said} (server: {told.get('server', 'does not say')})"
+
+
+def checksums(tested: StoreUnderTest) -> Found:
+    """A body that is not what its checksum says is refused."""
+    store, key = tested.s3[0], tested.key("checksum")
+    other = base64.b64encode(hashlib.md5(b"other").digest()).decode()
+    wrong: Any
+    for wrong in ({"ContentMD5": other}, {"ChecksumCRC32": "AAAAAQ=="}):
+        with suppress(Transient, OptionError), store.request(key) as client:
+            client.put_object(**store.at, Key=key, Body=b"body", **wrong)
+            raise Wrong(f"it stored a body with a wrong {', '.join(wrong)}")
+    return "a wrong Content-MD5 and a wrong CRC-32 are refused"
+
+
+def lifecycle_rules(tested: StoreUnderTest) -> Found:
+    """Those that reach objects of the log; a filter by tag or size may reach them."""
+    mine = f"{tested.prefix}/".lstrip("/")
+    rules = _setting(tested, "get_bucket_lifecycle_configuration").get("Rules", [])
+    harms = []
+    for place, rule in enumerate(rules, 1):
+        only = rule.get("Filter", {})
+        of = rule.get("Prefix") or only.get("Prefix") or only.get("And", {}).get("Prefix", "")
+        if rule.get("Status") != "Enabled" or not (mine.startswith(of) or of.startswith(mine)):
+            continue
+        name = rule.get("ID") or f"number {place}"
+        for what, harm in (("Expiration", "deletes"), ("Transitions", "archives")):
+            if rule.get(what) and rule[what] != {"ExpiredObjectDeleteMarker": True}:
+                harms.append(f"the rule {name} {harm} objects of the log")
+    advice = f"exclude {mine or 'the log'}: only sparkwal may delete its objects"
+    must(not harms, f"{', '.join(harms)}; {advice}")
+    return "none deletes or archives objects of the log"
+
+
+def versioning(tested: StoreUnderTest) -> Found:
+    status = str(_setting(tested, "get_bucket_versioning").get("Status", "off")).lower()
+    stays = ": what a collection deletes stays as a version, and is paid for"
+    return status + stays * (status == "enabled")
+
+
+def object_lock(tested: StoreUnderTest) -> Found:
+    lock = _setting(tested, "get_object_lock_configuration").get("ObjectLockConfiguration", {})
+    stays = "a default retention: collected objects stay as long as it says"
+    return stays if lock.get("Rule") else "no default retention"
+
+
+def encryption(tested: StoreUnderTest) -> Found:
+    asked = _setting(tested, "get_bucket_encryption").get("ServerSideEncryptionConfiguration", {})
+    default = asked.get("Rules", [{}])[0].get("ApplyServerSideEncryptionByDefault", {})
+    kind = str(default.get("SSEAlgorithm", "no default"))
+    return kind + ": writers and readers need the key's permissions too" * ("kms" in kind)
+
+
+def _setting(tested: StoreUnderTest, name: str) -> dict[str, Any]:
+    """A setting of the bucket; empty where it has none."""
+    store = tested.s3[0]
+    with store.request("") as client:
+        try:
+            return dict(getattr(client, name)(**store.at))
+        except client.exceptions.ClientError as error:
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            if status == 404:
+                return {}
+            said = "no permission to ask" if status == 403 else "the store does not say"
+            raise OptionError(f"{said} ({error.response['Error'].get('Code')})") from None
+
+
+# What it means for a log where a store fails.
 _OVERWRITE = "two writers overwrite each other's commits, and rows that were acknowledged are lost"
 _NOT_FOUND = "the newest record is not found"
 _limit = partial(Check, fatal=False)
@@ -17,39 +148,30 @@ QUICK = (
 CHECKS = (
     *QUICK,
     Check("endpoints", races.endpoints, "writers at different endpoints have two logs, not one"),
-    Check("multipart, raced", races.multipart,
-          "two writers of large records overwrite each other's commits"),
-    Check("put-if-absent and a delete", races.against_delete,
-          "after a collection two writers could both own a position"),
+    Check("multipart, raced", races.multipart, "writers of large records overwrite each other"),
+    Check("put-if-absent and a delete", races.against_delete, "two writers could own one position"),
     _limit("conflicts (409)", races.conflicts),
-    Check("GET and LIST after write", objects.after_write,
-          "readers miss acknowledged records, and a new writer takes the places of the last ones"),
+    Check("GET and LIST after write", objects.after_write, "acknowledged records are overlooked"),
     Check("LIST order", objects.list_order, _NOT_FOUND),
     Check("LIST pages", objects.list_pages, _NOT_FOUND),
     Check("deletes", objects.deletes, "collected objects stay, and are paid for"),
     Check("ranges", objects.ranges, "readers get other bytes than they asked for"),
     Check("age", objects.age, "collection could delete what a writer still needs"),
-    _limit("clock", s3.clock,
-           "beyond 15 minutes S3 refuses every signed request, others sooner: set the clock",
-           s3=True),
-    _limit("checksums", s3.checksums,
-           "a body damaged on its way is stored; the log's own CRC-32 finds it when it is read",
-           s3=True),
-    _limit("key characters", objects.key_characters,
-           "keep to letters, digits, - and _ in paths and names"),
+    _limit("clock", clock, "15 minutes, or less, and requests are refused: set it", s3=True),
+    _limit("checksums", checksums, "a body damaged on its way is stored: a read finds it", s3=True),
+    _limit("key characters", objects.key_characters, "keep to letters, digits, - and _ in names"),
     Check("big object", objects.big_object, "large records do not come back as written"),
-    _limit("file system", objects.file_system,
-           "only a local disk, shared by the processes of one machine, may hold a log"),
-)  # fmt: skip
+    _limit("file system", objects.file_system, "only one machine's local disk may hold a log"),
+)
 # For `doctor`: a stream's store.
 MACHINE = (
-    Check("credentials", s3.credentials, s3=True, ends=True),
-    Check("bucket", s3.bucket, s3=True, ends=True),
-    _limit("permission", s3.permissions, s3=True, ends=True),
+    Check("credentials", credentials, s3=True, ends=True),
+    Check("bucket", bucket, s3=True, ends=True),
+    _limit("permission", permissions, s3=True, ends=True),
     *QUICK,
     *(each for each in CHECKS if each.name in ("endpoints", "clock", "file system")),
-    _limit("lifecycle rules", s3.lifecycle_rules, s3=True),
-    _limit("versioning", s3.versioning, s3=True),
-    _limit("Object Lock", s3.object_lock, s3=True),
-    _limit("encryption", s3.encryption, s3=True),
+    _limit("lifecycle rules", lifecycle_rules, s3=True),
+    _limit("versioning", versioning, s3=True),
+    _limit("Object Lock", object_lock, s3=True),
+    _limit("encryption", encryption, s3=True),
 )

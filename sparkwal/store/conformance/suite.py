@@ -1,15 +1,15 @@
 """A store under test, what a check of it finds, and the verdict over all findings."""
 
-import os
 import random
+import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Literal
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import NotFound, Store, Transient, Upload
@@ -18,7 +18,6 @@ from sparkwal.store.parallel import run_parallel
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 
-R = TypeVar("R")
 # What a check saw, for people; None: it does not apply to this store.
 Found = str | None
 # A race asks for conflicts, and a store may answer several times with them.
@@ -29,22 +28,18 @@ class Wrong(Exception):
     """The store did not do what a log needs; says what it did instead."""
 
 
-def must(holds: bool, wrong: str) -> None:
+def must(holds: object, wrong: str) -> None:
     """Raises Wrong."""
     if not holds:
         raise Wrong(wrong)
 
 
-def found(request: Callable[[], R]) -> R | None:
-    """Its answer; None where nothing is."""
+def content(store: Store, key: str) -> bytes | None:
+    """None where nothing is."""
     try:
-        return request()
+        return store.get(key)
     except NotFound:
         return None
-
-
-def content(store: Store, key: str) -> bytes | None:
-    return found(lambda: store.get(key))
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ class Trial:
 
 
 @dataclass
-class StoreUnderTest:
+class StoreUnderTest(AbstractContextManager["StoreUnderTest"]):
     """Keys of its own, endpoints in turn, and chance from a seed. Leaving this context removes all
     objects of the trial, and says in `left` what it could not remove.
 
@@ -89,9 +84,6 @@ class StoreUnderTest:
         is_folder = self.store.url.startswith("file://")
         self.root = Path(self.store.url.removeprefix("file://")) if is_folder else None
 
-    def __enter__(self) -> Self:
-        return self
-
     def key(self, name: str = "object") -> str:
         """A key that nobody has used."""
         self.keys.append(f"{self.folder}{len(self.keys):04d}-{name}")
@@ -106,25 +98,20 @@ class StoreUnderTest:
         self.uploads.append(store.upload(key))
         return self.uploads[-1]
 
-    def end_uploads(self) -> None:
-        while self.uploads:
-            with suppress(SparkWalError, Transient):
-                self.uploads.pop().abort()
-
     def __exit__(self, *ended: object) -> None:
-        self.end_uploads()
+        for upload in self.uploads:
+            with suppress(SparkWalError, Transient):
+                upload.abort()
         try:
             # One by one: a store may not know how to delete many.
             while entries := self.store.list(self.folder).entries:
-                keys = [entry.key for entry in entries]
-                for _ in run_parallel(self.store, self.store.delete, keys):
-                    pass
+                list(run_parallel(self.store, self.store.delete, [each.key for each in entries]))
         except SparkWalError as error:
             self.left = f"objects under {self.folder} ({error})"
         if self.root is not None:
             own = self.root / self.folder
-            made = [Path(each[0]) for each in os.walk(own, topdown=False)]
-            for path in [*made, own.parent, self.root / ".tmp", self.root]:
+            shutil.rmtree(own, ignore_errors=True)
+            for path in (own.parent, self.root / ".tmp", self.root):
                 with suppress(OSError):  # another run's, or the log's, objects are in it
                     path.rmdir()
 
@@ -181,41 +168,33 @@ class Report:
     def sentence(self) -> str:
         deciding = {"NOT FIT": ("wrong",), "NOT PROVEN": ("unknown",)}
         outcomes = deciding.get(self.verdict, ("limit", "unknown"))
-        why = [each for each in self.findings if each.outcome in outcomes]
-        if not why:
-            return "FIT for a log: every check passed."
-        # What several checks mean is said once.
-        means = {each.means or each.found: each.check for each in reversed(why)}
-        said = "; ".join(f"{check}: {meant}" for meant, check in reversed(means.items()))
-        return f"{self.verdict} for a log: {said}."
+        # What several checks mean is said once, of the first of them.
+        means: dict[str, str] = {}
+        for each in self.findings:
+            if each.outcome in outcomes:
+                means.setdefault(each.means or each.found, each.check)
+        said = "; ".join(f"{check}: {meant}" for meant, check in means.items())
+        return f"{self.verdict} for a log: {said or 'every check passed'}."
 
 
 def prove(
-    stores: Sequence[Store], prefix: str, trial: Trial, checks: Sequence[Check],
-    on_finding: Callable[[Finding], None] = lambda _: None,
-) -> Report:  # fmt: skip
+    stores: Sequence[Store], prefix: str, trial: Trial, checks: Sequence[Check]
+) -> Iterator[Finding]:
     """Ask these checks, in order, and remove what they wrote under `{prefix}/proof/{run}/`, a name
     of its own, also when it is interrupted. `stores` are endpoints of one; each makes one attempt
     for each call. Raises StoreUnavailableError or OptionError where the first check gets no
     answer."""
-    findings: list[Finding] = []
-
-    def add(finding: Finding) -> None:
-        findings.append(finding)
-        on_finding(finding)
-
     with StoreUnderTest(tuple(stores), prefix, trial) as tested:
         for check in checks:
             if check.s3 and not tested.s3:
                 continue
             finding = _ask(tested, check, first=check is checks[0])
             if finding is not None:
-                add(finding)
+                yield finding
                 if check.ends and finding.outcome != "ok":
                     break
     if tested.left:
-        add(Finding("removed", "unknown", f"left behind: {tested.left}", "delete it", fatal=False))
-    return Report(tuple(findings))
+        yield Finding("removed", "unknown", f"left behind: {tested.left}", "delete it", fatal=False)
 
 
 def _ask(tested: StoreUnderTest, check: Check, *, first: bool) -> Finding | None:
