@@ -19,6 +19,9 @@ from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.delta_log import held
 from sparkwal.spark.sink import BatchWriter
 
+# The planner knows from Spark which runs have ended.
+pytestmark = pytest.mark.usefixtures("spark")
+
 SCHEMA = StructType([StructField("id", LongType())])
 
 
