@@ -104,7 +104,7 @@ class StoreUnderTest(AbstractContextManager["StoreUnderTest"]):
                 upload.abort()
         try:
             # One by one: a store may not know how to delete many.
-            while entries := self.store.list(self.folder).entries:
+            while self.keys and (entries := self.store.list(self.folder).entries):
                 list(run_parallel(self.store, self.store.delete, [each.key for each in entries]))
         except SparkWalError as error:
             self.left = f"objects under {self.folder} ({error})"
