@@ -1,6 +1,5 @@
 """The backend of an appender with a journal."""
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -16,13 +15,13 @@ from sparkwal.appender.rows import read_schema
 from sparkwal.appender.salvage import unreadable_file
 from sparkwal.appender.sender import open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
-from sparkwal.journal.disk import LOCK, DiskFolder
+from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.files import Sender, whose, write_sender
 from sparkwal.journal.journal import Settings
 from sparkwal.journal.opening import Owner, begin, check
 from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.storage import Folder
-from sparkwal.options.open import check_journal
+from sparkwal.options.open import journal_folder
 from sparkwal.protocol.recovery import Head
 
 
@@ -37,10 +36,8 @@ class JournalBackend:
             options.journal_segment, options.journal_max, options.journal_slots,
             options.journal_sync, options.journal_interval_ms,
         )  # fmt: skip
-        if folder is None and not os.path.exists(os.path.join(options.journal, LOCK)):
-            check_journal(options.journal, options.path)
         # Lock the folder before leading, so that a second process fails without fencing the first.
-        self._folder = folder or DiskFolder(options.journal)
+        self._folder = folder or DiskFolder(journal_folder(options.journal, options.path))
         self._context, self._ends = context, threading.Lock()
         with ExitStack() as failed:
             failed.callback(self._folder.close)

@@ -257,17 +257,16 @@ def _check_apart(place: Path, given: SinkOptions) -> None:
                 f"the log {given.log_path} and the checkpoint {place} share a folder ({theirs}). "
                 "Nothing was written: give sparkwal.checkpoint a folder beside the log"
             )
-    found = around(place)
-    if found is None:
-        return
-    kind, other = found
-    # VACUUM leaves alone what is below a name like _checkpoints.
-    inside = Path(os.path.realpath(place)).relative_to(other).parts[:1]
-    if kind != "Delta table" or not inside or not inside[0].startswith("_"):
-        raise OptionError(
-            f"the checkpoint {place} would lie in {other}, which is a {kind}. Nothing was "
-            "written: give sparkwal.checkpoint a folder beside it"
-        )
+    # A link is replaced where it is, not where it leads to.
+    for each in (os.path.realpath(place), f"{os.path.realpath(place.parent)}/{place.name}"):
+        kind, other = around(Path(each)) or ("", each)
+        inside = os.path.relpath(each, other)
+        # VACUUM leaves alone what lies there.
+        if kind and not (kind == "Delta table" and inside.startswith("_checkpoint")):
+            raise OptionError(
+                f"the checkpoint {place} would lie in {other}, which is a {kind}. Nothing was "
+                "written: give sparkwal.checkpoint a folder beside it, or _checkpoints in a table"
+            )
 
 
 def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> None:

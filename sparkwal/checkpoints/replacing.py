@@ -20,9 +20,9 @@ def alone(place: Path) -> Iterator[None]:
     import fcntl
 
     place.parent.mkdir(parents=True, exist_ok=True)
-    held = Path(f"{place}.lock")
+    held = place.with_name(f".{place.name}.sparkwal-lock")
     while True:
-        with open(held, "w") as lock:
+        with open(held, "a", opener=_no_link) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             # Who had it before has removed it: others lock another file of this name now.
             if not _is_at(lock.fileno(), held):
@@ -36,6 +36,10 @@ def alone(place: Path) -> Iterator[None]:
             finally:
                 held.unlink(missing_ok=True)
             return
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _is_at(descriptor: int, file: Path) -> bool:

@@ -53,11 +53,16 @@ def check_place(path: str, log: LogStore) -> None:
         )
 
 
-def check_journal(path: str, log: str) -> None:
-    """Check a folder before a journal of the log `log` begins there. Raises OptionError if it lies
-    inside a Delta table, a log or a journal, or around its log: what cleans up there would delete
-    accepted rows."""
-    found = around(Path(path))
+def journal_folder(path: str, log: str) -> Path:
+    """The folder of a journal of the log `log`, checked before a journal begins there. Raises
+    OptionError if it lies inside a Delta table, a log or a journal, or around its log: what cleans
+    up there would delete accepted rows."""
+    if not is_local(path):
+        raise OptionError(f"journal is {path!r}; a folder on this machine's disk is expected")
+    own = folder(path)
+    if is_journal(own):
+        return own
+    found = around(Path(os.path.realpath(own)))
     if found is None and is_local(log) and overlap(path, log):
         found = "log", Path(log)
     if found is not None:
@@ -65,20 +70,24 @@ def check_journal(path: str, log: str) -> None:
             f"journal {path} shares a folder with the {found[0]} {found[1]}, where a clean-up "
             "would delete accepted rows. Nothing was written; give a folder outside of it"
         )
+    return own
 
 
-def around(place: Path) -> tuple[str, Path] | None:
-    """What a folder on this machine's disk is or lies in, with symbolic links followed: the kind
-    (Delta table, log or journal) and its folder. None if it is none of these."""
-    own = Path(os.path.realpath(place))
+def around(own: Path) -> tuple[str, Path] | None:
+    """What a folder on this machine's disk is or lies in: the kind (Delta table, log or journal)
+    and its folder. None if it is none of these. Follow its symbolic links first."""
     for each in (own, *own.parents):
         if (each / _DELTA).is_dir():
             return "Delta table", each
         if holds_log(each):
             return "log", each
-        if (each / "cursor").is_file() and (each / "lock").is_file():
+        if is_journal(each):
             return "journal", each
     return None
+
+
+def is_journal(path: Path) -> bool:
+    return (path / "cursor").is_file() and (path / "lock").is_file()
 
 
 def holds_log(path: Path) -> bool:

@@ -30,7 +30,7 @@ class WriterOptions(StoreOptions):
     batch_size: int = option("batchSizeThreshold", size, 2**20, "a frame (Arrow record batch) closes at this size", "1mb")  # fmt: skip  # noqa: E501
     batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a frame closes at this age of its first row", "1ms")  # fmt: skip  # noqa: E501
     window_size: int | None = option("windowSize", whole, None, "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer partitions than this; fixed by a log's first record", "1000")  # fmt: skip  # noqa: E501
-    compression: str = option("compression", one_of("zstd", "lz4", "none"), "zstd", "of the rows: zstd (frames below 64kb: lz4), lz4 or none")  # fmt: skip  # noqa: E501
+    compression: str = option("compression", one_of("zstd", "lz4", "none"), "zstd", "of the rows: zstd (lz4 if the first frame is below 64kb), lz4 or none")  # fmt: skip  # noqa: E501
     merge_schema: bool = option("mergeSchema", boolean, False, "let this query add nullable columns to the log, or leave some out (null)")  # fmt: skip  # noqa: E501
     plan_ttl_ms: int = option("planTtl", duration, 600_000, "a plan older than this is checked against the log before it is used; at most 40min", "10min")  # fmt: skip  # noqa: E501
 

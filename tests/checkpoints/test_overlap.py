@@ -190,13 +190,19 @@ def test_a_folder_in_another_log_is_refused(tmp_path: Path, inside: str) -> None
     assert sorted((tmp_path / "other").rglob("*")) == before
 
 
-@pytest.mark.parametrize("place", ["table", "table/ck", "journal", "journal/ck"])
+@pytest.mark.parametrize(
+    "place",
+    ["table", "table/ck", "journal", "journal/ck", "table/_change_data/x", "table/_delta_log/x",
+     "table/link"],
+)  # fmt: skip
 def test_a_folder_in_a_table_or_a_journal_is_refused(tmp_path: Path, place: str) -> None:
     rows = pa.table({"v": [1]})
     write_deltalake(tmp_path / "table", rows)
     log, journal = str(tmp_path / "one"), str(tmp_path / "journal")
     with sparkwal.Appender(log, rows.schema, producer_id="p", journal=journal) as wal:
         wal.append(rows).result()
+    (tmp_path / "big disk").mkdir()
+    (tmp_path / "table/link").symlink_to(tmp_path / "big disk")
     with pytest.raises(OptionError, match=f"is a .*{place[:5]}"):
         sparkwal.checkpoint(log, "q", folder=tmp_path / place)
     assert not (tmp_path / place / "sparkwal.json").exists()
@@ -204,4 +210,19 @@ def test_a_folder_in_a_table_or_a_journal_is_refused(tmp_path: Path, place: str)
 
 def test_deltas_own_place_for_checkpoints_in_a_table_may_be_used(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "table", pa.table({"v": [1]}))
-    sparkwal.checkpoint(str(tmp_path / "one"), "q", folder=tmp_path / "table/_checkpoints/q")
+    for place in ("table/_checkpoints/q", "table/_checkpoint"):
+        sparkwal.checkpoint(str(tmp_path / "one"), "q", folder=tmp_path / place)
+
+
+def test_a_users_lock_file_beside_a_checkpoint_stays(room: Room) -> None:
+    (room.tmp / "precious").write_text("x")
+    for name in ("ck.lock", ".ck.lock"):
+        (room.tmp / name).write_text("mine")
+    (room.tmp / "linked.lock").symlink_to(room.tmp / "precious")
+    before = {each.name for each in room.tmp.iterdir()}
+    for name in ("ck", "linked"):
+        place = room.checkpoint("orders" if name == "ck" else "other", name)
+        assert place.is_dir()
+    assert {each.name for each in room.tmp.iterdir()} >= before
+    assert (room.tmp / "ck.lock").read_text() == "mine"
+    assert (room.tmp / "precious").read_text() == "x"

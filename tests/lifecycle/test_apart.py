@@ -131,16 +131,22 @@ def test_a_log_that_is_there_goes_on(tmp_path: Path) -> None:
 INSIDE = ["table/j", "logs/wal", "logs/wal/batches", "other/lifecycle/j", "link/j", "journal/j"]
 
 
-@pytest.mark.parametrize("place", [*INSIDE, "logs"])
+@pytest.mark.parametrize("place", [*INSIDE, "logs", "up/..", "table/locked"])
 def test_no_journal_shares_a_folder_with_a_table_a_log_or_a_journal(
     tmp_path: Path, place: str
 ) -> None:
     write_deltalake(tmp_path / "table", pa.table({"n": [1]}))
     (tmp_path / "link").symlink_to(tmp_path / "table")
     begin(f"{tmp_path}/other", journal=f"{tmp_path}/journal")
-    with pytest.raises(OptionError, match="accepted rows. Nothing was written"):
-        begin(f"{tmp_path}/logs/wal", journal=f"{tmp_path}/{place}")
-    assert not (tmp_path / place).exists() and sparkwal.Log(f"{tmp_path}/logs/wal").head() is None
+    (tmp_path / "logs/wal").mkdir(parents=True)
+    (tmp_path / "up").symlink_to(tmp_path / "logs/wal")
+    (tmp_path / "table/locked").mkdir()
+    (tmp_path / "table/locked/lock").touch()
+    before = sorted(tmp_path.rglob("*"))
+    for given in (f"{tmp_path}/{place}", f"file://{tmp_path}/{place}"):
+        with pytest.raises(OptionError, match="accepted rows. Nothing was written"):
+            begin(f"{tmp_path}/logs/wal", journal=given)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_journal_that_is_there_is_opened_though_a_log_begins_around_it(tmp_path: Path) -> None:
