@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests, against this tree as pip installs it. Arguments go to pytest; without any: all that
-# are not slow, four files at a time (each worker has its own Spark, servers and folders; many wait).
+# are not slow, four files at a time (each worker has its own Spark, servers and folders).
 set -euo pipefail
 # shellcheck source=jobs/support/venv.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../jobs/support/venv.sh"

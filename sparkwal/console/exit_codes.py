@@ -78,6 +78,7 @@ class Stopped(click.exceptions.Exit):
 def as_exit(error: SparkWalError) -> click.ClickException:
     """The exception that ends a command with the error's message and its exit code."""
     text = escape(str(error), keeps="\n")
+    # The error of a missing record says it itself.
     if isinstance(error, InvalidLogError) and error.position is not None and "estore" not in text:
         text += f"\n{RESTORE}"
     return (Refused if isinstance(error, OptionError) else Failed)(text)

@@ -87,6 +87,7 @@ def around(own: Path) -> tuple[str, Path] | None:
 
 
 def is_journal(path: Path) -> bool:
+    """Whether a folder of this machine's disk is a journal: it has the files of an opened one."""
     return (path / "cursor").is_file() and (path / "lock").is_file()
 
 

@@ -243,7 +243,7 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
     try:
         for message in pa.ipc.MessageReader.open_stream(tape):
             batch = pa.ipc.read_record_batch(message, arrow)
-            # No CRC is known here, and one wrong offset crashes whoever follows it.
+            # Validate first: no CRC-32 is known here, and a wrong offset crashes the process.
             batch.validate(full=True)
             content += Content.of([batch])
             length, part = tape.cut()

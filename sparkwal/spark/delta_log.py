@@ -19,7 +19,7 @@ from sparkwal.store.path import absolute, is_local
 
 _CLOCK = SystemClock()
 # So many seconds later who waits for a table says so again.
-_TELL_EACH = 60
+_REPORT_EACH = 60
 _WAIT = "wait if it is at work; if it is stopped or hangs, let it go on (kill -CONT) or end it"
 # With it a table forgets the transactions of logs that were quiet for long.
 FORGETS = "delta.setTransactionRetentionDuration"
@@ -137,14 +137,14 @@ def held(path: str, clock: Clock = _CLOCK) -> Iterator[None]:
 
     place = os.open(path.removeprefix("file:"), os.O_RDONLY)
     try:
-        began, told = clock.boot_ms(), 0
+        began, due = clock.boot_ms(), 0
         while True:
             with suppress(BlockingIOError):
                 fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             waited = (clock.boot_ms() - began) // 1000
-            if waited >= told:
-                told = waited + _TELL_EACH
+            if waited >= due:
+                due = waited + _REPORT_EACH
                 events.emit(events.CompactionWaits(path, waited, _holder(place), _WAIT))
             clock.sleep(0.1)
         yield
@@ -153,7 +153,7 @@ def held(path: str, clock: Clock = _CLOCK) -> Iterator[None]:
 
 
 def _holder(place: int) -> str:
-    """The process that has the lock of an open file, where Linux tells."""
+    """The process that has the lock of an open file, where Linux shows it."""
     with suppress(OSError):
         locks = map(str.split, Path("/proc/locks").read_text().splitlines())
         # Of a process in another container the number is none that helps.

@@ -63,12 +63,12 @@ def clock(tested: StoreUnderTest) -> Found:
     for store in tested.s3:
         with store.request("", finds=False) as client:
             reply = client.list_objects_v2(**store.at, MaxKeys=1)
-        told = reply["ResponseMetadata"]["HTTPHeaders"]
-        must("date" in told, f"{store.url} answers without Date")
-        ahead = parsedate_to_datetime(told["date"]).replace(tzinfo=UTC).timestamp() - time.time()
+        headers = reply["ResponseMetadata"]["HTTPHeaders"]
+        must("date" in headers, f"{store.url} answers without Date")
+        ahead = parsedate_to_datetime(headers["date"]).replace(tzinfo=UTC).timestamp() - time.time()
         said = f"the store's clock is {ahead:+.0f} s from this machine's"
         must(abs(ahead) <= _SKEW_SECONDS, said)
-    return f"{said} (server: {told.get('server', 'does not say')})"
+    return f"{said} (server: {headers.get('server', 'does not say')})"
 
 
 def checksums(tested: StoreUnderTest) -> Found:
