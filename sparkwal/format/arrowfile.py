@@ -204,7 +204,7 @@ def read_frames(
         full: look at every offset and every text. A CRC says that the bytes are the writer's, not
             that they make sense: one wrong offset crashes the reader that follows it.
     """
-    source = schema.to_arrow(spark_schema).serialize().to_pybytes() + data + _END_OF_STREAM
+    source = _stream_start(spark_schema) + data + _END_OF_STREAM
     # As in `frame`: threads for the columns of a small frame cost more than they save.
     options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
     try:
@@ -213,6 +213,11 @@ def read_frames(
             yield batch
     except (pa.ArrowException, OSError) as error:
         raise InvalidLogError(f"{where}: a frame cannot be decoded: {error}") from None
+
+
+@lru_cache(maxsize=256)
+def _stream_start(spark_schema: str) -> bytes:
+    return bytes(schema.to_arrow(spark_schema).serialize())
 
 
 def check_crc(data: bytes, crc32: int, where: str) -> None:

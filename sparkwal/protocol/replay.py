@@ -66,6 +66,7 @@ def live_records(
     fetched = run_parallel(
         log.store, fetch, ((position, asked) for position in positions), at_once=at_once,
         weigh=itemgetter(1), capacity=_AHEAD, is_here=lambda each: each[0] in known,
+        reads=True,
     )  # fmt: skip
     for position, front in zip(positions, fetched, strict=True):
         try:

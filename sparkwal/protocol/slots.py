@@ -1,7 +1,7 @@
 """Reading one slot: the record at a position, or nothing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
@@ -44,8 +44,7 @@ class SlotRecord:
     @property
     def size(self) -> int:
         """Bytes up to the end of its inlined rows."""
-        inline = self.header.inline if isinstance(self.header, CommitHeader) else ()
-        return self.body + sum(each.bytes for each in inline)
+        return self.body + _inlined(self.header)
 
     def knows(self, position: int, log_id: str | None) -> bool:
         """Whether its writer knew that the log `log_id` had a durable record at `position`."""
@@ -125,7 +124,11 @@ def open_slot(
     except InvalidLogError as error:
         error.position = position
         raise
-    record = SlotRecord(header, opened.spark_schema, opened.body)
-    if record.size > len(fetched):
-        return record
-    return replace(record, inlined=fetched[record.body : record.size])
+    body, end = opened.body, opened.body + _inlined(header)
+    inlined = fetched[body:end] if end <= len(fetched) else None
+    return SlotRecord(header, opened.spark_schema, body, inlined)
+
+
+def _inlined(header: SlotHeader) -> int:
+    inline = header.inline if isinstance(header, CommitHeader) else ()
+    return sum(each.bytes for each in inline)

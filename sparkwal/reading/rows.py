@@ -169,7 +169,7 @@ def read_pieces(
 
     fetched = run_parallel(
         store, fetch, found, at_once=at_once, weigh=attrgetter("length"), capacity=AHEAD,
-        is_here=lambda piece: piece.data is not None,
+        is_here=lambda piece: piece.data is not None, reads=True,
     )  # fmt: skip
     for piece, data in fetched:
         check(piece.position)

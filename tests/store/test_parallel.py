@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sparkwal.store import hedge
 from sparkwal.store.parallel import run_parallel
 from sparkwal.testing.memory import MemoryStore
 
@@ -16,7 +17,12 @@ WIDE = MemoryStore(concurrency=8)
 
 
 def ours() -> set[threading.Thread]:
-    return {each for each in threading.enumerate() if each.name.startswith("sparkwal_")}
+    return {each for each in threading.enumerate() if each.name == "sparkwal-request"}
+
+
+@pytest.fixture(autouse=True)
+def _idle_threads_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hedge, "_IDLE", 0.05)
 
 
 def wait_for_no_thread_but(before: set[threading.Thread]) -> None:
