@@ -54,9 +54,6 @@ def costs(past: Past, prices: Prices, every: list[Line]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_MEANS = {"month": "a month at this rate", "whole_read": "one whole read"}
-
-
 @click.command()
 @takes_logs
 @takes_time
@@ -91,9 +88,9 @@ def _dated(line: Line) -> Line:
 
 def _show(past: Past, every: list[Line], found: dict[str, Any]) -> None:
     table([*every, found["total"]], f"Cost in dollars, {OF}; the last line is the total")
-    for name in ("month", "whole_read"):
+    for name, means in (("month", "a month at this rate"), ("whole_read", "one whole read")):
         about = [f"{words(key)} {text(key, value)}" for key, value in (found[name] or {}).items()]
-        click.echo(f"{_MEANS[name]}: {', '.join(about) or 'less than an hour to compute it from'}")
+        click.echo(f"{means}: {', '.join(about) or 'less than an hour to compute it from'}")
     if any(each.log.floor.current() for each in past.logs):
         click.echo("the log begins at its floor: what was collected is not counted")
     click.echo(f"not counted: {'; '.join(UNCOUNTED)}")

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -267,13 +267,9 @@ def command(
     conf = key_values(spark_conf, "--spark-conf")
     stores, prefix = stores_at(path, given, endpoints)
     given = with_flags(given, endpoint=endpoints[0] if endpoints else None, sequencer=sequencer)
-    asked: list[Callable[[], Iterator[Line]]] = [
-        partial(versions, conf),
-        partial(settings, conf, path, given, checkpoint),
-        partial(store, stores, prefix),
-        partial(look, path, given),
-    ]
     lines = []
+    where = settings(conf, path, given, checkpoint)
+    asked = [versions(conf), where, store(stores, prefix), look(path, given)]
     for line in (line for each in asked for line in _whole(each)):
         lines.append(line)
         if not as_json:
@@ -287,9 +283,9 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _whole(asked: Callable[[], Iterator[Line]]) -> Iterator[Line]:
+def _whole(asked: Iterator[Line]) -> Iterator[Line]:
     """The lines; an error of the library is the last of them."""
     try:
-        yield from asked()
+        yield from asked
     except (SparkWalError, Transient) as error:
         yield to_do("error", str(error))

@@ -96,14 +96,14 @@ def logs_at(
     path: str, given: Mapping[str, str], damage: Damage | None = None, names: str | None = None,
     *, looks: bool = True, fail_fast: bool = True,
 ) -> list[LogRange]:  # fmt: skip
-    """The log of these options, or with sequencers=* all under the path, or those of these `names`
-    with commas between them; they have looked at head and floor where that is asked for. What
-    cannot be read goes into `damage`; without one it is an error. Raises Failed where there is no
-    log."""
+    """The log of these options, or those of these `names` with commas between them, * or as
+    sequencers=* all under the path; they have looked at head and floor where that is asked for.
+    What cannot be read goes into `damage`; without one it is an error. Raises Failed where there is
+    no log."""
     asked = from_keywords(SourceOptions, path, {**given, "sequencers": "*"} if names else given)
     root = open_log(asked, fail_fast=fail_fast)
     found = [asked.sequencer]
-    if names:
+    if names and names != "*":
         found = list(dict.fromkeys(filter(None, map(str.strip, names.split(",")))))
         for name in found:
             from_keywords(SourceOptions, path, {"sequencer": name})

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import click
 import pyarrow as pa
@@ -23,16 +22,9 @@ from sparkwal.sql.database import Condition, answer, together
 from sparkwal.sql.relations import relations
 from sparkwal.sql.rows import OWN, known_columns, rows
 
-
-def _with_names(given: dict[str, str], sequencers: str | None, every: bool) -> dict[str, Any]:
-    if named_or_all(sequencers, every) == "*":
-        return {"given": {**given, "sequencers": "*"}, "names": None}
-    return {"given": given, "names": sequencers}
-
-
 # As `takes_range`, of several logs too: the command gets `names`.
 _takes_logs = options(
-    _with_names, takes_range,
+    lambda sequencers, every: {"names": named_or_all(sequencers, every)}, takes_range,
     click.option("--sequencers", metavar="a,b",
                  help="These logs under PATH, in the order of their commits' times."),
     click.option("--all", "every", is_flag=True, help="All logs under PATH, in that order too."),

@@ -28,12 +28,10 @@ from sparkwal.reading.log_range import LogRange
 def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
     """2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log."""
     found, damage = [], Damage()
+    expiry_ms = None if expiry is None else duration(expiry)
     for log in logs_at(path, given, damage, looks=False):
         log.look(floor=False)
-        head = head_of(log)
-        found += consumer_infos(
-            log.log, log.name, head, None if expiry is None else duration(expiry)
-        )
+        found += consumer_infos(log.log, log.name, head_of(log), expiry_ms)
     if as_json:
         for each in found:
             print_json(vars(each))
