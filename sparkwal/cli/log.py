@@ -117,7 +117,7 @@ def command(
 
     def line(found: Found) -> str:
         if isinstance(found, InvalidLogError):
-            damage.of(log.name)(found)
+            damage.add(log.name, found)
         return as_json_line(document(found)) if as_json else shown.line(found)
 
     lines: Iterator[str] = map(line, there)

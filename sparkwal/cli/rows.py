@@ -105,8 +105,7 @@ _takes_rows = options(
 )  # fmt: skip
 
 
-def notify(message: str) -> None:
-    click.echo(message, err=True)
+notify = functools.partial(click.echo, err=True)
 
 
 @click.command("cat", epilog=EXIT_CODES)

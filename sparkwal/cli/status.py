@@ -64,7 +64,7 @@ def command(path: str, given: dict[str, str], as_json: bool) -> None:
             consumers = consumer_infos(log.log, log.name, head_of(log), None)
         except InvalidLogError as error:
             consumers = []
-            damage.of(log.name)(error)
+            damage.add(log.name, error)
         status = _document(log, now_ms)
         readers = [vars(each) for each in consumers]
         if as_json:
@@ -162,7 +162,7 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
             record = read_slot(log.log, position, head.window, GLANCE)
             found = None if record is None else moment(record.header.timestamp_ms)
         except InvalidLogError as error:
-            damage.of(log.name)(error)
+            damage.add(log.name, error)
     before = 0 < floor == position
     if as_json:
         print_json({

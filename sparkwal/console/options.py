@@ -132,14 +132,11 @@ def named_or_all(sequencers: str | None, every: bool) -> str | None:
 as_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no colours.")
 
 
-_RANGE = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
-
-
 def first_and_last(text: str) -> tuple[int | None, int | None]:
-    """Both inclusive; None where an end is left open. Raises ValueError."""
-    match = _RANGE.fullmatch(text.strip())
+    """Both inclusive; None where an end is left open. Raises Refused."""
+    match = re.fullmatch(r"(\d*)\.\.(\d*)|(\d+)", text.strip())
     if match is None or match[0] == "..":
-        raise ValueError(f"{text!r} is no range of positions: 100..199, 100.., ..199 or 100")
+        raise Refused(f"{text!r} is no range of positions: 100..199, 100.., ..199 or 100")
     low, high, one = match.groups()
     first, last = low or one, high or one
     return int(first) if first else None, int(last) if last else None
