@@ -11,22 +11,18 @@ def run() -> None:
     if missing:
         raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")
     try:
-        _run()
+        try:
+            from sparkwal.cli.main import main
+            from sparkwal.console.exit_codes import hear_signals, spells_out_the_rest
+
+            hear_signals()
+            spells_out_the_rest()
+            main(prog_name="sparkwal")
+        except SystemExit as end:
+            if isinstance(end.code, int) and end.code > 128:
+                # Stopped: requests that are under way, and their retries, are not waited for.
+                sys.stderr.flush()
+                os._exit(end.code)
+            raise
     except KeyboardInterrupt:  # also a second one, while the first ends the command
         os._exit(128 + signal.SIGINT)
-
-
-def _run() -> None:
-    try:
-        from sparkwal.cli.main import main
-        from sparkwal.console.exit_codes import hear_signals, spells_out_the_rest
-
-        hear_signals()
-        spells_out_the_rest()
-        main(prog_name="sparkwal")
-    except SystemExit as end:
-        if isinstance(end.code, int) and end.code > 128:
-            # Stopped: requests that are under way, and their retries, are not waited for.
-            sys.stderr.flush()
-            os._exit(end.code)
-        raise

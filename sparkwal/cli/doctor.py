@@ -39,10 +39,7 @@ from sparkwal.store.conformance.checks import MACHINE
 from sparkwal.store.conformance.suite import Trial, prove
 from sparkwal.store.log_store import LogStore
 
-_SECONDS = 30
 _JAVA = 17
-_WORKER = "import importlib.util as u, sys; print(u.find_spec('sparkwal') is not None)"
-_LOCATION = "spark.sql.streaming.checkpointLocation"
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,8 @@ def settings(
         if "asyncprogresstracking" in name.lower():
             said = "a restarted query may give a batch id to other rows; the sink refuses it"
             yield to_do("progress tracking", f"{name}: {said}", "remove the option")
-    yield checkpoint_of(path, given, location or conf.get(_LOCATION))
+    location = location or conf.get("spark.sql.streaming.checkpointLocation")
+    yield checkpoint_of(path, given, location)
 
 
 def _library(name: str, oldest: str, newest: str = "") -> Line:
@@ -131,7 +129,8 @@ def _worker(conf: Mapping[str, str]) -> Line:
     advice = f"export PYSPARK_PYTHON={sys.executable}"
     if python is None:
         return to_do("workers' Python", f"{said}, which is not there", advice)
-    if not _run(python, "-c", _WORKER).startswith("True"):
+    code = "import importlib.util as u, sys; print(u.find_spec('sparkwal') is not None)"
+    if not _run(python, "-c", code).startswith("True"):
         return to_do("workers' Python", f"{said}, which does not have sparkwal", advice)
     return ok("workers' Python", f"{said}, and has sparkwal (on this machine)")
 
@@ -140,7 +139,7 @@ def _run(*command: str) -> str:
     """What a program prints, or why it cannot be run."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=os.path.sep
+            command, capture_output=True, text=True, timeout=30, check=False, cwd=os.path.sep
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return type(error).__name__

@@ -83,8 +83,6 @@ class Writer:
 
 
 class _OneSchema(Writer):
-    """The columns are said once, in the beginning."""
-
     def __init__(
         self, out: IO[bytes], schema: pa.Schema, begin: Callable[[IO[bytes], pa.Schema], Any],
         change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
@@ -123,14 +121,9 @@ class _Table(Writer):
             self._schema, self._widths = batch.schema, []
         most = None if self._width is None else max(self._width // batch.num_columns, _LEAST)
         for begin in range(0, batch.num_rows, _CHUNK):
-            cells = [
-                [
-                    _cut(escape("null" if text is None else text), most)
-                    for text in bare_texts(column)
-                ]
-                for column in batch.slice(begin, _CHUNK).columns
-            ]
-            self._waiting.extend(zip(*cells, strict=True))
+            for row in zip(*map(bare_texts, batch.slice(begin, _CHUNK).columns), strict=True):
+                cells = ("null" if text is None else escape(text) for text in row)
+                self._waiting.append(tuple(_cut(cell, most) for cell in cells))
             if self._widths or len(self._waiting) >= _MEASURED:
                 self.flush()
 

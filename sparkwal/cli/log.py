@@ -20,8 +20,6 @@ from sparkwal.reading.log_range import LogRange
 
 
 class _Lines:
-    """Records as people see them."""
-
     def __init__(self, log: LogRange) -> None:
         self._width = max(len("position"), len(str(log.gap)))
         self.coloured = sys.stdout.isatty() and takes_colours()

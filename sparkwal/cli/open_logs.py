@@ -1,5 +1,6 @@
 """The logs that a command looks at, the range that it is given of them, and the damage it meets."""
 
+import re
 import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sparkwal.console.exit_codes import RESTORE, Failed, Refused
-from sparkwal.console.options import EXAMPLES, as_moment, first_and_last, options, takes_log
+from sparkwal.console.options import EXAMPLES, as_moment, options, takes_log
 from sparkwal.console.output import escape, moment
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.keys import ROOT
@@ -56,7 +57,11 @@ def _with_range(
     if positions is not None:
         if start is not None or end is not None:
             raise Refused("a range, or --start and --end: give one of them")
-        start, end = first_and_last(positions)
+        match = re.fullmatch(r"(\d*)\.\.(\d*)|(\d+)", positions.strip())
+        if match is None or match[0] == "..":
+            raise Refused(f"{positions!r} is no range of positions: 100..199, 100.., ..199 or 100")
+        low, high, one = match.groups()
+        start, end = (int(each) if each else None for each in (low or one, high or one))
     return {"given": given | bounds(start, end, since, until)}
 
 

@@ -1,4 +1,4 @@
-"""`sparkwal report`: the past of a log as one HTML page, and the same numbers as JSON.
+"""`sparkwal cost`, and `report`: the past of a log as one HTML page, and the same numbers as JSON.
 
 The page shows the document as tables, and charts that matplotlib draws. Nothing that it needs lies
 elsewhere, and no script runs in it.
@@ -9,7 +9,7 @@ import hashlib
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -18,17 +18,16 @@ from typing import Any
 
 import click
 
-from sparkwal.cli.cost import past_of, takes_time
 from sparkwal.cli.forms import whole_file
-from sparkwal.cli.open_logs import Damage, log_at
+from sparkwal.cli.open_logs import Damage, bounds, log_at, logs_at, progress
 from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, takes_log
-from sparkwal.console.output import escape, length, print_json, text, words
+from sparkwal.console.options import as_json, as_moment, key_values, options, takes_log, takes_logs
+from sparkwal.console.output import escape, length, moment, print_json, table, text, words
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.schema import columns, type_name
 from sparkwal.lifecycle.consumers import consumer_infos
-from sparkwal.sql.past import Past, Prices, costs, lines
+from sparkwal.sql.past import PRICES_OF, UNCOUNTED, Line, Past, Prices, changed, costs, lines
 from sparkwal.sql.relations import CALENDAR_MS
 
 # A chart has at most 200 steps, each of one of these widths: from a second to 64 years.
@@ -85,8 +84,71 @@ _LOOK: Any = {
     "axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True,
     "axes.titlelocation": "left", "lines.linewidth": 0.8, "lines.markersize": 2,
 }  # fmt: skip
-_LATEST_MS = 22 * 10**13  # matplotlib needs some centuries at the end of the calendar
 _TITLES = {"rates": "A second", "interval_ms": "Between two commits, in ms", "newest": "Leaders"}
+
+
+def _with_time(
+    given: dict[str, str], since: int | None, until: int | None, given_prices: Iterable[str]
+) -> dict[str, Any]:
+    if since is not None and until is not None and until < since:
+        raise Refused("--until lies before --since")
+    prices = changed(Prices(), key_values(given_prices, "--price"))
+    return {"given": given | bounds(None, None, since, until), "prices": prices}
+
+
+# --since and --until as options of reading in `given`, and --price as `prices`.
+takes_time = options(
+    _with_time,
+    click.option("--since", metavar="TIME", callback=as_moment,
+                 help="Only from then on: 7d, 2026-01-31T12:00Z."),
+    click.option("--until", metavar="TIME", callback=as_moment, help="Only up to then."),
+    click.option("--price", "given_prices", multiple=True, metavar="NAME=DOLLARS",
+                 help="put, list, get, delete of 1,000 requests, storage of a GB-month; "
+                 "repeatable."),
+)  # fmt: skip
+
+
+@click.command("cost")
+@takes_logs
+@takes_time
+@click.option("--by", type=click.Choice(["hour", "day", "month"]), default="day",
+              show_default=True, help="One line for each of these, in UTC.")  # fmt: skip
+@as_json
+def cost(path: str, given: dict[str, str], prices: Prices, by: str, as_json: bool) -> None:
+    """The requests are those that the records prove; one GET is made for each record. PATH may lie
+    on any store: the prices are S3's.
+    """
+    damage = Damage()
+    with progress("read") as done:
+        past = Past(logs_at(path, given, damage), done)
+    every = lines(past, prices, by)
+    found = costs(past, prices, every)
+    if as_json:
+        logs = [
+            {"sequencer": each.log.name, "start": each.start, "end": each.end,
+             "floor": each.log.floor.current(), **past.stored(each),
+             "damage": damage.lines(each.log.name)}
+            for each in past.logs
+        ]  # fmt: skip
+        periods, whole = map(_dated, every), _dated(found["total"])
+        print_json({**found, "logs": logs, "periods": list(periods), "total": whole})
+    else:
+        _show_cost(past, every, found)
+    damage.check("counted")
+
+
+def _dated(line: Line) -> Line:
+    return {**line, "start": moment(line["start_ms"]), "end": moment(line["end_ms"])}
+
+
+def _show_cost(past: Past, every: list[Line], found: dict[str, Any]) -> None:
+    table([*every, found["total"]], f"Cost in dollars, {PRICES_OF}; the last line is the total")
+    for name, means in (("month", "a month at this rate"), ("whole_read", "one whole read")):
+        about = [f"{words(key)} {text(key, value)}" for key, value in (found[name] or {}).items()]
+        click.echo(f"{means}: {', '.join(about) or 'less than an hour to compute it from'}")
+    if any(each.log.floor.current() for each in past.logs):
+        click.echo("the log begins at its floor: what was collected is not counted")
+    click.echo(f"not counted: {'; '.join(UNCOUNTED)}")
 
 
 @click.command()
@@ -105,7 +167,8 @@ def command(
         raise Refused("name the page: -o report.html")
     damage = Damage()
     with whole_file(output) if output is not None else nullcontext() as file:
-        past = past_of([log_at(path, given, damage)])
+        with progress("read") as done:
+            past = Past([log_at(path, given, damage)], done)
         numbers = document(past, prices, damage)
         if file is not None:
             file.write(page(numbers).encode())
@@ -123,7 +186,7 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     log, chain = looked.log, looked.chain
     assert log.head is not None and log.live is not None and log.spark_schema is not None
     head, stored, every = log.live.header, past.stored(looked), lines(past, prices, "day")
-    cost = costs(past, prices, every)
+    paid = costs(past, prices, every)
     (totals,) = past.ask(f"SELECT {_SUMS}")
     (rates,) = past.ask(_RATES)
     (intervals,) = past.ask(
@@ -145,9 +208,9 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
         damage.add(log.name, error)
     return {
         "format": 3, "made_ms": past.until_ms, "damage": damage.lines(),
-        "totals": {**totals, "requests": cost["total"]["requests"]},
+        "totals": {**totals, "requests": paid["total"]["requests"]},
         "rates": rates, "stored": {"bytes": stored["stored"], "objects": stored["objects"]},
-        "series": _series(past, prices), "cost": {**cost, "lines": every},
+        "series": _series(past, prices), "cost": {**paid, "lines": every},
         "terms": {"count": len(terms), "newest": terms[:200]},
         "interval_ms": intervals, "pauses": pauses,
         "dead": {"count": totals["dead"], "first": [list(each.values()) for each in dead]},
@@ -178,7 +241,6 @@ def _series(past: Past, prices: Prices) -> dict[str, Any]:
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The HTML of a document."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     url, made = safe(document["log"]["url"]), text("last_ms", document["made_ms"])
     harm = f"Something is damaged, and not counted: {safe('; '.join(document['damage']))}"
@@ -241,9 +303,9 @@ def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:
               if any(each[name] is not None for each in buckets for name in names)}  # fmt: skip
     if not charts:
         return "<p>Nothing was written in this time.</p>"
-    starts: Any = [
-        datetime.fromtimestamp(min(each["start_ms"], _LATEST_MS) / 1000, UTC) for each in buckets
-    ]
+    # Matplotlib needs some centuries at the end of the calendar.
+    moments = [min(each["start_ms"], 22 * 10**13) / 1000 for each in buckets]
+    starts: Any = [datetime.fromtimestamp(each, UTC) for each in moments]
     width: Any = timedelta(milliseconds=width_ms)
     out = io.BytesIO()
     with matplotlib.rc_context(_LOOK):

@@ -13,14 +13,13 @@ from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
 from sparkwal.console.options import named_or_all, options, time_with_unit
 from sparkwal.lifecycle.consumers import consumer_infos
-from sparkwal.lifecycle.snapshot import Current, current
+from sparkwal.lifecycle.snapshot import current
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, refuse
 from sparkwal.options.types import duration
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, selected
 from sparkwal.sql.database import Condition, answer, together
-from sparkwal.sql.relations import relations
-from sparkwal.sql.rows import OWN, known_columns, rows
+from sparkwal.sql.relations import OWN, known_columns, relations, rows
 
 # As `takes_range`, of several logs too: the command gets `names`.
 _takes_logs = options(
@@ -44,8 +43,6 @@ def _open(
 
 @dataclass(frozen=True)
 class _Asked:
-    """Which columns and rows of logs, and in which form."""
-
     path: str
     given: dict[str, str]
     names: str | None
@@ -194,9 +191,8 @@ def sql(path: str, given: dict[str, str], names: str | None, query: str, form: F
         raise Refused("--format parquet is a file: name it with -o FILE")
     logs = _open(path, given, names, None)
 
-    def now() -> Current:
-        return current({log.name: log.log for log in logs}, logs[0].options, None)
-
+    stores = {log.name: log.log for log in logs}
+    now = functools.partial(current, stores, logs[0].options, None)
     answered = answer(relations(logs, consumer_infos, now), query)
     try:
         with writer(form, answered.schema) as out:

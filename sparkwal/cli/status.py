@@ -42,9 +42,6 @@ def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: boo
     damage.check()
 
 
-_WINDOW_MS = 300_000
-
-
 @click.command()
 @takes_logs
 @as_json
@@ -86,7 +83,7 @@ def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
     assert head.live is not None
     header, floor, life = head.live.header, log.floor.current(), log.floor.state
     stored = size_of(log.log, head, floor)
-    pace = pace_of(log.log, head, floor, now_ms, _WINDOW_MS, log.passed_over)
+    pace = pace_of(log.log, head, floor, now_ms, 300_000, log.passed_over)
     return {
         "url": log.log.url, "sequencer": log.name, "log_id": header.log_id,
         "position": head.position, "timestamp": moment(header.timestamp_ms),

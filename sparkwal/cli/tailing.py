@@ -18,7 +18,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, together
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.rows import Numbering, bounds, read, rows
+from sparkwal.sql.relations import Numbering, bounds, read, rows
 
 # Read together, however many rows are wanted.
 _MOST_TOGETHER = 16 * 2**20

@@ -60,12 +60,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
     return None if text is None else str(duration(text) // 1000)
 
 
-# Where a flag is not made from the option's name.
-_TIMES: dict[str, tuple[str, Any]] = {
-    "retainSeconds": ("--retain", _seconds),
-    "gcGrace": ("--gc-grace", time_with_unit),
-    "consumerExpiry": ("--consumer-expiry", time_with_unit),
-}
+_TIMES = {"retainSeconds": _seconds, "gcGrace": time_with_unit, "consumerExpiry": time_with_unit}
 _METAVARS = {"whole": "N", "size": "SIZE"}
 _COLLECTING = ("gcGrace", "consumerExpiry")
 
@@ -85,9 +80,10 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
     added = []
     for name, each in taken.items():
         about = each.metadata
+        callback = _TIMES.get(about["name"])
         # persistRowThreshold → --persist-row-threshold.
-        flag = "--" + re.sub("(?<!^)(?=[A-Z])", "-", about["name"]).lower()
-        flag, callback = _TIMES.get(about["name"], (flag, None))
+        words = re.sub("(?<!^)(?=[A-Z])", "-", about["name"]).lower()
+        flag = "--retain" if callback is _seconds else f"--{words}"
         metavar = "TIME" if callback else _METAVARS[about["parse"].__name__]
         default = about["shown"] or each.default
         added.append(click.option(

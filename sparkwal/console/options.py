@@ -1,7 +1,6 @@
 """What every command is given: the options of a log, from flags and files."""
 
 import functools
-import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -132,16 +131,6 @@ def named_or_all(sequencers: str | None, every: bool) -> str | None:
 as_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no colours.")
 
 
-def first_and_last(text: str) -> tuple[int | None, int | None]:
-    """Both inclusive; None where an end is left open. Raises Refused."""
-    match = re.fullmatch(r"(\d*)\.\.(\d*)|(\d+)", text.strip())
-    if match is None or match[0] == "..":
-        raise Refused(f"{text!r} is no range of positions: 100..199, 100.., ..199 or 100")
-    low, high, one = match.groups()
-    first, last = low or one, high or one
-    return int(first) if first else None, int(last) if last else None
-
-
 EXAMPLES = "1h (an hour ago), 30min, 2026-01-31T12:00:00Z"
 EXPECTED = "a time before now such as 1h or 30min, a moment such as 2026-01-31T12:00:00Z (UTC \
 unless it says otherwise), or milliseconds since 1970 is expected"
@@ -161,8 +150,6 @@ def moment_ms(text: str, now_ms: int) -> int:
 
 
 def _callback(parse: Callable[[str], T]) -> Callable[..., T | None]:
-    """Of an option whose text `parse` reads."""
-
     def read(context: click.Context, parameter: click.Parameter, value: str | None) -> T | None:
         try:
             return None if value is None else parse(value)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from types import NoneType
 from typing import Any, Literal
 
 import click
@@ -17,17 +16,13 @@ _MOMENTS = ("timestamp_ms", "start_ms", "end_ms", "first_ms", "last_ms", "since_
 _LAST_MS = 253_402_300_799_999  # of the calendar
 
 
-# They join letters of some scripts, and move nothing.
-_JOINERS = "\u200c\u200d"
-
-
 def escape(text: str, keeps: str = "") -> str:
     r"""A text of strangers without what a terminal obeys: controls, marks of direction and other
     invisible characters become \u001b and the like, as in JSON; `keeps` stay. A log's writers
     choose the names of its hosts, leaders and columns."""
     if text.isprintable():  # as most are
         return text
-    keeps += _JOINERS
+    keeps += "\u200c\u200d"  # these join letters of some scripts, and move nothing
     return "".join(
         each if each.isprintable() or each in keeps else json.dumps(each)[1:-1] for each in text
     )
@@ -71,9 +66,9 @@ def dollars(amount: float) -> str:
     return f"${amount:#.2g}" if amount >= 0.0001 else "< $0.0001"
 
 
-def rate(value: float | None) -> str:
+def rate(value: float) -> str:
     """A number a second."""
-    return "–" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def moment(timestamp_ms: int) -> str:
@@ -114,7 +109,7 @@ def words(name: str) -> str:
 
 def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
     """Documents with the same names, one a line."""
-    numbers = (int, float, NoneType)
+    numbers = int | float | None
     columns = [(">" if all(isinstance(row[name], numbers) for row in rows) else "") + words(name)
                for name in rows[0]]  # fmt: skip
     shown(title, columns, [[text(name, row[name]) for name in rows[0]] for row in rows])

@@ -46,7 +46,6 @@ class LogNumbers:
 
     @property
     def is_there(self) -> bool:
-        """Whether there was a log at the last look."""
         return self._follower is not None
 
     def look(self, *, around: bool) -> None:

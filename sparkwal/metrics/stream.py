@@ -46,10 +46,9 @@ def watch_stream(
     refuse_twice(meter, following.counted, "appender")
     refuse_twice(meter, following.counted, "follower", but=key)
 
-    def start() -> Callable[[], None]:
-        return _Watch(following, meter, interval, spark).end
-
-    return once(meter, key, start, lambda: _is_over(spark))
+    return once(
+        meter, key, lambda: _Watch(following, meter, interval, spark).end, lambda: _is_over(spark)
+    )
 
 
 def _is_over(spark: SparkSession) -> bool:

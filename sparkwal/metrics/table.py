@@ -8,7 +8,6 @@ from sparkwal.format.keys import ROOT
 
 # As a sequencer: every one of the log.
 ALL = "*"
-_SEQUENCER = re.compile(r"(?P<log>.*[^/])/sequencers/(?P<name>[^/]+)")
 
 
 class Labels(NamedTuple):
@@ -20,8 +19,8 @@ class Labels(NamedTuple):
 
 def labels_of(url: str) -> Labels:
     """Of the log at `LogStore.url`; a sequencer lies under the path."""
-    match = _SEQUENCER.fullmatch(url)
-    return Labels(match["log"], match["name"]) if match else Labels(url, ROOT)
+    match = re.fullmatch(r"(.*[^/])/sequencers/([^/]+)", url)
+    return Labels(*match.groups()) if match else Labels(url, ROOT)
 
 
 Kind = Literal["counter", "gauge", "histogram"]

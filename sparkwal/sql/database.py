@@ -105,11 +105,11 @@ def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.Re
             for name, relation in made.items():
                 empty = pyarrow.dataset.dataset(relation.schema.empty_table())
                 connection.register(f"_{name}", empty)
-                columns = ", ".join(quoted(each) for each in relation.order)
+                names = (each.replace('"', '""') for each in relation.order)
+                columns = ", ".join(f'"{each}"' for each in names)
                 connection.execute(f"CREATE TEMP VIEW {name} AS SELECT {columns} FROM _{name}")
                 connection.fetchall()
-            schemas = {name: relation.schema for name, relation in made.items()}
-            needs = needs_of(connection, query, schemas)
+            needs = needs_of(connection, query, {name: x.schema for name, x in made.items()})
             for name, relation in made.items():
                 scan = _Scan(relation, needs.get(name, Needs()), failed)
                 connection.register(f"_{name}", scan)
@@ -155,10 +155,6 @@ def _our_errors(failed: Sequence[SparkWalError] = ()) -> Iterator[None]:
         # Without the line of the query: the plan's has other words before it.
         said = str(error).partition("\n\nLINE ")[0]
         raise OptionError(f"the query: {' '.join(said.split())}") from None
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 class Condition:

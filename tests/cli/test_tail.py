@@ -23,7 +23,7 @@ from reading.collected import collect, move_floor
 import sparkwal
 from sparkwal.cli.open_logs import logs_at
 from sparkwal.cli.tailing import Shown, followed, live
-from sparkwal.sql.rows import known_columns
+from sparkwal.sql.relations import known_columns
 from sparkwal.store.local import LocalStore
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy

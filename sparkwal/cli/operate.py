@@ -1,27 +1,73 @@
-"""`sparkwal collect`: what logs do not need any more, counted or deleted."""
+"""`sparkwal checkpoint` and `collect`: the commands that change something."""
 
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from sparkwal import events
+from sparkwal.checkpoints import rebuild
 from sparkwal.console import lifecycles
 from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, takes_logs
-from sparkwal.console.output import print_json, table
+from sparkwal.console.options import as_json, takes_log, takes_logs
+from sparkwal.console.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
+from sparkwal.events import Event
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.snapshot import NewestLake
 from sparkwal.protocol.chain import look
 
 
-@click.command(epilog=lifecycles.EXIT_CODES)
+@click.command("checkpoint")
+@takes_log
+@click.argument("name")
+@click.option(
+    "--to", "folder", type=click.Path(path_type=Path), metavar="DIR",
+    help="Where; by default where sparkwal.checkpoint makes it, in ~/.local/state/sparkwal.",
+)  # fmt: skip
+@as_json
+def checkpoint(
+    path: str, given: dict[str, str], name: str, folder: Path | None, as_json: bool
+) -> None:
+    """NAME as sparkwal.checkpoint was given, or the query's id. Prints the folder. One that goes on
+    where the log ends is left as it is; one that is missing, torn, old or another log's is made
+    from the log. Refused is a folder that holds anything else, and a query whose checkpoint the log
+    does not carry: stateful, started on a remote checkpointLocation, or too large. Run it where the
+    query's driver runs, while the query does not.
+
+    \b
+    sparkwal checkpoint s3://bucket/wal orders
+
+    Requests: 1 LIST and a few GETs. Writes to this machine's disk alone.
+    """
+    seen: list[Event] = []
+    stop = events.subscribe(seen.append)
+    try:
+        made = rebuild.checkpoint(path, name, folder=folder, **given)
+    finally:
+        stop()
+    kinds = events.CheckpointRebuilt | events.CheckpointUsed
+    how = next(each for each in seen if isinstance(each, kinds))
+    why = how.reason if isinstance(how, events.CheckpointRebuilt) else None
+    if as_json:
+        print_json({
+            "folder": made, "made": why is not None, "why": why,
+            "query_id": how.query_id, "batch_id": how.batch_id,
+        })  # fmt: skip
+        return
+    click.echo(made)
+    last = f"batch {how.batch_id} is its last" if how.batch_id >= 0 else "nothing of it is there"
+    click.echo(f"{f'made anew: {escape(why)}' if why else 'as it was'}; {last}", err=True)
+
+
+@click.command("collect", epilog=lifecycles.EXIT_CODES)
 @takes_logs
 @lifecycles.takes_lifecycle_options(policy=False)
 @click.option("--delete", "deletes", is_flag=True,
               help="Delete it. Without this nothing is changed.")  # fmt: skip
 @as_json
-def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> None:
+def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> None:
     """That is what its floor has passed for longer than the grace, no live consumer waits for, and
     its table holds. Stop it at any moment and run it again: it goes on. A Delta table that is not
     on a disk or on S3 is looked at by delta-rs: pip install 'sparkwal[lake]'.
