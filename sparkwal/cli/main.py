@@ -36,7 +36,7 @@ COMMANDS = {
 
 # Of those that are not in a module of their own.
 _MODULES = {"at": "status", "consumers": "status", "show": "checks", "verify": "checks",
-            "checkpoint": "operate", "collect": "operate", "cost": "report",
+            "checkpoint": "operate", "collect": "operate", "cost": "report", "metrics": "status",
             "cat": "rows", "head": "rows", "tail": "rows", "sql": "rows"}  # fmt: skip
 
 

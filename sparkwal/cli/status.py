@@ -1,4 +1,4 @@
-"""`sparkwal status`, `at` and `consumers`: one look at a log."""
+"""`sparkwal status`, `at`, `consumers` and `metrics`: looks at a log, for people and programs."""
 
 import time
 from typing import Any
@@ -6,12 +6,15 @@ from typing import Any
 import click
 from rich.text import Text
 
-from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at
+from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
+from sparkwal.console.exit_codes import Refused
 from sparkwal.console.options import as_json, as_moment, takes_log, takes_logs, time_with_unit
 from sparkwal.console.output import facts, length, moment, print_json, rate, size, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import consumer_infos
+from sparkwal.metrics.following import Following
+from sparkwal.metrics.prometheus import separate
 from sparkwal.options.types import duration
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.estimates import pace_of, size_of
@@ -177,3 +180,50 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
             "to read": f'.option("startingPosition", {position})',
         })  # fmt: skip
     damage.check()
+
+
+def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter("HOST:PORT or :PORT is expected")
+    # Loopback, unless a person opens it: metrics show how much a log takes.
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@click.command("metrics")
+@takes_logs
+@click.option("--serve", "address", callback=_address, metavar="[HOST]:PORT",
+              help="Answer GET /metrics until a signal comes; without HOST to this machine only. "
+              "0 picks a free port and prints it.")  # fmt: skip
+@click.option("--interval", type=click.FloatRange(0.1), default=30.0, show_default=True,
+              help="With --serve: seconds between two looks at the log.")  # fmt: skip
+@click.option("--backlog", type=click.IntRange(0), default=1000, show_default=True,
+              help="How many of the newest records to count at the start: 1 GET for each.")  # fmt: skip  # noqa: E501
+def metrics(
+    path: str, given: dict[str, str], address: tuple[str, int] | None, interval: float, backlog: int
+) -> None:
+    meter = separate()
+    damage = Damage()
+    passed_over = damage.add if address is None else None
+    following = Following(path, meter, backlog=backlog, passed_over=passed_over, **given)
+    if address is None:
+        following.look()
+        if not following.is_there:
+            raise no_log(path)
+        click.echo(meter.text(), nl=False)
+        damage.check("counted")
+        return
+    host, port = address
+    try:
+        port, stop = meter.serve(host, port)
+    except OSError as error:
+        raise Refused(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    try:
+        click.echo(f"listening on http://{host}:{port}/metrics", err=True)
+        while True:
+            following.try_look()
+            time.sleep(interval)
+    finally:
+        stop()

@@ -34,8 +34,7 @@ def spells_out_the_rest() -> None:
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
+    assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
@@ -48,8 +47,6 @@ Exit codes:
   130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM
   141  who read its output went away, as in `| head -1`
 """
-
-
 # The advice that follows what a command says of damage.
 RESTORE = (
     "Restore it, for example from a bucket version or a backup: see docs/operations.md, A record "

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from sparkwal import events
-from sparkwal.console.options import Decorator, options, time_with_unit
+from sparkwal.console.options import Decorator, options, time_with_unit, with_flags
 from sparkwal.console.output import escape
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
 from sparkwal.events import Event
@@ -73,9 +73,8 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
              if each.name in known or each.metadata["name"] in _COLLECTING}  # fmt: skip
 
     def with_mine(given: dict[str, str], **mine: str | None) -> dict[str, Any]:
-        chosen = {taken[name].metadata["name"]: value for name, value in mine.items()
-                  if value is not None}  # fmt: skip
-        return {"given": {**given, **chosen}}
+        named = {taken[name].metadata["name"]: value for name, value in mine.items()}
+        return {"given": with_flags(given, **named)}
 
     added = []
     for name, each in taken.items():

@@ -105,8 +105,6 @@ takes_sequencer = click.option(
 takes_every = click.option(
     "--all", "every", is_flag=True, help="All logs under PATH, one after another."
 )
-
-
 # `takes_log_options`, PATH as `path`, and --sequencer, which joins `given`.
 takes_log = options(
     lambda given, sequencer: {"given": with_flags(given, sequencer=sequencer)},
@@ -129,8 +127,6 @@ def named_or_all(sequencers: str | None, every: bool) -> str | None:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no colours.")
-
-
 EXAMPLES = "1h (an hour ago), 30min, 2026-01-31T12:00:00Z"
 EXPECTED = "a time before now such as 1h or 30min, a moment such as 2026-01-31T12:00:00Z (UTC \
 unless it says otherwise), or milliseconds since 1970 is expected"

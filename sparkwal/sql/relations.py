@@ -174,9 +174,7 @@ RECORDS = pa.schema([
     ("decided", pa.int64()), ("puts", pa.int64()), ("gets", pa.int64()), ("lists", pa.int64()),
     ("read_gets", pa.int64()), ("sequencer", pa.string()),
 ])  # fmt: skip
-
-
-# Its position was written, and is read.
+# Of a damaged record: its position was written, and is read.
 _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 
 
