@@ -150,14 +150,12 @@ def store(stores: Sequence[Store], prefix: str) -> Iterator[Line]:
     """All that a writer needs of a store; a folder is asked less."""
     trial = Trial(rounds=4, threads=8, seed=random.randrange(2**32))
     for each in prove(stores, prefix, trial, MACHINE):
-        line = ok if each.outcome == "ok" else to_do
-        if each.outcome == "unknown" and not each.fatal:
-            line = unknown
+        unanswered = each.outcome == "unknown" and not each.fatal
+        line = ok if each.outcome == "ok" else unknown if unanswered else to_do
         yield line(each.check, each.found, each.means)
 
 
 _IDLE_MS = 5 * 60_000
-_STALE_MS = 24 * 3_600_000
 _MAKE = "sparkwal.checkpoint(path, name) gives a folder, made from the log where it is lost"
 
 
@@ -233,7 +231,7 @@ def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
         yield ok("lifecycle", f"the table has all below {life.cut}, the floor is {life.floor}")
     for reader, age_ms in readers:
         name, behind = reader.name, gap - reader.position
-        if reader.log_id == log_id and age_ms > _STALE_MS and behind > 0:
+        if reader.log_id == log_id and age_ms > 24 * 3_600_000 and behind > 0:
             yield to_do("consumer", f"{name} has not published for {age_ms // 3_600_000} h, "
                                     f"{behind:,} positions behind: the floor waits for it",
                         "start it again, or forget it if nobody needs it any more")  # fmt: skip

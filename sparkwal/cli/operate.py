@@ -13,7 +13,6 @@ from sparkwal.console.exit_codes import Refused
 from sparkwal.console.options import as_json, takes_log, takes_logs
 from sparkwal.console.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
-from sparkwal.events import Event
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.snapshot import NewestLake
 from sparkwal.protocol.chain import look
@@ -41,14 +40,13 @@ def checkpoint(
 
     Requests: 1 LIST and a few GETs. Writes to this machine's disk alone.
     """
-    seen: list[Event] = []
+    seen: list[events.Event] = []
     stop = events.subscribe(seen.append)
     try:
         made = rebuild.checkpoint(path, name, folder=folder, **given)
     finally:
         stop()
-    kinds = events.CheckpointRebuilt | events.CheckpointUsed
-    how = next(each for each in seen if isinstance(each, kinds))
+    how = next(x for x in seen if isinstance(x, events.CheckpointRebuilt | events.CheckpointUsed))
     why = how.reason if isinstance(how, events.CheckpointRebuilt) else None
     if as_json:
         print_json({

@@ -14,7 +14,6 @@ from sparkwal import events
 from sparkwal.console.options import Decorator, options, time_with_unit, with_flags
 from sparkwal.console.output import escape
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
-from sparkwal.events import Event
 from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.policy import LifecycleOptions, Policy
 from sparkwal.options.open import open_log
@@ -61,7 +60,6 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 _TIMES = {"retainSeconds": _seconds, "gcGrace": time_with_unit, "consumerExpiry": time_with_unit}
-_METAVARS = {"whole": "N", "size": "SIZE"}
 _COLLECTING = ("gcGrace", "consumerExpiry")
 
 
@@ -83,7 +81,7 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
         # persistRowThreshold → --persist-row-threshold.
         words = re.sub("(?<!^)(?=[A-Z])", "-", about["name"]).lower()
         flag = "--retain" if callback is _seconds else f"--{words}"
-        metavar = "TIME" if callback else _METAVARS[about["parse"].__name__]
+        metavar = "TIME" if callback else {"whole": "N", "size": "SIZE"}[about["parse"].__name__]
         default = about["shown"] or each.default
         added.append(click.option(
             flag, name, callback=callback, metavar=metavar,
@@ -122,7 +120,7 @@ class Story:
         self.note = "looking"
         self._console = console
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.CompactionPlanned):
             self.note = f"positions {event.cut}…{event.to - 1}"
         elif isinstance(event, events.FloorMoved):

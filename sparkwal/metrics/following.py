@@ -11,7 +11,6 @@ from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.lifecycle.consumers import consumer_infos, lag_ms
 from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import Prometheus, begin
-from sparkwal.metrics.table import ALL, METRICS, Labels, labels_of
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
@@ -36,7 +35,7 @@ class LogNumbers:
 
     def __init__(self, log: LogRange, meter: Prometheus, backlog: int) -> None:
         self._log, self._meter, self._backlog = log, meter, backlog
-        self.labels = labels_of(log.log.url)
+        self.labels = table.labels_of(log.log.url)
         # Whose commits were seen, the newest last.
         self.queries: dict[str, None] = {}
         self._follower: Follower | None = None
@@ -139,14 +138,14 @@ class LogNumbers:
         meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *labels)
 
     def _forget_consumers(self, names: set[str]) -> None:
-        for metric in METRICS:
+        for metric in table.METRICS:
             if "consumer" in metric.more:
                 for name in names:
                     self._meter.forget(metric, *self.labels, name)
 
     def end(self) -> None:
         """Nothing is reported of this log any more."""
-        for metric in METRICS:
+        for metric in table.METRICS:
             if "records" in metric.sources and not metric.more:
                 self._meter.forget(metric, *self.labels)
         self._forget_consumers(self._consumers)
@@ -176,8 +175,8 @@ class Following:
         self._options = replace(given, fail_on_data_loss=False, on_corruption="fail")
         self._meter, self._backlog = meter, backlog
         self._root = open_log(self._options)
-        self.labels = labels_of(self._root.url)
-        self.counted = Labels(self.labels.log, ALL) if given.sequencers else self.labels
+        self.labels = table.labels_of(self._root.url)
+        self.counted = table.Labels(self.labels.log, table.ALL) if given.sequencers else self.labels
         self._logs: dict[str, LogNumbers] = {}
         # What the look before failed with, and this one.
         self._logged: set[str] = set()

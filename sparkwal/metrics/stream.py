@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sparkwal")
 _MOST_WAITING = 1000
-# How often the thread asks whether Spark has stopped.
-_ASK_SECONDS = 1.0
 # Of a query its id, how long Spark ran a microbatch (ms), and the error that it ended with.
 _Happened = tuple[str, float | None, str | None]
 
@@ -105,7 +103,8 @@ class _Watch(StreamingQueryListener):
     def _run(self) -> None:
         due = time.monotonic() + self._interval
         while not self._ending.is_set():
-            taken = self._take(min(_ASK_SECONDS, max(due - time.monotonic(), 0.001)))
+            # Once a second it asks whether Spark has stopped.
+            taken = self._take(min(1.0, max(due - time.monotonic(), 0.001)))
             if _is_over(self._spark):
                 return
             if time.monotonic() >= due:

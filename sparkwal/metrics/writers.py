@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from sparkwal import events
 from sparkwal.errors import FencedError
-from sparkwal.events import Event
 from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import Prometheus, begin, once, refuse_twice
 from sparkwal.metrics.table import Labels, Metric, labels_of
@@ -37,7 +36,7 @@ def _start(wal: Appender, meter: Prometheus, labels: Labels) -> Callable[[], Non
     gauges = _gauges(wal)
     watched = _watched.setdefault((meter, labels), [])
 
-    def count(event: Event) -> None:
+    def count(event: events.Event) -> None:
         meter.add(table.EVENTS, 1, *labels, event.name)
         _count(event, meter, labels)
 
@@ -83,7 +82,7 @@ def _gauges(wal: Appender) -> _Gauges:
 def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
     """Report what this process compacts and collects; twice is once. Returns what ends it."""
 
-    def count(event: Event) -> None:
+    def count(event: events.Event) -> None:
         if isinstance(event, _LIFECYCLE):
             labels = labels_of(event.path)
             begin(meter, labels, "lifecycle")
@@ -100,7 +99,7 @@ _LIFECYCLE = (
     events.FloorMoved,
     events.Collected,
 )
-_COUNTED: dict[type[Event], Metric] = {
+_COUNTED: dict[type[events.Event], Metric] = {
     events.Durable: table.COMMITS,
     events.Retried: table.RETRIES,
     events.Hedged: table.HEDGED,
@@ -113,7 +112,7 @@ _COUNTED: dict[type[Event], Metric] = {
 }
 
 
-def _count(event: Event, meter: Prometheus, labels: Labels) -> None:
+def _count(event: events.Event, meter: Prometheus, labels: Labels) -> None:
     if (counted := _COUNTED.get(type(event))) is not None:
         meter.add(counted, 1, *labels)
     match event:

@@ -31,7 +31,6 @@ _COMPARED: Mapping[str, tuple[Callable[[int], Range], str]] = {
     "COMPARE_GREATERTHAN": (lambda x: (x + 1, inf), "COMPARE_LESSTHAN"),
     "COMPARE_GREATERTHANOREQUALTO": (lambda x: (x, inf), "COMPARE_LESSTHANOREQUALTO"),
 }
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ def _side(tree: Mapping[str, Any]) -> str | int | None:
         if child["class"] == "CONSTANT" and child["literal"]["kind"] == "STRING":
             with suppress(ValueError):  # beyond Python's calendar
                 moment = datetime.fromisoformat(child["literal"]["text"])
-                return (moment - _EPOCH) // timedelta(microseconds=1)
+                return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     return None
 
 

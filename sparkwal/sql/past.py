@@ -24,7 +24,6 @@ from sparkwal.store.parallel import run_parallel
 # Whose list prices the defaults are, and of when; no prices are looked up.
 PRICES_OF = "S3 Standard, us-east-1, list prices of 2025"
 # AWS counts 2^30 bytes as a GB, and bills them by the hour: 730 make a month.
-GB = 2**30
 MONTH_MS = 730 * 3_600_000
 _TABLES = {
     "logs": pa.schema([("sequencer", pa.string()), ("start", pa.int64()), ("end", pa.int64())]),
@@ -234,7 +233,7 @@ def lines(past: Past, prices: Prices, by: str) -> list[Line]:
 
 def _with_costs(row: dict[str, Any], byte_ms: float, prices: Prices) -> Line:
     requests = {kind: count for kind in ("PUT", "GET", "LIST") if (count := row.pop(kind))}
-    writing, keeping = prices.of(requests), prices.storage * byte_ms / GB / MONTH_MS
+    writing, keeping = prices.of(requests), prices.storage * byte_ms / 2**30 / MONTH_MS
     costs = {"request_cost": writing, "storage_cost": keeping, "cost": writing + keeping}
     return {**row, "requests": requests, **costs}
 
