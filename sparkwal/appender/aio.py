@@ -74,8 +74,7 @@ class AsyncAppender:
         try:
             self._appender = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # A request under way cannot be called back, and would fence the appender that opens the
-            # log next. So wait until it is over.
+            # Wait for the requests under way: they would fence the appender that opens it next.
             cancelled.set()
             await asyncio.wait([opening])
             with suppress(SparkWalError):

@@ -36,8 +36,7 @@ __all__ = ["Appender", "Ticket"]
 
 _logger = logging.getLogger("sparkwal")
 
-# How long closing may take at the interpreter's end: usually as long as the retries last when a
-# store is down.
+# How long closing may take at the interpreter's end: usually as long as a dead store's retries.
 _EXIT_SECONDS = 60.0
 
 

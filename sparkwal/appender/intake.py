@@ -127,8 +127,7 @@ class Intake:
         # What waits before this batch only shrinks.
         batch.room = self._capacity - (self.held - batch.held)
         ticket = Ticket(batch, batch.next_sequence)
-        # Count the bytes first. If a handler raises here, a few bytes too many count until the
-        # batch is sent.
+        # Bytes first: if a handler raises here, a few too many count until the batch is sent.
         batch.weight += size
         batch.held += held
         # Only this step adds the append. An append that is not in must not use up a sequence: the

@@ -34,8 +34,7 @@ class Incident:
 
 
 def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
-    """Every incident, the oldest first; `last` is the newest sequence appended. Raises
-    JournalReadError."""
+    """Every incident, the oldest first; `last`: the newest sequence. Raises JournalReadError."""
     waiting, path = dict(quarantine.waiting(last)), quarantine.folder.path
     found = []
     for each in quarantine.incidents:
