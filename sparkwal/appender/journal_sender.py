@@ -42,7 +42,7 @@ _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
 
 class JournalSender:
-    """Sends what the journal has accepted, and drains what the log has, from an open `session` on."""
+    """Sends what the journal has accepted, and drains what the log has, with an open `session`."""
 
     def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
         self._context, self._intake, self._journal = context, intake, intake.journal
@@ -62,8 +62,7 @@ class JournalSender:
 
     def start(self) -> None:
         if self._replays is not None:
-            path, first = self._journal.path, self._fed + 1
-            self._publish(events.ReplayStarted(path=path, first=first, last=self._replays))
+            self._publish(events.ReplayStarted(self._journal.path, self._fed + 1, self._replays))
         assert self.session is not None
         self._listen(self.session)
         self._thread.start()
@@ -195,8 +194,7 @@ class JournalSender:
 
     def _away(self, error: SparkWalError) -> None:
         if not self.is_away:
-            url = self._context.log.url
-            self._publish(events.StoreAway(path=url, reason=without_advice(error)))
+            self._publish(events.StoreAway(self._context.log.url, without_advice(error)))
         self.is_away = True
         self._intake.notify()
 
@@ -256,8 +254,8 @@ class JournalSender:
         if isinstance(error, FencedError):
             error = fenced(error, self._journal.path)
         self._intake.fail(error)
-        kind, path = type(error).__name__, self._context.log.url
-        self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
+        kind = type(error).__name__
+        self._publish(events.Stopped(self._context.log.url, kind, str(error)))
 
     def end(self, timeout: float | None) -> None:
         self._ending.set()

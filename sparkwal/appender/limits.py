@@ -124,8 +124,7 @@ class SizeWatch:
         url, size, hard = self._log.url, self.size, "hardLimitBytes"
         for name, limit in self._limits.items():
             if name in self._over - was:
-                event = SizeLimit(path=url, option=name, bytes=size, limit=limit)
-                self._subscribers.publish(event)
+                self._subscribers.publish(SizeLimit(url, name, size, limit))
         if hard in was - self._over:
             self._refuse(None)
         elif hard in self._over - was:

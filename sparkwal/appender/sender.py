@@ -198,8 +198,7 @@ class Session:
             for at, refusal in rejected.items():
                 sequence, reason = batch.first_sequence + at, str(refusal)
                 batch.reject(sequence, refusal)
-                event = events.Rejected(query_id=self._producer, batch_id=sequence, reason=reason)
-                self._publish(event)
+                self._publish(events.Rejected(self._producer, sequence, reason))
             index = next((i for i in reversed(range(count)) if i not in rejected), None)
             if index is None:
                 # All were rejected: the batch is done as soon as those before it are.
@@ -314,8 +313,8 @@ class Session:
         with self._acks:
             if self.intake.stop(error):
                 if self.on_change is None:
-                    path, kind = self._context.log.url, type(error).__name__
-                    self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
+                    kind = type(error).__name__
+                    self._publish(events.Stopped(self._context.log.url, kind, str(error)))
                 else:
                     self.on_change()
                 if self._watch is not None:

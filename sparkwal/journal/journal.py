@@ -183,15 +183,13 @@ class Journal:
             raise self._stopped_by(error) from error
 
     def wait(self, sequence: int) -> None:
-        """Wait until this entry is on the disk; with `INTERVAL` and `NONE` return at once. Raises
-        JournalError if that cannot be known."""
+        """Wait until this entry is on the disk, but with `ALWAYS` only. Raises JournalError."""
         # SAFETY(sync-before-return) §11: with journalSync=always an append returns after a sync
         if self._settings.sync == ALWAYS:
             self.sync(sequence)
 
     def sync(self, sequence: int | None = None) -> None:
-        """Wait until every entry up to `sequence`, or every one, is on the disk. One thread
-        syncs for all."""
+        """Wait until all up to `sequence`, or all, is on the disk. One thread syncs for all."""
         upto = self.last if sequence is None else sequence
         while self._synced < upto:
             turn = self._turn
@@ -241,8 +239,7 @@ class Journal:
                     self._room.set()
 
     def drain(self) -> None:
-        """Remove the segments that the log has; the newest too if an append waits for room. First
-        move the cursor. Raises JournalError."""
+        """Remove segments that the log has, the newest only for room. Raises JournalError."""
         with self._draining:
             try:
                 self._check_open()
@@ -272,8 +269,7 @@ class Journal:
         self._checkpoint(done[-1].header.id + 1 if done else self._segments.oldest.header.id)
         for segment in done:
             self._segments.remove(segment)
-            number = segment.header.id
-            self._publish(events.SegmentRemoved(path=self.path, segment=number, last=segment.last))
+            self._publish(events.SegmentRemoved(self.path, segment.header.id, segment.last))
         files.keep_reserve(self._folder)
 
     def _checkpoint(self, first: int, ends: list[int] | None = None) -> None:

@@ -89,15 +89,13 @@ class _Opening:
             acked = max(owner.durable, contents.first - 1)
             journal = Journal(folder, settings, segments, self._quarantine, acked, self._publish)
             failed.pop_all()
-        path, last, size = folder.path, journal.last, journal.size
-        waiting = max(0, last - owner.durable)
-        self._publish(events.JournalOpened(path=path, entries=waiting, bytes=size, sequence=last))
+        waiting = max(0, journal.last - owner.durable)
+        self._publish(events.JournalOpened(folder.path, waiting, journal.size, journal.last))
         return journal
 
     def check(self) -> bool:
-        """Whether the folder belongs to another owner, who needs none of its entries any more.
-        Raises OptionError if their log may lack entries, InvalidLogError if this log lacks some
-        that it had acknowledged."""
+        """Whether the folder is another owner's, who needs none of its entries any more. Raises
+        OptionError if their log may lack some, InvalidLogError if ours lacks acknowledged ones."""
         self._look_for_gap()
         contents, owner, path = self._contents, self._owner, self._folder.path
         cursor, segments, rejected = contents.cursor, contents.segments, contents.rejected
@@ -179,10 +177,7 @@ class _Opening:
             with self._open(segment.name) as file:
                 file.writer.truncate(segment.size)
                 file.sync()
-            number = segment.header.id
-            self._publish(
-                events.TailTruncated(path=path, segment=number, sequence=sequence, reason=reason)
-            )
+            self._publish(events.TailTruncated(path, segment.header.id, sequence, reason))
             return
         lost = range(max(sequence, self._owner.durable + 1), damage.newest + 1)
         there = {*self._folder.names()}
@@ -194,13 +189,8 @@ class _Opening:
             # it is sent again
             self._quarantine = self._quarantine.add(incident)
         self._set_aside(damage, aside)
-        self._publish(
-            events.ReplayStopped(
-                path=path, file=name, sequence=sequence, reason=reason, complete=damage.complete
-            )
-        )
-        names = ", ".join(aside)
-        self._publish(events.Quarantined(path=path, files=names, first=first, last=last))
+        self._publish(events.ReplayStopped(path, name, sequence, reason, damage.complete))
+        self._publish(events.Quarantined(path, ", ".join(aside), first, last))
 
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
         """Move the damaged file and all after it to quarantine; keep a copy of its intact part.

@@ -69,8 +69,7 @@ class Contents:
 
 
 def scan_folder(folder: Folder, settings: Settings) -> Contents:
-    """Read everything in the folder. Raises JournalReadError if the disk cannot be read, or the
-    note of losses cannot."""
+    """Read the whole folder. Raises JournalReadError if it or the note of losses is unreadable."""
     try:
         return _scan(folder, settings)
     except OSError as error:
@@ -84,7 +83,7 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
     ids = {name: number for name in names if (number := files.segment_id(name)) >= 0}
     cursor, rejected = files.read_cursor(folder)
     mark = files.read_mark(folder)
-    stale = [name for name in names if files.is_unfinished(name)]
+    stale = [name for name in names if files.UNFINISHED.fullmatch(name)]
     live = sorted(name for name in ids if name == files.segment_name(ids[name]))
     next_id = max([*ids.values(), mark[0]]) + 1
     reading = _Reading(folder, settings, mark)
@@ -196,8 +195,7 @@ class _Reading:
                     if self._is_ours(header):
                         _count(entries, damage)
                 except Invalid:
-                    # Without a salt, an entry may be part of another's content: only the very next
-                    # sequence counts.
+                    # Without a salt it may be part of another's content: only the next counts.
                     _count(Scan(reader, 0, None).rest(), damage, chained=True)
         segment, upto = self._mark
         if number <= segment:

@@ -48,8 +48,7 @@ class ClaimAge:
 
     def before(self, header: CommitHeader, *, look: bool = False) -> int:
         """Call before the slot of `header` is claimed, and pass the result to `confirm_after_put`.
-        With `look` it always looks. Raises FencedError, InvalidLogError (the log was deleted or
-        recreated)."""
+        `look`: in any case. Raises FencedError, InvalidLogError (a deleted or recreated log)."""
         began = self.clock.boot_ms()
         if look or self._is_old(self.looked_ms):
             # Threads that wake up together share one look.

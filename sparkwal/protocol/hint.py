@@ -65,16 +65,6 @@ class FencingNote:
         return replace(self, run_id=before.run_id) if before else self
 
 
-def _temporary() -> Path:
-    try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError as error:
-        raise OptionError(
-            f"this machine has no temporary folder that can be written ({error.strerror}): make "
-            "one, or set TMPDIR to one for the driver and its Python workers. Nothing was written"
-        ) from None
-
-
 class Hints:
     """Hints of one user on this machine for one log (`LogStore.identity`): a file for each leader.
 
@@ -83,9 +73,15 @@ class Hints:
     """
 
     def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
-        self._log = short_hash(log)
-        self.folder = folder or _temporary() / f"sparkwal-{os.getuid()}"
-        self._ended = ended
+        self._log, self._ended = short_hash(log), ended
+        try:
+            self.folder = folder or Path(tempfile.gettempdir()) / f"sparkwal-{os.getuid()}"
+        except FileNotFoundError as error:
+            raise OptionError(
+                f"this machine has no temporary folder that can be written ({error.strerror}): "
+                "make one, or set TMPDIR to one for the driver and its Python workers. Nothing was "
+                "written"
+            ) from None
 
     def _file(self, leader_id: str) -> Path:
         return self.folder / f"{self._log}-{short_hash(leader_id)}.json"
@@ -143,8 +139,7 @@ class Hints:
 
     @contextmanager
     def forgotten_when_fenced(self, leader_id: str) -> Iterator[None]:
-        """Forget the hint if the block raises FencedError: the next start must take the log
-        over."""
+        """Forget the hint after a FencedError: the next start must take the log over."""
         try:
             yield
         except FencedError:

@@ -81,10 +81,15 @@ def lead(
     reach = head.in_flight_limit
     # SAFETY(seal-the-zone) §5: the m−1 slots after the leader record are sealed before other writes
     _seal(log, header, spark_schema, reach, head.after)
-    # Check again: this writer may have slept between look and PUT. Its PUTs then lie outside of a
-    # log that went on and was collected there.
+    # This writer may have slept since its look: its PUTs then lie outside of the log.
     if is_old(clock, looked_ms, clock.boot_id(), ttl_ms):
-        _check_still_leads(log, header)
+        live = find_head(log, header.window).live
+        if live is None:
+            raise FencedError(
+                f"this process slept while it took {log.url} over, and the log is gone; start again"
+            )
+        if (live.header.log_id, live.header.term) != (header.log_id, header.term):
+            raise fenced(log, live)
     events.emit(events.LeaderClaimed(log.url, header.position, header.term, claim.leader_id))
     return Leadership(
         log_id=header.log_id,
@@ -106,8 +111,7 @@ def lead(
 def _take_gap(
     log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None, attempts: int
 ) -> tuple[int, Head, LeaderHeader, str]:
-    """Put our leader record into the first gap. Returns when it looked, the head, header and
-    schema."""
+    """Put our leader record into the first gap: (when it looked, the head, header, schema)."""
     requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
     for attempt in range(attempts):
@@ -173,16 +177,6 @@ def _check_head(log: LogStore, head: Head, claim: Claim, known: Leadership | Non
         is_newer = live.log_id != known.log_id or live.term > known.term
         if is_newer and live.leader_id != claim.leader_id:
             raise fenced(log, head.live)
-
-
-def _check_still_leads(log: LogStore, leader: LeaderHeader) -> None:
-    live = find_head(log, leader.window).live
-    if live is None:
-        raise FencedError(
-            f"this process slept while it took {log.url} over, and the log is gone; start again"
-        )
-    if (live.header.log_id, live.header.term) != (leader.log_id, leader.term):
-        raise fenced(log, live)
 
 
 def _leader_header(
@@ -265,8 +259,7 @@ def _seal(
 
     dead = {record.header.position for record in there if record.header.term < leader.term}
     zone = range(leader.position + 1, leader.position + reach)
-    for _ in run_parallel(log.store, seal, (each for each in zone if each not in dead)):
-        pass
+    list(run_parallel(log.store, seal, (each for each in zone if each not in dead)))
 
 
 def deleted(log: LogStore, position: int) -> InvalidLogError:

@@ -38,8 +38,7 @@ class TaskLimits:
 def frames(
     batches: Iterator[pa.RecordBatch], size: int, timeout_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Join batches into frames. One closes with the batch that reaches `size` bytes, or when its
-    first row is `timeout_ms` old."""
+    """Join batches into frames. One closes at `size` bytes, or `timeout_ms` after its first row."""
     held: list[pa.RecordBatch] = []
     held_size, opened = 0, 0.0
     for batch in batches:
@@ -116,8 +115,7 @@ def write_object(
 
 
 class _Parts:
-    """Cuts an object into parts and sends the first one last: its header gives the number of
-    rows."""
+    """Cuts an object into parts. The first is sent last: its header has the number of rows."""
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload
@@ -230,8 +228,7 @@ class _Tape(io.RawIOBase):
 
 
 def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
-    """A data object's entry in a commit record, and its content. Raises NotFound,
-    InvalidLogError."""
+    """A data object's entry in a commit, and its content. Raises NotFound, InvalidLogError."""
     header = opened.header
     assert isinstance(header, DataHeader)
     tape = _Tape(log, header.number)

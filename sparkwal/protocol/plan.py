@@ -103,14 +103,14 @@ def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_m
         hint = None
     plan = _warm(hint, claim, hints, clock, ttl_ms) if hint is not None else None
     if plan is None:
-        # If the last plan was not committed, its user saw the failure and starts again. If it was,
-        # the run slept or has ended. Only a run that slept must not take back what another leader
-        # took.
+        # If the last plan was not committed, its user saw the failure and starts again. Else it
+        # slept or has ended; only one that slept must not take back what another leader took.
         slept = hint is not None and hint.planned is None and not hints.has_ended(hint.goes_on)
         known = hint.leadership if hint is not None and slept else None
         with hints.forgotten_when_fenced(claim.leader_id):
             plan = cold_plan(open_log(), claim, hints, clock, ttl_ms, known)
-        _save(hints, plan.leadership, claim.plan_id, "", "", plan.looked_ms, clock)
+        last = Hint(plan.leadership, claim.plan_id, "", "", plan.looked_ms, *_now(clock))
+        hints.save(claim.leader_id, last)
     else:
         events.emit(events.Planned(plan.position, plan.plan_id, plan.leadership.term, "warm"))
     return plan
@@ -135,8 +135,7 @@ def cold_plan(
 
 
 def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan | None:
-    # Tasks of a plan that was not committed may still run: its window is theirs until a leader
-    # record in its slot takes it away.
+    # Tasks of an uncommitted plan may run still: its window is theirs until a leader takes it.
     if hint.planned is not None or is_old(clock, hint.boot_ms, hint.boot_id, ttl_ms):
         return None
     known = hint.leadership
@@ -147,23 +146,14 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     leadership = replace(known, spark_schema=merged)
     # Save before any task may act on the plan: if this planner dies, the next one finds "planned"
     # and starts cold. Without that, a later planner would plan this window again: use no hint then.
-    if not _save(hints, leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, clock):
+    planned = Hint(leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, *_now(clock))
+    if not hints.save(claim.leader_id, planned):
         return None
     return Plan(claim.plan_id, hint.run_id, hint.looked_ms, hint.boot_id, leadership)
 
 
-def _save(
-    hints: Hints,
-    leadership: Leadership,
-    planned: str | None,
-    run_id: str,
-    goes_on: str,
-    looked_ms: int,
-    clock: Clock,
-) -> bool:
-    now = clock.boot_ms(), clock.boot_id()
-    hint = Hint(leadership, planned, run_id, goes_on, looked_ms, *now)
-    return hints.save(leadership.leader_id, hint)
+def _now(clock: Clock) -> tuple[int, str]:
+    return clock.boot_ms(), clock.boot_id()
 
 
 def remember_committed(
@@ -182,7 +172,8 @@ def remember_committed(
     hint = hints.load(leader_id)
     if isinstance(hint, Hint) and hint.planned == plan.plan_id:
         # SAFETY(hint-names-run) §6: a hint names the run whose microbatch was done last
-        _save(hints, after, None, looked_by or run_id, run_id, looked_ms, clock)
+        done = Hint(after, None, looked_by or run_id, run_id, looked_ms, *_now(clock))
+        hints.save(leader_id, done)
     # Another leader took the log over meanwhile, and this run goes on: its next plan must raise.
     # SAFETY(note-gets-run) §6: a commit under a fencing note adds its run to the note
     elif isinstance(hint, FencingNote) and hint.run_id is None:

@@ -198,8 +198,7 @@ def _looked_after(
 def _intact(
     log: LogStore, position: int, window: int, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
-    """`position` and its record; if tolerant, the newest intact one at or before it, if there is
-    one. Raises InvalidLogError."""
+    """`position` and its record, or if tolerant the last intact one. Raises InvalidLogError."""
     while True:
         try:
             record = read_slot(log, position, window)
