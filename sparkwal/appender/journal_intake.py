@@ -40,8 +40,7 @@ class JournalTicket(Ticket):
         intake = self._intake
         if not intake.callbacks.enter(intake.wait_decided, self.sequence, timeout):
             raise TimeoutError(
-                f"append {self.sequence} is in the journal, and not in the log after {timeout} "
-                "seconds"
+                f"append {self.sequence} is in the journal, not in the log after {timeout} seconds"
             )
         assert self._position is not None
         return self._position

@@ -69,8 +69,7 @@ class StreamCheckpoint:
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
         """What Spark wrote for this microbatch. Makes no request. Raises DivergedCheckpointError
-        where it goes on after other input than the log holds, or where the folder was replaced or
-        deleted."""
+        for other input before it than the log holds, and for a replaced or deleted folder."""
         path = self._folder()
         if path is None:
             return self._remote(batch_id, last)
@@ -151,8 +150,7 @@ class StreamCheckpoint:
                 )
 
     def _remote(self, batch_id: int, last: Checkpoint | None) -> Carried:
-        """The record carries no folder. Raises where the last record did: the folder is lost, and
-        nobody could continue after this record."""
+        """No folder is carried. Raises where the last record had one: nobody could continue."""
         if last is not None and last.bytes > 0 and folder.local_folder(self.location) is not None:
             raise DivergedCheckpointError(
                 f"the checkpoint {self.location} was deleted while query {self.query_id} ran: "
@@ -165,9 +163,8 @@ class StreamCheckpoint:
     def check_replay(
         self, open_log: OpenLog, lead: Leadership, batch_id: int, content: Callable[[], Content]
     ) -> None:
-        """Before a replay is skipped: 1 GET, of a large block 2; where the log carries no offsets
-        to compare, all rows of its record are read. Raises DivergedCheckpointError for other
-        input."""
+        """Before a replay is skipped: 1 GET, of a large block 2; without offsets in the log, all
+        rows of its record are read. Raises DivergedCheckpointError for other input."""
         last, entry = recall(open_log, lead, self.query_id)
         if entry is None:
             return

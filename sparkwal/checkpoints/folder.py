@@ -224,15 +224,13 @@ def is_compact(name: str) -> bool:
 
 def input_of(offsets: bytes) -> list[bytes] | None:
     """What a file in offsets/ says of the sources, or None for a torn one: one line for each, after
-    the version and a JSON of times and settings, which differ if the same input is planned
-    again."""
+    the version and a JSON of times and settings, in which two plans of one input differ."""
     lines = offsets.splitlines()
     return lines[2:] if len(lines) > 2 and lines[0].startswith(b"v") else None
 
 
 def inputs(path: Path, batch_id: int, names: Iterable[str]) -> dict[str, int]:
-    """{name: CRC-32} of what says which input a microbatch has: its offsets, and of the files that
-    it needs the newest of each source."""
+    """{name: CRC-32} of what names a microbatch's input: its offsets, each source's newest file."""
     newest: dict[str, tuple[int, str]] = {}
     for name in names:
         parent, _, last = name.rpartition("/")
@@ -287,8 +285,7 @@ class _Note:
 
 def done(path: Path, before: int, last: Checkpoint | None) -> int:
     """The last microbatch that is done: `before`, the query's last in the log, or the last of those
-    that wrote nothing since. A note after any other record than `last` is old, or the log lost that
-    record."""
+    that wrote nothing since. A note after another record than `last` does not count."""
     try:
         noted = checked.read(_Note, read_json(path / EMPTY), EMPTY)
     except InvalidLogError:

@@ -191,8 +191,7 @@ def _lost(entry: Checkpoint) -> list[str]:
 
 
 def _files(log: LogStore, state: State) -> dict[str, bytes]:
-    """What the log carries: 1 GET for the last record and 1 for each compacted list. Raises
-    OptionError."""
+    """What the log carries: 1 GET, and 1 for each compacted list. Raises OptionError."""
     last, entry = state.batch_id, state.entry
     if last < 0:
         return {}
@@ -231,11 +230,10 @@ def _query_id(log_id: str, name: str) -> str:
 
 def _place(log: LogStore, name: str, given: str | os.PathLike[str] | None) -> Path:
     if given is not None:
-        place = folder.local_folder(os.fspath(given))
-        if place is None:
-            given = os.fspath(given)
-            raise OptionError(f"folder is {given!r}; a folder on this machine is expected")
-        return place
+        given = os.fspath(given)
+        if (place := folder.local_folder(given)) is not None:
+            return place
+        raise OptionError(f"folder is {given!r}; a folder on this machine is expected")
     state = state_folder()
     if state is None:
         raise OptionError("this user has no home folder: give sparkwal.checkpoint a folder")
@@ -278,8 +276,7 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
                 "query a folder of its own"
             )
         return
-    # Spark made it for the query that `name` is the id of, or it is this query's default folder and
-    # only its note of the owner is damaged.
+    # Spark made it for the query of this id, or only the owner's note in our default is damaged.
     if folder.query_of(place) == _query_id("", name) or place.parts[-3:] == _default(log, name):
         return
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -295,11 +292,8 @@ def _report_slow_files() -> None:
     spark_sql = sys.modules.get("pyspark.sql")
     session = spark_sql.SparkSession.getActiveSession() if spark_sql else None
     if session is not None and session.conf.get(FILE_MANAGER, None) is None:
-        events.emit(
-            events.SlowCheckpointFiles(
-                setting=FILE_MANAGER,
-                value=FILE_SYSTEM,
-                advice="Spark forks two processes for each file of this checkpoint; set this "
-                "before the query starts, where no checkpoint of the session is on an object store",
-            )
+        advice = (
+            "Spark forks two processes for each file of this checkpoint; set this before the query "
+            "starts, where no checkpoint of the session is on an object store"
         )
+        events.emit(events.SlowCheckpointFiles(FILE_MANAGER, FILE_SYSTEM, advice))

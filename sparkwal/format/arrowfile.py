@@ -102,8 +102,7 @@ class FileWriter:
         return pa.ipc.new_file(self._sink, self._schema, options=options)
 
     def _written(self) -> bytes:
-        """What Arrow wrote since the last time, without the prefix: it leaves before the rest
-        exists."""
+        """What Arrow wrote since the last time, without the prefix, which `finish` returns."""
         data = self._sink.getvalue()
         self._sink.seek(0)
         self._sink.truncate()
@@ -123,8 +122,7 @@ def block_offset(frames_end: int) -> int:
 
 
 def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
-    """A whole object without rows: a leader record, or a commit record without inlined rows.
-    Raises as `FileWriter.finish`."""
+    """A whole object without rows: a leader record, or a commit. Raises as `FileWriter.finish`."""
     prefix, tail, _ = FileWriter(header, spark_schema, None).finish(header, block)
     return prefix + tail
 
@@ -152,8 +150,7 @@ def schema_crc(spark_schema: str) -> int:
 
 @dataclass(frozen=True)
 class Opened:
-    """What stands at the front of an object, each part checked against the others; `body` is the
-    offset of the first frame."""
+    """The front of an object, each part checked; `body` is the offset of the first frame."""
 
     header: Header
     spark_schema: str
@@ -222,9 +219,8 @@ def check_crc(data: bytes, crc32: int, where: str) -> None:
 
 
 def check_footer(data: bytes, where: str) -> None:
-    """Raises InvalidLogError unless a whole file says at its end what it says at its front: the
-    same schema, metadata and record batches. Readers of the log use the front alone, all other
-    readers of Arrow files the footer."""
+    """Raises InvalidLogError unless a whole file's end and front have the same schema, metadata and
+    record batches. Readers of the log use the front, all other readers of Arrow the footer."""
     try:
         front, footer = pa.ipc.open_stream(data[len(MAGIC) :]), pa.ipc.open_file(data)
         same = footer.schema.equals(front.schema, check_metadata=True)

@@ -91,9 +91,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Inline:
-    """Rows of one partition that travel inside the commit record itself, as `record_batches`
-    messages of `bytes` bytes in all, one partition after the other, directly after the schema
-    message; `crc32` covers those bytes."""
+    """Rows of one partition inside the commit record: `record_batches` messages of `bytes` bytes,
+    which `crc32` covers; one partition after the other, directly after the schema message."""
 
     partition: int
     rows: int

@@ -14,8 +14,7 @@ from sparkwal.format import keys
 from sparkwal.format.checked import Number, Whole, plain, read, to_json
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 
-# What a record is put for: to fix a range before any of it is written; to record that the
-# table has it; to move the floor.
+# Why a record is put: to fix a range before it is written; the table has it; to move the floor.
 INTENT, DONE, FLOOR = "intent", "done", "floor"
 APPEND, MERGE = "append", "merge"
 # A log whose lifecycle has no table.

@@ -95,8 +95,7 @@ def _normal_type(kind: Any, path: str) -> Any:
 
 
 def inside(kind: Any) -> list[tuple[str, Any]]:
-    """The (name, type) of all that a type holds: a struct's fields, an array's element, a map's key
-    and value; of any other type nothing."""
+    """(name, type) of what a type holds: a struct's fields, an array's element, a map's two."""
     if isinstance(kind, str):
         return []
     if kind["type"] == "struct":
@@ -110,8 +109,7 @@ def check_columns(spark_schema: str) -> None:
     document = json.loads(spark_schema)
     if not document["fields"]:
         raise OptionError(
-            "these rows have no columns, and a log of them could not be read; write at least one "
-            "column"
+            "these rows have no columns, and no log of them could be read; write at least one"
         )
     _check_inside(document, "")
 

@@ -230,8 +230,7 @@ def failed(what: str, error: OSError) -> JournalWriteError:
 
 def no_room(path: str) -> OptionError:
     return OptionError(
-        f"the disk of {path} is full: the journal cannot be opened. Make room; nothing of it is "
-        "lost"
+        f"the disk of {path} is full: the journal cannot be opened. Make room; nothing is lost"
     )
 
 

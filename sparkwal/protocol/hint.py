@@ -78,9 +78,8 @@ class Hints:
             self.folder = folder or Path(tempfile.gettempdir()) / f"sparkwal-{os.getuid()}"
         except FileNotFoundError as error:
             raise OptionError(
-                f"this machine has no temporary folder that can be written ({error.strerror}): "
-                "make one, or set TMPDIR to one for the driver and its Python workers. Nothing was "
-                "written"
+                f"this machine has no temporary folder that can be written ({error.strerror}): set "
+                "TMPDIR to one for the driver and its Python workers. Nothing was written"
             ) from None
 
     def _file(self, leader_id: str) -> Path:

@@ -265,8 +265,7 @@ def _seal(
 def deleted(log: LogStore, position: int) -> InvalidLogError:
     """The error for a slot that refused a PUT and holds no record."""
     return InvalidLogError(
-        f"the record of position {position} of {log.url} was there and is gone; nothing may delete "
-        "records of a live log"
+        f"the record of position {position} of {log.url} was there and is gone: restore it"
     )
 
 

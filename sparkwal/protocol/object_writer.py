@@ -252,9 +252,7 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
         pass
     length, part = tape.cut()
     if content.rows != header.rows:
-        raise InvalidLogError(
-            f"{log.where(header.number)}: {content.rows} rows in the frames, {header.rows} in the "
-            "header"
-        )
+        where = log.where(header.number)
+        raise InvalidLogError(f"{where}: {content.rows} rows in frames, not {header.rows}")
     size, crc = size + length, combine(crc, part, length)
     return Batch(header.number, header.partition, content.rows, size, crc, tuple(found)), content

@@ -86,8 +86,7 @@ class S3Config:
 
 
 def normal_endpoint(endpoint: str) -> str:
-    """One spelling of an endpoint's URL. Raises OptionError, without a password, for any other
-    text."""
+    """One spelling of an endpoint's URL. Raises OptionError for other text, without a password."""
     if "@" in endpoint:
         raise OptionError(
             "the endpoint must hold no credentials; use accessKeyId and secretAccessKey"

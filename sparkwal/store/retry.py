@@ -50,8 +50,7 @@ class RetryingStore:
         self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Create the object. False may mean: created by an attempt whose reply was lost, or came
-        after the refusal of the other one."""
+        """Create the object. False may mean: created by an attempt whose reply was lost or late."""
         put, size = self.store.put_if_absent, len(body)
         return self.attempt("put", key, put, key, body, size=size, writes=True)
 
@@ -131,8 +130,7 @@ class RetryingStore:
                 maybe_applied = maybe_applied or writes
             elif self.fail_fast:
                 raise StoreUnavailableError(
-                    f"nothing answers at {self.url} ({fault.reason}); check the option "
-                    "endpoint and the network"
+                    f"nothing answers at {self.url} ({fault.reason}); check endpoint and network"
                 ) from None
             if attempt > self.policy.max_retry_attempts or stopped():
                 raise StoreUnavailableError(

@@ -105,9 +105,13 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
     if isinstance(error, boto.SSLError):
         said = str(error).lower()
         if any(each in said for each in ("certificate", *_ANOTHERS_NAME)):
+            advice = "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
+            if "expired" in said or "not yet valid" in said:
+                advice = "renew the certificate, or set this machine's clock"
+            elif any(each in said for each in _ANOTHERS_NAME):
+                advice = "write a name in the endpoint that the certificate is made for"
             return OptionError(
-                f"{url}: the endpoint's certificate was not accepted ({text(error)}); "
-                f"{_of_certificate(said)}"
+                f"{url}: the endpoint's certificate was not accepted ({text(error)}); {advice}"
             )
         if any(each in said for each in _NO_TLS):
             return OptionError(f"{url} speaks no TLS: write http:// in the endpoint")
@@ -132,14 +136,6 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
     if isinstance(error, boto.BotoCoreError | ValueError):
         return OptionError(f"{url}: {text(error)}; correct the path or the store's options")
     return None
-
-
-def _of_certificate(said: str) -> str:
-    if "expired" in said or "not yet valid" in said:
-        return "renew the certificate, or set this machine's clock"
-    if any(each in said for each in _ANOTHERS_NAME):
-        return "write a name in the endpoint that the certificate is made for"
-    return "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
 
 
 def not_deleted(errors: Iterable[Any], url: str, secrets: Sequence[str]) -> Exception | None:

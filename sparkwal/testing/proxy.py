@@ -6,7 +6,7 @@
         assert proxy.counts()["PUT"] == 2
 
 `python -m sparkwal.testing.proxy --upstream URL --port N --latency-ms 20` runs it for
-other processes: GET /__counts, /__injected, /__requests; POST /__reset, /__faults.
+other processes: GET /__counts, /__requests; POST /__reset.
 """
 
 import argparse
@@ -184,8 +184,8 @@ class S3Proxy:
         if head.headers.get("expect", "").lower() == "100-continue":
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if target.startswith("/__"):
-            told = self._control(method, target, read_body(reader, head.headers))
-            client.sendall(told.raw)
+            read_body(reader, head.headers)
+            client.sendall(self._control(method, target).raw)
             return True
         kind, key = kind_of(method, target)
         conditional = not head.headers.keys().isdisjoint(("if-none-match", "if-match"))
@@ -251,24 +251,16 @@ class S3Proxy:
         sigma = math.log(self.p99_ms / self.latency_ms) / 2.326
         return self._rng.lognormvariate(math.log(self.latency_ms), sigma)
 
-    def _control(self, method: str, target: str, body: bytes) -> Answer:
+    def _control(self, method: str, target: str) -> Answer:
         match method, target:
             case "GET", "/__counts":
                 return _json(200, self.counts())
-            case "GET", "/__injected":
-                return _json(200, self.injected)
             case "GET", "/__requests":
                 return _json(200, [asdict(x) for x in self.requests])
             case "POST", "/__reset":
                 self.reset()
-            case "POST", "/__faults":
-                try:
-                    self.faults = [Fault(**x) for x in json.loads(body)]
-                except (TypeError, ValueError) as error:
-                    return _json(400, {"error": str(error)})
-            case _:
-                return _json(404, {"error": f"no {method} {target} here"})
-        return _json(200, {})
+                return _json(200, {})
+        return _json(404, {"error": f"no {method} {target} here"})
 
 
 def _answer(status: int, kind: str, body: bytes, extra: str = "") -> Answer:
