@@ -226,7 +226,8 @@ class JournalSender:
         if session.known < self._intake.decided:
             raise OptionError(
                 f"the log has appends of producer {self._context.producer_id!r} up to "
-                f"{session.known}, and acknowledged up to {self._intake.decided}: it was restored"
+                f"{session.known}, and had acknowledged those up to {self._intake.decided}: it was "
+                "restored from an older copy"
             )
         self._find_positions(session)
         # SAFETY(session-from-log) §11: a new session continues after the sequence that the log has,

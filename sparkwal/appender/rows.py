@@ -50,8 +50,7 @@ class RowSchema:
         # The log's own columns are all nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
         self._fixed = sum(map(values.width, self.arrow.types)) + 1
-        # The last schema that fit, and whether a copy of its rows would share memory with them. One
-        # attribute, because threads append rows of different schemas at once.
+        # The last schema that fit, and whether a copy of its rows shares memory: one value.
         self._known = self.arrow, False
         self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(values.arrays, self.arrow.types))
 

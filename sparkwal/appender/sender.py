@@ -209,9 +209,8 @@ class Session:
                         self._complete(batch, -1)
                 return
             last = batch.first_sequence + index
-            rows = sum(b.num_rows for b in batches)
             now = self._context.clock.now_ms()
-            header, data = self._pipeline.send(rows, batches, last, now, self._metrics())
+            header, data = self._pipeline.send(batches, last, now, self._metrics())
         except BaseException as error:
             self._stop(unexpected("a batch could not be encoded", error), batch)
             return

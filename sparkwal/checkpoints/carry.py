@@ -136,9 +136,8 @@ class StreamCheckpoint:
         return True
 
     def _check_goes_on(self, path: Path, last: Checkpoint) -> None:
-        """Raises where the folder's last microbatch has other input than in the log. Two copies of
-        a folder may give one number to different files. If one copy has no rows there, the log
-        knows only the other, and what the first one writes next is in it twice."""
+        """Raises where the folder's last microbatch has other input than in the log: two copies of
+        a folder may give one number to different files, and some would be in the log twice."""
         for name, crc in last.inputs.items():
             # Spark keeps the last hundred, and what a source has compacted not for ever.
             # SAFETY(same-input-before) §12: a folder continues only after the input in the log

@@ -147,12 +147,10 @@ def torn(path: Path) -> str | None:
     wanted += [f"commits/{done}"] if done >= 0 else []
     wanted += _source_files(path)
     lost = next((name for name in wanted if not _whole(path, name)), None)
-    return lost if lost or last < 0 else _without_list(path, last)
-
-
-def _without_list(path: Path, batch_id: int) -> str | None:
-    """The first file source whose list lacks what this microbatch reads, or None."""
-    for source, line in enumerate(input_of(read(path, f"offsets/{batch_id}") or b"") or []):
+    if lost or last < 0:
+        return lost
+    # Or the first file source whose list lacks what the last microbatch reads.
+    for source, line in enumerate(input_of(read(path, f"offsets/{last}") or b"") or []):
         entry = _LISTED.fullmatch(line)
         name = f"{SOURCES}/{source}"
         listed = os.listdir(path / name) if entry and (path / name).is_dir() else ()

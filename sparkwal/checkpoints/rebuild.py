@@ -23,8 +23,7 @@ from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import absolute, overlap, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-# Spark's own choice forks `stat` and `readlink` for each file. Both write a hidden file and rename
-# it, which is atomic on a disk, and neither syncs it.
+# Spark's own choice forks `stat` and `readlink` for each file. Both rename, and neither syncs.
 FILE_SYSTEM = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -212,8 +211,7 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     for position in sorted({where for where, _ in entry.files.values()} - {entry.position}):
         carried = carry.read_block(log, state.window, state.query_id, position)
         files |= {n: carried[n] for n, (where, _) in entry.files.items() if where == position}
-    # Done: the log has it. Without this Spark would read the input of `last` again, which may be
-    # archived by now. (The watermark in it matters to stateful queries alone.)
+    # Done: the log has it. Else Spark would read its input again, which may be archived by now.
     done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
     # SAFETY(rebuild-commit) §12: a rebuilt folder holds commits/N
     # SAFETY(rebuild-offsets) §12: a rebuilt folder holds offsets/N

@@ -16,16 +16,7 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import schema
-from sparkwal.format.header import (
-    CRC_KEY,
-    HEADER_KEY,
-    SCHEMA_KEY,
-    Frame,
-    Header,
-    crc_hex,
-    from_metadata,
-    to_json,
-)
+from sparkwal.format.header import Frame, Header, crc_hex, from_metadata, to_json, to_metadata
 
 MAGIC = b"ARROW1\x00\x00"
 _CONTINUATION = b"\xff\xff\xff\xff"
@@ -50,7 +41,7 @@ class FileWriter:
 
     def __init__(self, draft: Header, spark_schema: str, compression: str | None) -> None:
         self._draft = to_json(draft)
-        metadata = {HEADER_KEY: self._draft, CRC_KEY: _DRAFT_CRC, SCHEMA_KEY: spark_schema.encode()}
+        metadata = to_metadata(self._draft, _DRAFT_CRC, spark_schema)
         self._schema = schema.to_arrow(spark_schema).with_metadata(metadata)
         self._compression = compression
         self._sink = io.BytesIO()
@@ -96,8 +87,7 @@ class FileWriter:
 
     def _open(self, first: int) -> pa.ipc.RecordBatchFileWriter:
         codec = "lz4" if self._compression == "zstd" and first < _SMALL else self._compression
-        # A frame is small and other tasks have the other cores: handing its columns to
-        # Arrow's threads takes longer than compressing them here.
+        # A frame is small, and other tasks have the other cores: Arrow's threads would be slower.
         options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
         return pa.ipc.new_file(self._sink, self._schema, options=options)
 
@@ -128,8 +118,7 @@ def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
 
 
 def _readable(front: bytes, header: Header) -> bytes:
-    """`front`, after every check that a reader makes of it: a record that readers refuse makes the
-    log unreadable from there on, so every object passes here before its PUT."""
+    """`front`, checked as readers do: a record that they refuse makes the log unreadable."""
     where = f"{header.kind} object {header.number}"
     try:
         if needed(front) > LARGEST_FRONT:

@@ -234,9 +234,8 @@ def no_room(path: str) -> OptionError:
     )
 
 
-# The newest accepted entry and its segment: a lower bound, whatever the disk did with it. It
-# distinguishes an entry that a crash tore, which was never accepted, from an accepted one that is
-# damaged now. It helps most if the process died and the machine did not.
+# The newest accepted entry and its segment, or an earlier one. It distinguishes an entry that a
+# crash tore, which was never accepted, from an accepted one that is damaged now.
 
 
 def open_mark(folder: Folder) -> Writer:

@@ -25,6 +25,7 @@ from sparkwal.journal.segment import entry_size
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.storage import Bytes, Folder
 
+Publish = Callable[[Event], None]
 ALWAYS, INTERVAL, NONE = "always", "interval", "none"
 DEFAULT_SLOTS = 2**20
 # How often an append checks whether a full disk has room again.
@@ -68,7 +69,7 @@ class Journal:
         segments: Segments,
         quarantine: Quarantine,
         acked: int,
-        publish: Callable[[Event], None],
+        publish: Publish,
     ) -> None:
         self._folder, self._settings, self._publish = folder, settings, publish
         self._segments, self.quarantine, self.path = segments, quarantine, folder.path
@@ -172,8 +173,7 @@ class Journal:
             self._room.wait(min(timeout, _LOOK_SECONDS))
 
     def _rotate(self, spare: bool = False) -> None:
-        """Go on in a new segment. The caller holds the locks to sync and to write. Raises
-        JournalError, OSError if there is no room."""
+        """Go on in a new segment, with both locks held. Raises JournalError, OSError (no room)."""
         try:
             # SAFETY(sync-before-rotate) §11: a full segment is synced before the next begins
             self._segments.file.sync()

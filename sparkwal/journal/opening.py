@@ -5,16 +5,14 @@
 """
 
 import secrets
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, JournalRenameError, OptionError
-from sparkwal.events import Event
 from sparkwal.journal import files
 from sparkwal.journal.files import Cursor, segment_id, segment_name
-from sparkwal.journal.journal import Journal, Settings
+from sparkwal.journal.journal import Journal, Publish, Settings
 from sparkwal.journal.quarantine import Incident, Quarantine
 from sparkwal.journal.scanning import Contents, Damage
 from sparkwal.journal.segment import Header, Segment
@@ -38,11 +36,7 @@ class Owner:
 
 
 def begin(
-    folder: Folder,
-    contents: Contents,
-    owner: Owner,
-    settings: Settings,
-    publish: Callable[[Event], None],
+    folder: Folder, contents: Contents, owner: Owner, settings: Settings, publish: Publish
 ) -> Journal:
     """Mend the folder and go on with it. Raises OptionError if the journal holds entries of another
     log or producer that their log may lack, or more than `slots` wait; InvalidLogError if the log
@@ -61,9 +55,7 @@ def check(folder: Folder, contents: Contents, owner: Owner) -> None:
 
 
 class _Opening:
-    def __init__(
-        self, folder: Folder, contents: Contents, owner: Owner, publish: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, folder: Folder, contents: Contents, owner: Owner, publish: Publish) -> None:
         self._folder, self._contents, self._owner = folder, contents, owner
         self._publish, self._quarantine = publish, contents.quarantine
         if (self._quarantine.log_id, self._quarantine.producer) != owner.name:
@@ -268,8 +260,7 @@ class _Opening:
     def _write_again(self, segment: Segment) -> None:
         """Put a segment's bytes on the disk, unless the cursor says that they are there: reading
         them proves only that memory has them. After a failed fsync Linux marks pages as clean that
-        are not on the disk, and syncs them only if they are written again. The bytes stay the same,
-        so a crash in between changes none."""
+        are not on the disk, and syncs them only if they are written again."""
         cursor, ends = self._contents.cursor, [segment.header.id, segment.size]
         if cursor is not None and cursor.owner == self._owner.name and cursor.ends == ends:
             return

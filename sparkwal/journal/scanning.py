@@ -13,16 +13,7 @@ from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.journal import DEFAULT_SLOTS, Settings
 from sparkwal.journal.quarantine import Quarantine, read_quarantine
-from sparkwal.journal.segment import (
-    ENTRY_BYTES,
-    Header,
-    Invalid,
-    Scan,
-    Segment,
-    entry_size,
-    intact,
-    read_header,
-)
+from sparkwal.journal.segment import Header, Invalid, Scan, Segment, entry_size, intact, read_header
 from sparkwal.journal.storage import Folder
 
 
@@ -151,7 +142,7 @@ class _Reading:
                     not after
                     # SAFETY(torn-is-last) §11: a torn tail has no complete entry after it
                     and not damage.complete
-                    and reader.size - scan.end <= ENTRY_BYTES + entry_size(self._settings.largest)
+                    and reader.size - scan.end <= entry_size(0) + entry_size(self._settings.largest)
                     # SAFETY(accepted-not-torn) §11: an entry that the mark counts as accepted is
                     # never cut off
                     and not (number, damage.sequence) <= self._mark

@@ -183,8 +183,7 @@ def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None
 
 
 def _skip(batch: _Microbatch, lead: Leadership) -> None:
-    """Skip a replay if the log has the same rows. A restored checkpoint gives this number to other
-    rows, and so does a machine that slept while another went on."""
+    """Skip a replay if the log has the same rows: another copy of the checkpoint has others."""
     content = partial(content_of, batch.open_log, batch.results)
     query_id, batch_id = batch.task.query_id, batch.task.batch_id
     if batch.carrier is not None:

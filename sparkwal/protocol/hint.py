@@ -117,13 +117,11 @@ class Hints:
             if not self._private():
                 raise PermissionError(f"{self.folder} is open to other users")
             draft.write_bytes(text)
-            # Unlink first: a file that replaces another waits milliseconds for ext4 to write its
-            # data to the disk. A crash before the rename leaves no hint: a cold start.
+            # Unlink first: a replacing rename waits for ext4. A crash between: a cold start.
             file.unlink(missing_ok=True)
             os.replace(draft, file)
         except OSError as error:
-            # The old hint describes an earlier plan. By it this leader would claim a slot that it
-            # filled itself, and fence itself. (A full disk can still remove files.)
+            # By the old hint this leader would claim a slot that it filled, and fence itself.
             for left in (draft, file):
                 with suppress(OSError):
                     left.unlink(missing_ok=True)

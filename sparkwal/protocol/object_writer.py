@@ -181,8 +181,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
             "checkpoint takes the log over again"
         )
     batch, stored = measure(log, opened)
-    # A recomputed stage may distribute its rows otherwise. Beside the other partitions' new
-    # objects, an old one would lose some rows and double others.
+    # A recomputed stage may distribute rows otherwise: an old object would lose or double some.
     if header.stage_attempt != ours.stage_attempt and stored != content:
         found = "stored other rows than this one computed"
         if content is None:

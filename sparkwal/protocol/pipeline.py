@@ -1,7 +1,5 @@
 """Many slots in flight, decided in any order, acknowledged in order. No threads: callers send."""
 
-from collections.abc import Mapping, Sequence
-
 import pyarrow as pa
 
 from sparkwal.format import keys
@@ -36,17 +34,12 @@ class Pipeline:
         return self._next - self._undecided < self._lead.in_flight_limit
 
     def send(
-        self,
-        rows: int,
-        batches: Sequence[pa.RecordBatch],
-        sequence: int,
-        now_ms: int,
-        metrics: Mapping[str, float],
+        self, batches: list[pa.RecordBatch], sequence: int, now_ms: int, metrics: dict[str, float]
     ) -> tuple[CommitHeader, bytes]:
         """The record of a batch whose last append is `sequence`, in the next slot, if it
         `has_room`. These same bytes are sent again until the slot is decided."""
         assert self.has_room()
-        lead = self._lead
+        lead, rows = self._lead, sum(batch.num_rows for batch in batches)
         self._timestamp_ms = next_timestamp(now_ms, self._timestamp_ms)
         # If this record is live, so are the undecided ones before it: include their transactions.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)

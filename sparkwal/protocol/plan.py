@@ -94,8 +94,7 @@ def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_m
     hint = hints.load(claim.leader_id)
     if isinstance(hint, FencingNote):
         hints.forget(claim.leader_id)
-        # A run plans its next microbatch only when the last one is committed. So a note without a
-        # run, left for a planned microbatch, is found by another run.
+        # A note without a run was left for a planned microbatch: another run finds it.
         # SAFETY(fenced-run-stops) §6: a fenced run stops; it does not take the log back
         # SAFETY(ended-run-not-fenced) §6: a run that has ended is fenced by nobody
         if hint.run_id is not None and not hints.has_ended(hint.run_id):
@@ -117,12 +116,7 @@ def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_m
 
 
 def cold_plan(
-    log: LogStore,
-    claim: Claim,
-    hints: Hints,
-    clock: Clock,
-    ttl_ms: int,
-    known: Leadership | None = None,
+    log: LogStore, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int, known: Leadership | None
 ) -> Plan:
     """Take the log over and plan its next window; see `leadership.lead`."""
     looked_ms = clock.boot_ms()

@@ -83,8 +83,7 @@ def write_partition(
     whole = None if partition else plan
     result = TaskResult(bare.plan_id, whole, query_id, batch_id, partition, run_id)
     target = schema.to_arrow(lead.spark_schema)
-    # A replay: the commit's reply was lost, the checkpoint was restored, or Spark's commit log lost
-    # its last entry. The commit checks whether the log has these very rows.
+    # A replay, after a lost reply or of another checkpoint: the commit compares the rows.
     # SAFETY(replay-writes-nothing) §6: a task of a microbatch that the log has writes nothing
     if batch_id <= last_batch(open_log, plan.known_txns(), query_id):
         repeated = (schema.conform(batch, target) for batch in batches)

@@ -115,8 +115,7 @@ class RetryingStore:
             except OptionError as error:
                 if not maybe_applied:
                     raise
-                # An attempt before this refusal may have been stored (credentials
-                # that expired between the two): "nothing was written" could be false.
+                # An attempt before may be stored: "nothing was written" could be false.
                 raise StoreUnavailableError(
                     f"{operation} of {key} at {self.url}: an attempt got no answer, and the "
                     f"next one was refused: {error}",

@@ -7,8 +7,7 @@ from sparkwal.errors import OptionError
 from sparkwal.store.base import NotFound, Transient
 
 
-# Callers that expect these answers catch them. As the answer to any other request they mean that
-# this is no S3 store, and the user sees an OptionError.
+# Callers that expect these answers catch them. To any other request they mean: no S3 store.
 class KeyTaken(OptionError):
     """The conditional write found its key taken (412)."""
 
