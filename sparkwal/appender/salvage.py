@@ -19,8 +19,7 @@ class Incident:
 
     Attributes:
         lost: their sequences.
-        waiting: those that were not appended again. Under each of the others the log gets what was
-            appended since.
+        waiting: those not appended again; under the others the log gets what was appended since.
         held: those that `files` hold intact.
         files: paths of what is left of them, in quarantine.
         reason: what was wrong.

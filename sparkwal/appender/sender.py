@@ -57,8 +57,7 @@ def open_session(
     """Take the log over and fence its former writer.
 
     Args:
-        former: the same appender's session before: the new one must continue in the same log, and
-            takes it over from no other writer.
+        former: the appender's session before: the new one continues its log, and fences no other.
         check: called before anything is written, with the log's head, its id and the producer's
             newest sequence in it; raises if this appender must not lead the log.
 

@@ -1,5 +1,4 @@
-"""Decides which Python values and pandas columns a column holds unchanged, and estimates their
-size.
+"""Which Python values and pandas columns a column holds unchanged, and about how large they are.
 
 Arrow converts more: 1.5 becomes 1 in a column of integers, a datetime loses its time in a column of
 dates and its zone in a column without one. Two conversions follow the column's type: a float32

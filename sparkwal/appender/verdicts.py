@@ -23,8 +23,7 @@ def used_up(position: int, error: BaseException) -> SparkWalError:
 
 
 def fenced(error: FencedError, journal: str | None = None) -> FencedError:
-    """The same error in an appender's terms: it has no microbatch and no checkpoint. `journal`
-    is the folder of its journal, if it has one."""
+    """The error in terms of an appender, which has no microbatch; `journal`: its folder, if any."""
     if not error.leader:
         return error
     where = "has not acknowledged is not in the log"

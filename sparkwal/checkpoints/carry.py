@@ -248,8 +248,12 @@ def encode(files: Mapping[str, bytes]) -> bytes:
 def decode(block: bytes, where: str) -> dict[str, bytes]:
     """Raises InvalidLogError for what `encode` does not make."""
     try:
+        text = bytearray()
         with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-            text = _read(stream)
+            while chunk := stream.read(_CHUNK):
+                text += chunk
+                if len(text) > _LONGEST:
+                    raise ValueError("more than `encode` ever makes")
         document = json.loads(text)
         files = {name: data.encode("latin-1") for name, data in document.items()}
     except (ValueError, AttributeError, RecursionError, OSError, pa.ArrowException):
@@ -266,16 +270,6 @@ def decode(block: bytes, where: str) -> dict[str, bytes]:
         ):
             raise InvalidLogError(f"{where}: its checkpoint names a file {name!r}")
     return files
-
-
-def _read(stream: pa.NativeFile) -> bytearray:
-    """All of it. Raises ValueError as soon as it is more than `encode` ever makes."""
-    text = bytearray()
-    while chunk := stream.read(_CHUNK):
-        text += chunk
-        if len(text) > _LONGEST:
-            raise ValueError("a checkpoint that is too large")
-    return text
 
 
 def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict[str, bytes]:

@@ -55,8 +55,7 @@ def local_folder(location: str) -> Path | None:
 
 
 def log_folders(path: str, sequencer: str) -> list[Path]:
-    """A log on this machine's disk: its own folder, then all in which it keeps objects, with
-    symbolic links followed. Of any other log none."""
+    """A local log: its own folder, then those of its objects, with links followed. Else none."""
     root = local_folder(path)
     if root is None:
         return []

@@ -111,8 +111,7 @@ class Decision:
 
 
 def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:
-    """Whether the folder goes on where the log ends, and what it shall hold if it does not. A log
-    that does not exist yet gets the name `drawn`."""
+    """Whether the folder goes on where the log ends, or what it shall hold. `drawn`: a log's id."""
     owner = owner_of(place)
     live = head.live.header if head.live else None
     # A log that does not exist yet gets the name that its first query draws for it.

@@ -182,8 +182,7 @@ def read_frames(
     data: bytes, spark_schema: str, where: str, columns: list[int] | None = None, *,
     full: bool = False,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """The record batches of whole, consecutive frames, which were checked against their CRCs.
-    Raises InvalidLogError.
+    """The record batches of whole, consecutive frames, their CRCs checked. Raises InvalidLogError.
 
     Args:
         columns: indices of the columns to decode; None for all.

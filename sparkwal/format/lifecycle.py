@@ -54,8 +54,7 @@ class LifecycleRecord:
         floor: positions below may be deleted, `gc_grace_ms` later at the earliest.
         target: None while no intent was made.
         table_id: of the table that the first intent found or made.
-        table_version: the table's, as it was read before the last done; of the first intent: before
-            any row was written.
+        table_version: the table's, read before the last done; at first: before any row.
     """
 
     kind: str = ""

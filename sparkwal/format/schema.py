@@ -36,8 +36,7 @@ _SPATIAL = re.compile(r"geometry\(\w+:-?\w+\)|geography\(\w+:-?\w+, \w+\)")
 
 
 def normalize(spark_schema: str | dict[str, Any]) -> str:
-    """Spark's schema JSON with every field nullable and without metadata. Raises OptionError naming
-    the first column whose type Arrow cannot carry."""
+    """Spark's schema JSON, nullable, without metadata. Raises OptionError for what Arrow lacks."""
     document = json.loads(spark_schema) if isinstance(spark_schema, str) else spark_schema
     return _json(_normal_fields(document["fields"], ""))
 
@@ -239,8 +238,7 @@ def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns by name, those it lacks as null. Zero-copy where only
-    nullability, field names or time zones differ."""
+    """`batch` with exactly `schema`, by name, or null; zero-copy where the layouts are equal."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     arrays = []

@@ -1,6 +1,5 @@
 """What damage took from a journal: a note of each incident, and the files in `quarantine/`. A lost
-append's sequence is used again, and may be lost again with other rows: so each incident names its
-own files."""
+append's sequence is used again, and may be lost again: so each incident names its own files."""
 
 from __future__ import annotations
 

@@ -86,8 +86,7 @@ def commit(
     Args:
         results: of every task, at least one.
         carrier: the checkpoint of a stream; None in a batch write.
-        metrics: for the record, besides the tasks': `retries` since the record before, and
-            `last_put_ms`, the time of that record's PUT.
+        metrics: besides the tasks': `retries` since the last record, `last_put_ms` of its PUT.
 
     Raises, if it is not committed, FencedError, StoreUnavailableError, DivergedCheckpointError (the
     log has other rows of this microbatch), OptionError (a batch write with a lower version than the

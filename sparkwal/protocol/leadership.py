@@ -67,9 +67,8 @@ def lead(
     """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
 
     `known` is what this leader led before it slept, or None after a restart. Raises OptionError
-    when the schema or window contradicts the log's, DivergedCheckpointError when the writer's
-    checkpoint is of another log, FencedError when other writers take the gap each time, or one led
-    since `known`; InvalidLogError.
+    if schema or window contradict the log's, DivergedCheckpointError if the writer's checkpoint is
+    of another log, FencedError if others take the gap or led since `known`; InvalidLogError.
     """
     looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known)
     # As many as the former leader could have in flight, not as many as this one will.

@@ -27,9 +27,8 @@ class Plan:
 
     Attributes:
         plan_id: no two plans have the same.
-        run_id: of the query's run whose commit this plan builds on; None if the planner looked at
-            the log. Another run must look before it writes: between two runs somebody may have
-            deleted and recreated the log.
+        run_id: of the run whose commit this plan builds on; None if the planner looked at the log.
+            Another run must look before it writes: the log may have been deleted in between.
         looked_ms: when the log was last looked at, on the driver's boot-time clock.
     """
 
@@ -84,8 +83,7 @@ def _unpack(packed: bytes) -> QueryProgress:
 
 
 def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan:
-    """Plan one microbatch of a stream. Warm: no request, nor a client, which costs tens of
-    milliseconds. Cold: see `cold_plan`.
+    """Plan one microbatch of a stream. Warm: no request, and no client. Cold: see `cold_plan`.
 
     Raises what `leadership.lead` raises. If another leader took the log over since this one's last
     microbatch, raises FencedError once; the next start takes it over again. Nobody fences a run
@@ -102,8 +100,8 @@ def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_m
         hint = None
     plan = _warm(hint, claim, hints, clock, ttl_ms) if hint is not None else None
     if plan is None:
-        # If the last plan was not committed, its user saw the failure and starts again. Else it
-        # slept or has ended; only one that slept must not take back what another leader took.
+        # If the last plan was not committed, its user saw the failure and starts again. Else the
+        # run slept or has ended; only one that slept must not take back what another leader took.
         slept = hint is not None and hint.planned is None and not hints.has_ended(hint.goes_on)
         known = hint.leadership if hint is not None and slept else None
         with hints.forgotten_when_fenced(claim.leader_id):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 
@@ -65,11 +66,9 @@ def write_partition(
     """Write the rows of one partition under `plan`; safe to run any number of times.
 
     Args:
-        batches: always consumed to the end: stateful operators upstream commit their state only
-            then.
+        batches: consumed to the end: only then stateful operators upstream commit their state.
         attempt: unique to this attempt of the task under this plan.
-        again: an attempt of this task ran before. Then the content of a large object's rows is
-            kept, to compare them with an object that is there.
+        again: an attempt of this task ran before: a large object's content is kept, to compare.
 
     Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
     """
@@ -116,15 +115,9 @@ def write_partition(
         rows=_MANY,
         stage_attempt=attempt,
     )
-    all_rows = _chain(first, rows)
+    all_rows = chain((first.pop(0) for _ in range(len(first))), rows)
     batch = write_object(open_log, header, lead.spark_schema, all_rows, limits, compare=again)
     return replace(result, batch=batch, put_ms=(time.monotonic() - started) * 1000)
-
-
-def _chain(first: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    while first:
-        yield first.pop(0)
-    yield from rest
 
 
 def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:

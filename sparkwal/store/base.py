@@ -120,10 +120,9 @@ class Store(Protocol):
         """Remove the object; one that is not there is no error."""
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """Remove at most 1000 objects; those that are not there are no error. Where the store knows
-        such a condition, an object that has another ETag by now than the one listed stays, which is
-        no error. Raises for the first key that was not removed; others may be gone. It may be
-        repeated."""
+        """Remove at most 1000 objects; those that are not there are no error, nor are those that
+        stay because their ETag is not the listed one, in a store that checks it. Raises for the
+        first key that was not removed; others may be gone. It may be repeated."""
 
     def age_ms(self, key: str) -> int:
         """How old the object is by the store's own clock: never an overestimate, but that S3 dates

@@ -1,5 +1,4 @@
-"""A `Store` that retries transient failures, with backoff and jitter, and sends late requests
-twice."""
+"""A `Store` that retries transient failures with backoff, and sends late requests twice."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class RetryingStore:
     Args:
         store: makes one attempt per call.
         rng: a number in [0, 1).
-        fail_fast: until the store has answered once, do not retry a request that reached no server:
-            a wrong endpoint must not look like a slow one.
+        fail_fast: do not retry what reached no server (a wrong endpoint) before a first answer.
         pace: this process's for the store, whose attempts then run in any thread; None: no hedging.
     """
 

@@ -92,8 +92,7 @@ def credentials_refused(error: Exception) -> bool:
 
 
 def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> Exception | None:
-    """The error of this library that `error` stands for, or None for a programming error. No text
-    that came from outside shows one of `secrets`."""
+    """This library's error for `error`, without `secrets`, or None for a programming error."""
     from botocore import exceptions as boto
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError

@@ -84,9 +84,8 @@ class S3Proxy:
     """A reverse proxy for plain HTTP on 127.0.0.1, one thread for each client connection.
 
     Which requests a rule with a probability hits depends on `seed`, on the request (kind, key,
-    part) and on how often it came before, not on the order of concurrent requests. `faults` may be
-    changed at any time. Headers pass as they are, so that a signed Host stays valid. Nothing is
-    ever sent upstream twice.
+    part) and on how often it came before, not on the order of concurrent ones. `faults` may change
+    at any time. Headers pass as they are: a signed Host stays valid. Nothing is sent twice.
 
     `latency_ms` is added to each request; with `p99_ms` it is the median of a lognormal delay. Any
     thread calls `watch` with the head and the body of each request that the store answered, and the
@@ -192,7 +191,11 @@ class S3Proxy:
         with self._lock:
             part = parse_qs(urlsplit(target).query).get("partNumber", [""])[0]
             fault = self._draws.pick(self.faults, kind, key, part)
-            wait = self._latency_ms() / 1000
+            wait = self.latency_ms / 1000
+            if self.p99_ms > self.latency_ms:
+                # 2.326 standard deviations above the median lies the 99th percentile.
+                sigma = math.log(self.p99_ms / self.latency_ms) / 2.326
+                wait *= self._rng.lognormvariate(0, sigma)
         action = fault.action if fault else None
         if fault and action != "stall":
             wait += fault.seconds
@@ -243,13 +246,6 @@ class S3Proxy:
         client.sendall(answer.raw)
         last = version == "HTTP/1.0" or head.headers.get("connection", "").lower() == "close"
         return not last and action != "truncate"
-
-    def _latency_ms(self) -> float:
-        if self.p99_ms <= self.latency_ms:
-            return self.latency_ms
-        # 2.326 standard deviations above the median lies the 99th percentile.
-        sigma = math.log(self.p99_ms / self.latency_ms) / 2.326
-        return self._rng.lognormvariate(math.log(self.latency_ms), sigma)
 
     def _control(self, method: str, target: str) -> Answer:
         match method, target:
