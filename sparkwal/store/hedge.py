@@ -16,10 +16,12 @@ from sparkwal.store.base import NotFound, Transient
 
 R = TypeVar("R")
 
-# A request is late after this quantile of its kind's newest answers, times a factor.
+# A request is late after this quantile of its kind's newest answers, times a factor, which is
+# larger while there are few answers.
 _NEWEST, _QUANTILE, _FACTOR = 256, 0.98, 1.2
 _FEW, _FACTOR_OF_FEW = 50, 2.4
-# Seconds: at least `_FLOOR`; before `_ENOUGH` answers `_AT_FIRST`, and 1 for each megabyte.
+# Seconds. No request is late earlier. Before so many answers it is late after `_AT_FIRST`, and a
+# second more for each megabyte.
 _FLOOR, _AT_FIRST, _ENOUGH = 0.1, 1.0, 10
 # How much of a repeat each request earns, and how much of that is kept.
 _SHARE, _BURST = 0.02, 4.0
@@ -133,7 +135,8 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
     raise next(unknown, failures[0])
 
 
-# Of daemons that wait for work: an attempt that nobody waits for does not hold up the exit.
+# Of threads that wait for work. They are daemons: an attempt that nobody waits for any more does
+# not hold up the process's end.
 _waiting: list[SimpleQueue[Callable[[], None]]] = []
 os.register_at_fork(after_in_child=_waiting.clear)
 
