@@ -25,7 +25,8 @@ def _quantity(units: dict[str, int], what: str, text: str) -> int:
     return int(match[1]) * units[unit]
 
 
-size = partial(_quantity, _SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes")
+def size(text: str) -> int:
+    return _quantity(_SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes", text)
 
 
 def duration(text: str) -> int:

@@ -282,10 +282,8 @@ class S3Upload:
         return True
 
     def abort(self) -> None:
-        if self._id is None:
-            return
-        with suppress(NotFound, UploadGone), self._store.request(self._key) as client:
-            client.abort_multipart_upload(**self._at, UploadId=self._id)
+        if self._id is not None:
+            self._store.discard(Unfinished(self._key, self._id, 0))
 
 
 def given(reply: Any, name: str, url: str) -> str:
