@@ -16,16 +16,7 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import schema
-from sparkwal.format.header import (
-    CRC_KEY,
-    HEADER_KEY,
-    SCHEMA_KEY,
-    Frame,
-    Header,
-    crc_hex,
-    from_metadata,
-    to_json,
-)
+from sparkwal.format.header import Frame, Header, crc_hex, from_metadata, to_json, to_metadata
 
 MAGIC = b"ARROW1\x00\x00"
 _CONTINUATION = b"\xff\xff\xff\xff"
@@ -50,7 +41,7 @@ class FileWriter:
 
     def __init__(self, draft: Header, spark_schema: str, compression: str | None) -> None:
         self._draft = to_json(draft)
-        metadata = {HEADER_KEY: self._draft, CRC_KEY: _DRAFT_CRC, SCHEMA_KEY: spark_schema.encode()}
+        metadata = to_metadata(self._draft, _DRAFT_CRC, spark_schema)
         self._schema = schema.to_arrow(spark_schema).with_metadata(metadata)
         self._compression = compression
         self._sink = io.BytesIO()
@@ -96,14 +87,12 @@ class FileWriter:
 
     def _open(self, first: int) -> pa.ipc.RecordBatchFileWriter:
         codec = "lz4" if self._compression == "zstd" and first < _SMALL else self._compression
-        # A frame is small and other tasks have the other cores: handing its columns to
-        # Arrow's threads takes longer than compressing them here.
+        # A frame is small, and other tasks have the other cores: Arrow's threads would be slower.
         options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
         return pa.ipc.new_file(self._sink, self._schema, options=options)
 
     def _written(self) -> bytes:
-        """What Arrow wrote since the last time, without the prefix: it leaves before the rest
-        exists."""
+        """What Arrow wrote since the last time, without the prefix, which `finish` returns."""
         data = self._sink.getvalue()
         self._sink.seek(0)
         self._sink.truncate()
@@ -123,15 +112,13 @@ def block_offset(frames_end: int) -> int:
 
 
 def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
-    """A whole object without rows: a leader record, or a commit record without inlined rows.
-    Raises as `FileWriter.finish`."""
+    """A whole object without rows: a leader record, or a commit. Raises as `FileWriter.finish`."""
     prefix, tail, _ = FileWriter(header, spark_schema, None).finish(header, block)
     return prefix + tail
 
 
 def _readable(front: bytes, header: Header) -> bytes:
-    """`front`, after every check that a reader makes of it: a record that readers refuse makes the
-    log unreadable from there on, so every object passes here before its PUT."""
+    """`front`, checked as readers do: a record that they refuse makes the log unreadable."""
     where = f"{header.kind} object {header.number}"
     try:
         if needed(front) > LARGEST_FRONT:
@@ -152,8 +139,7 @@ def schema_crc(spark_schema: str) -> int:
 
 @dataclass(frozen=True)
 class Opened:
-    """What stands at the front of an object, each part checked against the others; `body` is the
-    offset of the first frame."""
+    """The front of an object, each part checked; `body` is the offset of the first frame."""
 
     header: Header
     spark_schema: str
@@ -196,8 +182,7 @@ def read_frames(
     data: bytes, spark_schema: str, where: str, columns: list[int] | None = None, *,
     full: bool = False,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """The record batches of whole, consecutive frames, which were checked against their CRCs.
-    Raises InvalidLogError.
+    """The record batches of whole, consecutive frames, their CRCs checked. Raises InvalidLogError.
 
     Args:
         columns: indices of the columns to decode; None for all.
@@ -227,9 +212,8 @@ def check_crc(data: bytes, crc32: int, where: str) -> None:
 
 
 def check_footer(data: bytes, where: str) -> None:
-    """Raises InvalidLogError unless a whole file says at its end what it says at its front: the
-    same schema, metadata and record batches. Readers of the log use the front alone, all other
-    readers of Arrow files the footer."""
+    """Raises InvalidLogError unless a whole file's end and front have the same schema, metadata and
+    record batches. Readers of the log use the front, all other readers of Arrow the footer."""
     try:
         front, footer = pa.ipc.open_stream(data[len(MAGIC) :]), pa.ipc.open_file(data)
         same = footer.schema.equals(front.schema, check_metadata=True)

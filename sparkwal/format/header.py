@@ -19,8 +19,7 @@ SCHEMA_KEY = b"weaselwal.spark_schema"
 SEAL = "seal"
 
 
-# Appends without a name begin so: their entry in `txns` guards the record that carries it, and
-# the next drops it, since nobody will ask for it again.
+# Appends without a name begin so: the next record drops their entry in `txns`.
 ANONYMOUS = "append:"
 
 REMOTE, STATEFUL = "remote", "stateful"
@@ -91,9 +90,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Inline:
-    """Rows of one partition that travel inside the commit record itself, as `record_batches`
-    messages of `bytes` bytes in all, one partition after the other, directly after the schema
-    message; `crc32` covers those bytes."""
+    """Rows of one partition inside the commit record: `record_batches` messages of `bytes` bytes,
+    which `crc32` covers; one partition after the other, directly after the schema message."""
 
     partition: int
     rows: int
@@ -131,8 +129,7 @@ class DataHeader(Header):
     batch_id: Annotated[int, Whole(low=-1)]
     partition: int
     rows: int
-    # Spark's id of the task attempt: PySpark shows no task which attempt of its stage it belongs
-    # to, and no two attempts of a stage share a task attempt.
+    # Spark's id of the task attempt: PySpark shows no other, and a stage's attempts share none.
     stage_attempt: int
 
     kind: ClassVar[str] = "data"
@@ -212,6 +209,10 @@ def document_in(metadata: dict[bytes, bytes] | None, where: str, what: str) -> d
     if metadata.get(CRC_KEY) != crc_hex(text):
         raise InvalidLogError(f"{where}: the header's CRC-32 does not match its bytes")
     return checked.parse(text, where, what)
+
+
+def to_metadata(text: bytes, crc: bytes, spark_schema: str) -> dict[bytes, bytes]:
+    return {HEADER_KEY: text, CRC_KEY: crc, SCHEMA_KEY: spark_schema.encode()}
 
 
 def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, str]:

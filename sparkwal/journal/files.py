@@ -33,7 +33,7 @@ TEMPORARY = ".tmp"
 _RESERVED = 2**16
 # No journal counts up to 10**18: a name with a higher number is not a journal's.
 _SEGMENT = re.compile(r"(?:quarantine/)?(00[0-9]{18})\.wal.*")
-_UNFINISHED = re.compile(r"(?:cursor|accepted|reserve|lost|00[0-9]{18}\.wal)\.tmp")
+UNFINISHED = re.compile(r"(?:cursor|accepted|reserve|lost|00[0-9]{18}\.wal)\.tmp")
 # The most bytes of a cursor.
 _MOST = 2**16
 # Each copy of the sender's note has so many bytes.
@@ -51,10 +51,6 @@ def segment_id(name: str) -> int:
     """The id in a segment's name, also in quarantine; −1 for any other file."""
     found = _SEGMENT.fullmatch(name)
     return int(found[1]) if found else -1
-
-
-def is_unfinished(name: str) -> bool:
-    return _UNFINISHED.fullmatch(name) is not None
 
 
 def is_full(error: OSError) -> bool:
@@ -108,16 +104,14 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
 
 
 def write_cursor(folder: Folder, cursor: Cursor) -> None:
-    """Durable when it returns. Raises the JournalError of the stage that failed, OSError if there
-    is no room."""
+    """Durable when it returns. Raises the JournalError of a failed stage, OSError without room."""
     put_with_reserve(folder, CURSOR, note_of(CURSOR, asdict(cursor)))
 
 
 @dataclass(frozen=True)
 class Sender:
     """An appender that may send entries: each of its records names `leader_id`, and the log had the
-    entries up to `sequence` when it began. What another appender sent is not the journal's.
-    `whose`: see there."""
+    entries up to `sequence` when it began. What another one sent is not the journal's."""
 
     whose: str
     leader_id: str
@@ -236,14 +230,12 @@ def failed(what: str, error: OSError) -> JournalWriteError:
 
 def no_room(path: str) -> OptionError:
     return OptionError(
-        f"the disk of {path} is full: the journal cannot be opened. Make room; nothing of it is "
-        "lost"
+        f"the disk of {path} is full: the journal cannot be opened. Make room; nothing is lost"
     )
 
 
-# The newest accepted entry and its segment: a lower bound, whatever the disk did with it. It
-# distinguishes an entry that a crash tore, which was never accepted, from an accepted one that is
-# damaged now. It helps most if the process died and the machine did not.
+# The newest accepted entry and its segment, or an earlier one. It distinguishes an entry that a
+# crash tore, which was never accepted, from an accepted one that is damaged now.
 
 
 def open_mark(folder: Folder) -> Writer:

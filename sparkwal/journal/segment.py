@@ -122,8 +122,7 @@ class Segment:
 
 
 class Scan:
-    """The entries of one file in order, as (sequence, content), up to the first invalid one. Holds
-    one block, or the largest entry, in memory.
+    """The entries of one file, (sequence, content), up to the first invalid one, block by block.
 
     Attributes:
         size: bytes of the file that are read. Those before it must not change any more.

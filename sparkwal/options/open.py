@@ -55,8 +55,7 @@ def check_place(path: str, log: LogStore) -> None:
 
 def journal_folder(path: str, log: str) -> Path:
     """The folder of a journal of the log `log`, checked before a journal begins there. Raises
-    OptionError if it lies inside a Delta table, a log or a journal, or around its log: what cleans
-    up there would delete accepted rows."""
+    OptionError inside a Delta table, a log or a journal, or around its log."""
     if not is_local(path):
         raise OptionError(f"journal is {path!r}; a folder on this machine's disk is expected")
     own = folder(path)

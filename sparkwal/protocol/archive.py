@@ -31,8 +31,7 @@ def last_batch(open_log: OpenLog, memory: Memory, query_id: str) -> int:
 
 
 def recall(open_log: OpenLog, memory: Memory, query_id: str) -> tuple[int, Checkpoint | None]:
-    """As `last_batch`, and where the query's checkpoint is. Raises InvalidLogError if the archive
-    is missing or damaged: that is never "unknown"."""
+    """As `last_batch`, and where its checkpoint is. Raises InvalidLogError: no intact archive."""
     memory = knowing(open_log, memory, query_id)
     last, _ = memory.txns.get(query_id, (-1, 0))
     return last, memory.checkpoints.get(query_id)

@@ -38,8 +38,7 @@ class TaskLimits:
 def frames(
     batches: Iterator[pa.RecordBatch], size: int, timeout_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Join batches into frames. One closes with the batch that reaches `size` bytes, or when its
-    first row is `timeout_ms` old."""
+    """Join batches into frames. One closes at `size` bytes, or `timeout_ms` after its first row."""
     held: list[pa.RecordBatch] = []
     held_size, opened = 0, 0.0
     for batch in batches:
@@ -116,8 +115,7 @@ def write_object(
 
 
 class _Parts:
-    """Cuts an object into parts and sends the first one last: its header gives the number of
-    rows."""
+    """Cuts an object into parts. The first is sent last: its header has the number of rows."""
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload
@@ -183,8 +181,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
             "checkpoint takes the log over again"
         )
     batch, stored = measure(log, opened)
-    # A recomputed stage may distribute its rows otherwise. Beside the other partitions' new
-    # objects, an old one would lose some rows and double others.
+    # A recomputed stage may distribute rows otherwise: an old object would lose or double some.
     if header.stage_attempt != ours.stage_attempt and stored != content:
         found = "stored other rows than this one computed"
         if content is None:
@@ -230,8 +227,7 @@ class _Tape(io.RawIOBase):
 
 
 def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
-    """A data object's entry in a commit record, and its content. Raises NotFound,
-    InvalidLogError."""
+    """A data object's entry in a commit, and its content. Raises NotFound, InvalidLogError."""
     header = opened.header
     assert isinstance(header, DataHeader)
     tape = _Tape(log, header.number)
@@ -255,9 +251,7 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
         pass
     length, part = tape.cut()
     if content.rows != header.rows:
-        raise InvalidLogError(
-            f"{log.where(header.number)}: {content.rows} rows in the frames, {header.rows} in the "
-            "header"
-        )
+        where = log.where(header.number)
+        raise InvalidLogError(f"{where}: {content.rows} rows in frames, not {header.rows}")
     size, crc = size + length, combine(crc, part, length)
     return Batch(header.number, header.partition, content.rows, size, crc, tuple(found)), content

@@ -225,7 +225,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         # Nothing ties two batch writes together: each looks at the log.
         log = self._proven_log()
-        plan = cold_plan(log, claim, hints, clock, self.options.plan_ttl_ms)
+        plan = cold_plan(log, claim, hints, clock, self.options.plan_ttl_ms, None)
         if self.options.txn_app_id is not None and self.options.txn_version is not None:
             # Before Spark computes the rows.
             app_id, version = self.options.txn_app_id, self.options.txn_version

@@ -21,8 +21,7 @@ def said(**parameters: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class S3Config:
-    """How to reach S3, and what its requests say. What is None comes from the environment, as with
-    any AWS tool, or is the bucket's to say.
+    """How to reach S3, and what requests say. None: from the environment, or the bucket's to say.
 
     Raises OptionError for an endpoint that is no http(s) URL and for half a pair of keys.
     """
@@ -86,8 +85,7 @@ class S3Config:
 
 
 def normal_endpoint(endpoint: str) -> str:
-    """One spelling of an endpoint's URL. Raises OptionError, without a password, for any other
-    text."""
+    """One spelling of an endpoint's URL. Raises OptionError for other text, without a password."""
     if "@" in endpoint:
         raise OptionError(
             "the endpoint must hold no credentials; use accessKeyId and secretAccessKey"
