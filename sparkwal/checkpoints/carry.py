@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal import events
 from sparkwal.checkpoints import folder
@@ -293,6 +293,6 @@ def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict
     block = front[start : start + entry.bytes]
     if len(block) < entry.bytes:
         block = log.store.get_range(log.key(number), start, entry.bytes)
-    if zlib.crc32(block) != entry.crc32:
+    if crc32(block) != entry.crc32:
         raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
     return decode(block, where)

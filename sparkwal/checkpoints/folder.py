@@ -12,11 +12,12 @@ sparkwal-empty.json  the last microbatch that wrote nothing: no record names it
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import checked, keys
@@ -243,9 +244,9 @@ def digest(path: Path, name: str) -> int | None:
     """The CRC-32 of what a file says of the sources; None where it is not there, or torn."""
     data = read(path, name)
     if data is None or not name.startswith("offsets/"):
-        return None if data is None else zlib.crc32(data)
+        return None if data is None else crc32(data)
     lines = input_of(data)
-    return None if lines is None else zlib.crc32(b"\n".join(lines))
+    return None if lines is None else crc32(b"\n".join(lines))
 
 
 def other_input(

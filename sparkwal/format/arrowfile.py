@@ -7,12 +7,12 @@ widest; in the end the final header, padded with spaces to the same length, repl
 
 import io
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
+from isal.isal_zlib import crc32, crc32_combine
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import schema
@@ -57,7 +57,7 @@ class FileWriter:
         self._writer = self._writer or self._open(batch.nbytes)
         self._writer.write_batch(batch)
         data = self._written()
-        self.frames.append(Frame(self.size, len(data), batch.num_rows, zlib.crc32(data)))
+        self.frames.append(Frame(self.size, len(data), batch.num_rows, crc32(data)))
         self.size += len(data)
         self.rows += batch.num_rows
         return data
@@ -80,10 +80,10 @@ class FileWriter:
             padding = bytes(-len(block) % 8)
             tail = b"".join([_END_OF_STREAM, block, padding, tail.removeprefix(_END_OF_STREAM)])
         prefix = _readable(self._replace(self._prefix, final), header)
-        crc = zlib.crc32(prefix)
+        crc = crc32(prefix)
         for frame in self.frames:
-            crc = combine(crc, frame.crc32, frame.length)
-        return prefix, tail, combine(crc, zlib.crc32(tail), len(tail))
+            crc = crc32_combine(crc, frame.crc32, frame.length)
+        return prefix, tail, crc32_combine(crc, crc32(tail), len(tail))
 
     def _open(self, first: int) -> pa.ipc.RecordBatchFileWriter:
         codec = "lz4" if self._compression == "zstd" and first < _SMALL else self._compression
@@ -134,7 +134,7 @@ def _readable(front: bytes, header: Header) -> bytes:
 
 def schema_crc(spark_schema: str) -> int:
     """What `Header.schema_crc32` holds for a normalized Spark schema."""
-    return zlib.crc32(spark_schema.encode())
+    return crc32(spark_schema.encode())
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ def _stream_start(spark_schema: str) -> bytes:
     return bytes(schema.to_arrow(spark_schema).serialize())
 
 
-def check_crc(data: bytes, crc32: int, where: str) -> None:
+def check_crc(data: bytes, expected: int, where: str) -> None:
     """Raises InvalidLogError unless the bytes have this CRC-32."""
-    if zlib.crc32(data) != crc32:
+    if crc32(data) != expected:
         raise InvalidLogError(f"{where}: its rows do not match their CRC-32")
 
 
@@ -228,39 +228,3 @@ def check_footer(data: bytes, where: str) -> None:
         raise InvalidLogError(f"{where}: its footer cannot be decoded: {error}") from None
     if not same:
         raise InvalidLogError(f"{where}: its footer says something else than its front")
-
-
-_POLYNOMIAL = 0xEDB88320
-_ONE = 1 << 31
-
-
-def _multiply(a: int, b: int) -> int:
-    """a · b modulo the polynomial, bit-reflected."""
-    product = 0
-    while a:
-        if a & _ONE:
-            product ^= b
-        a = (a << 1) & 0xFFFFFFFF
-        b = (b >> 1) ^ _POLYNOMIAL if b & 1 else b >> 1
-    return product
-
-
-@lru_cache(maxsize=1024)
-def _shift(length: int) -> int:
-    """x^(8 · length) modulo the polynomial, by repeated squaring."""
-    result, power = _ONE, 1 << 23  # 1 and x^8
-    while length:
-        if length & 1:
-            result = _multiply(result, power)
-        power = _multiply(power, power)
-        length >>= 1
-    return result
-
-
-def combine(first: int, second: int, second_length: int) -> int:
-    """CRC-32 of A + B from crc32(A), crc32(B) and len(B), without reading them again.
-
-    The method is zlib's crc32_combine: appending n zero bytes to a message multiplies its CRC by
-    x^(8n) modulo the CRC polynomial over GF(2).
-    """
-    return _multiply(_shift(second_length), first) ^ second

@@ -4,9 +4,10 @@ Decoding trusts nothing: every field's type and range is checked by its annotati
 agree with position and window, and the JSON is covered by a CRC-32.
 """
 
-import zlib
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import checked, keys
@@ -198,7 +199,7 @@ def to_json(header: Header) -> bytes:
 
 def crc_hex(data: bytes) -> bytes:
     """CRC-32 as 8 hex digits."""
-    return b"%08x" % zlib.crc32(data)
+    return b"%08x" % crc32(data)
 
 
 def document_in(metadata: dict[bytes, bytes] | None, where: str, what: str) -> dict[str, Any]:
@@ -220,7 +221,7 @@ def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Head
     InvalidLogError naming `where` and what was expected."""
     header = _from_document(document_in(metadata, where, "log"), where)
     schema = (metadata or {}).get(SCHEMA_KEY, b"")
-    if zlib.crc32(schema) != header.schema_crc32:
+    if crc32(schema) != header.schema_crc32:
         raise InvalidLogError(f"{where}: the schema's CRC-32 does not match the header's")
     return header, schema.decode()
 

@@ -14,7 +14,6 @@ import json
 import re
 import secrets
 import struct
-import zlib
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -22,6 +21,8 @@ from errno import EDQUOT, ENOSPC
 from hashlib import sha256
 from itertools import chain
 from typing import Any, TypeVar
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError, OptionError
 from sparkwal.journal.segment import LARGEST_HEADER, Header, Invalid
@@ -61,14 +62,14 @@ def is_full(error: OSError) -> bool:
 def note_of(name: str, plain: object) -> bytes:
     """A note with its CRC-32."""
     document = json.dumps(plain)
-    return json.dumps({"crc32": zlib.crc32(document.encode()), name: document}).encode()
+    return json.dumps({"crc32": crc32(document.encode()), name: document}).encode()
 
 
 def read_note(name: str, data: bytes, make: Callable[[Any], T]) -> T:
     """What `make` makes of a note. Raises Invalid."""
     try:
         outer = json.loads(data)
-        if zlib.crc32(outer[name].encode()) != outer["crc32"]:
+        if crc32(outer[name].encode()) != outer["crc32"]:
             raise Invalid("its CRC-32 is not that of its content")
         return make(json.loads(outer[name]))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
@@ -255,14 +256,14 @@ def write_mark(folder: Folder, segment: int, sequence: int) -> None:
 
 def _mark(segment: int, sequence: int) -> bytes:
     body = _MARK.pack(segment, sequence)
-    return zlib.crc32(body).to_bytes(4, "little") + body
+    return crc32(body).to_bytes(4, "little") + body
 
 
 def read_mark(folder: Folder) -> tuple[int, int]:
     """(segment, sequence) as in `put_mark`; (-1, -1) if nothing is known. Raises OSError."""
     data = content_of(folder, ACCEPTED, 4 + _MARK.size) or b""
     body = data[4:]
-    if len(body) < _MARK.size or zlib.crc32(body).to_bytes(4, "little") != data[:4]:
+    if len(body) < _MARK.size or crc32(body).to_bytes(4, "little") != data[:4]:
         return -1, -1
     segment, sequence = _MARK.unpack(body)
     return segment, sequence

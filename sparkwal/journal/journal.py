@@ -10,10 +10,11 @@ An entry: written → synced → acknowledged (the log has it) → let go (`drai
 """
 
 import threading
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+
+from isal.isal_zlib import crc32
 
 from sparkwal import events
 from sparkwal.errors import BackPressureError, JournalError, JournalReadError, OptionError
@@ -114,7 +115,7 @@ class Journal:
                 "of the journal: split it, or raise journalSegmentBytes"
             )
         most = self._settings.max_bytes - self._settings.segment_bytes
-        crc = zlib.crc32(content)  # before the lock: the content may be large
+        crc = crc32(content)  # before the lock: the content may be large
         while True:
             with self._lock:
                 self._check_open()

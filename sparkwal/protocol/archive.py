@@ -5,9 +5,10 @@ the oldest, and the former archive, into one new object, which its records name.
 query, the query would write its rows again.
 """
 
-import zlib
 from collections.abc import Set
 from dataclasses import replace
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
@@ -59,7 +60,7 @@ def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, by
     nameless = {query for query in archived.txns if query.startswith(ANONYMOUS)}
     queries = archived.txns.keys() | archived.checkpoints.keys()
     body = encode(_of(archived, queries - newest - nameless))
-    return replace(_of(live, newest), txns_archive=f"{name}-{zlib.crc32(body):08x}"), body
+    return replace(_of(live, newest), txns_archive=f"{name}-{crc32(body):08x}"), body
 
 
 def _of(memory: Memory, queries: Set[str]) -> QueryProgress:
@@ -98,6 +99,6 @@ def read_archive(log: LogStore, archive: str) -> QueryProgress:
             f"{where} is missing: it holds the transactions of older queries, without which their "
             "rows could be written twice. Restore it"
         ) from None
-    if not archive.endswith(f"-{zlib.crc32(body):08x}"):
+    if not archive.endswith(f"-{crc32(body):08x}"):
         raise InvalidLogError(f"{where}: its CRC-32 is not the one in its name")
     return decode(body, where)

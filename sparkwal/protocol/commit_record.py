@@ -1,11 +1,11 @@
 """The commit record: what it says of a microbatch, and its bytes."""
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import ANONYMOUS, HERE, Checkpoint, CommitHeader, Inline, Txns
@@ -59,7 +59,7 @@ def microbatch_record(
     if carried is not None:
         block, places = carried.block, carried.files.items()
         files = {n: (position if where == HERE else where, size) for n, (where, size) in places}
-        crc, inputs, name = zlib.crc32(block), dict(carried.inputs), carried.name
+        crc, inputs, name = crc32(block), dict(carried.inputs), carried.name
         entry = Checkpoint(position, rows, len(block), crc, carried.reason, files, inputs, name)
         checkpoints = {**checkpoints, query_id: entry}
     header = CommitHeader(
@@ -115,7 +115,7 @@ def encode_record(
         # SAFETY(inline-once) §6: a commit record holds each inlined row once
         frames = [writer.frame(schema.conform(batch, target)) for batch in batches]
         data = b"".join(frames)
-        entries.append(Inline(partition, rows, len(frames), len(data), zlib.crc32(data)))
+        entries.append(Inline(partition, rows, len(frames), len(data), crc32(data)))
         chunks.append(data)
     stored = header.bytes + sum(entry.bytes for entry in entries)
     header = replace(header, inline=tuple(entries), bytes=stored)

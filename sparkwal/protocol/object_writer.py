@@ -5,16 +5,15 @@ If the key is taken: another attempt's object, or another writer's.
 
 import io
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from isal.isal_zlib import crc32, crc32_combine
 
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, RecomputedError, StoreUnavailableError
 from sparkwal.format import arrowfile, schema
-from sparkwal.format.arrowfile import combine
 from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.leadership import fenced
@@ -217,7 +216,7 @@ class _Tape(io.RawIOBase):
             self._offset += len(more)
             self._ahead += more
         data, self._ahead = self._ahead[:size], self._ahead[size:]
-        self._length, self._crc = self._length + len(data), zlib.crc32(data, self._crc)
+        self._length, self._crc = self._length + len(data), crc32(data, self._crc)
         return data
 
     def cut(self) -> tuple[int, int]:
@@ -244,7 +243,7 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
             content += Content.of([batch])
             length, part = tape.cut()
             found.append(Frame(size, length, batch.num_rows, part))
-            size, crc = size + length, combine(crc, part, length)
+            size, crc = size + length, crc32_combine(crc, part, length)
     except (pa.ArrowException, OSError) as error:
         raise InvalidLogError(f"{log.where(header.number)}: cannot be decoded: {error}") from None
     while tape.read(PART_SIZE):
@@ -253,5 +252,5 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
     if content.rows != header.rows:
         where = log.where(header.number)
         raise InvalidLogError(f"{where}: {content.rows} rows in frames, not {header.rows}")
-    size, crc = size + length, combine(crc, part, length)
+    size, crc = size + length, crc32_combine(crc, part, length)
     return Batch(header.number, header.partition, content.rows, size, crc, tuple(found)), content

@@ -7,12 +7,12 @@ it held. (After otel-arrow's Quiver.)
 
 import heapq
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, schema
@@ -73,7 +73,7 @@ def places_of(cursor: str) -> dict[str, Place]:
     )
     try:
         outer = json.loads(cursor)
-        if outer["format"] != _FORMAT or zlib.crc32(outer["logs"].encode()) != outer["crc32"]:
+        if outer["format"] != _FORMAT or crc32(outer["logs"].encode()) != outer["crc32"]:
             raise damaged
         logs = json.loads(outer["logs"])
         for place in logs.values():
@@ -115,7 +115,7 @@ class Replay:
         """One line of text; a later replay goes on with the entry after the last that was taken."""
         places = sorted(self._places.items())
         body = json.dumps({name: list(vars(each).values()) for name, each in places})
-        return json.dumps({"format": _FORMAT, "crc32": zlib.crc32(body.encode()), "logs": body})
+        return json.dumps({"format": _FORMAT, "crc32": crc32(body.encode()), "logs": body})
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,7 +1,6 @@
 """A commit's rows: which bytes hold them, how those are shared among read tasks, and the reading of
 them: fetched ahead, checked against their CRCs, decoded in order."""
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,6 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, schema
@@ -194,7 +194,7 @@ def _decode(
         offset = 0
         view = memoryview(data)
         for span in piece.spans:
-            if zlib.crc32(view[offset : offset + span.length]) != span.crc32:
+            if crc32(view[offset : offset + span.length]) != span.crc32:
                 begin = piece.offset + offset
                 raise InvalidLogError(
                     f"{where}: bytes {begin}…{begin + span.length} do "

@@ -4,13 +4,13 @@ if they always go to the same one.
 """
 
 import struct
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
@@ -26,7 +26,7 @@ def sequencer_for(key: object, count: int) -> str:
     key of a type without a canonical form."""
     if count < 1:
         raise OptionError(f"count is {count}; at least one sequencer is needed")
-    return str(zlib.crc32(encode_key(key)) % count)
+    return str(crc32(encode_key(key)) % count)
 
 
 def encode_key(key: object) -> bytes:

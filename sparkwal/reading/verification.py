@@ -1,8 +1,9 @@
 """Proof of a whole log: every record, every object, every row count, every CRC."""
 
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
@@ -176,7 +177,7 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
     # The files of a checkpoint, which neither the header nor the footer covers.
     if entry is not None and entry.position == header.position and entry.bytes:
         start = arrowfile.block_offset(record.size)
-        if zlib.crc32(data[start : start + entry.bytes]) != entry.crc32:
+        if crc32(data[start : start + entry.bytes]) != entry.crc32:
             raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
     return record
 
@@ -277,7 +278,7 @@ def _check_object(log: LogStore, record: SlotRecord, header: CommitHeader) -> st
     try:
         data = log.store.get(key)
         found = arrowfile.open_front(data, where).header
-        if len(data) != batch.bytes or zlib.crc32(data) != batch.crc32:
+        if len(data) != batch.bytes or crc32(data) != batch.crc32:
             return f"{where}: its bytes are not those that were committed"
         plan = header.plan_id, header.log_id, batch.number
         if (found.plan_id, found.log_id, found.number) != plan:

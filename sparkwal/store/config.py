@@ -1,12 +1,13 @@
 """How a store is reached and how patiently: plain values, checked when they are made."""
 
 import base64
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import OptionError
 
@@ -81,7 +82,7 @@ class S3Config:
         """Parameters of the request that sends these bytes."""
         if not self.checksum:
             return {}
-        return {"ChecksumCRC32": base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()}
+        return {"ChecksumCRC32": base64.b64encode(crc32(body).to_bytes(4, "big")).decode()}
 
 
 def normal_endpoint(endpoint: str) -> str:
