@@ -4,7 +4,7 @@ A range of the log is one transaction of the table. What is read is a version of
 log from the end of its last transaction on: every row once, whatever a compaction does meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
@@ -76,7 +76,13 @@ def plan_current(
         raise OptionError(f"there is no log at {at}; check the path")
     for _ in range(ATTEMPTS):
         heads = [look(log.log, log.log_id) for log in logs]
-        target = _common_target(heads)
+        targets = {head.target: None for head in heads if head and head.target}
+        if len(targets) > 1:
+            raise OptionError(
+                "the logs of this path are compacted into different tables, or in different ways "
+                f"({', '.join(each.table for each in targets)}): read one sequencer"
+            )
+        target = next(iter(targets), None)
         pins: _Pins | None = (NO_TABLE_VERSION, [head.floor if head else 0 for head in heads])
         if target is not None:
             check_apart(logs[0].options.path, target)
@@ -85,9 +91,7 @@ def plan_current(
             continue
         # Only now: the chain may have gone on since the first look at the log.
         tails = tuple(_tail(log, start) for log, start in zip(logs, pins[1], strict=True))
-        union = tails[0].spark_schema
-        for tail in tails[1:]:
-            union = union_of(union, tail.spark_schema, f"sequencer {tail.name}")
+        union = union_of({f"sequencer {tail.name}": tail.spark_schema for tail in tails})
         for log, tail in zip(logs, tails, strict=True):
             emit(CurrentRead(log.log.url, pins[0], tail.start, tail.end))
         return CurrentPlan(target, pins[0], tails, union)
@@ -96,17 +100,6 @@ def plan_current(
         f"agree in {ATTEMPTS} looks: one holds a range that the other does not. Compare the table "
         "with the log; if compactions follow each other without a pause, try again"
     )
-
-
-def _common_target(heads: Sequence[LifecycleRecord | None]) -> Target | None:
-    """The table that all the logs are compacted into. Raises OptionError for several."""
-    found = {head.target: None for head in heads if head is not None and head.target is not None}
-    if len(found) > 1:
-        raise OptionError(
-            "the logs of this path are compacted into different tables, or in different ways "
-            f"({', '.join(target.table for target in found)}): read one sequencer"
-        )
-    return next(iter(found), None)
 
 
 def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | None:
@@ -163,17 +156,20 @@ def with_table(spark_schema: str, table_schema: str) -> str:
     """The logs' columns, and after them those that only the table has; of the table's types where
     those are wider. Raises OptionError as `union_of`."""
     wide = widened(spark_schema, schema.columns(table_schema))
-    return union_of(wide, table_schema, "its table")
+    return union_of({"the log": wide, "its table": table_schema})
 
 
-def union_of(first: str, second: str, name: str) -> str:
-    """The columns of both, by name; `name` says what `second` is the schema of. Raises OptionError
-    where two have different types."""
-    known, new = schema.columns(first), schema.columns(second)
-    for column, kind in new.items():
-        if known.get(column, kind) != kind:
-            raise OptionError(
-                f"column {column!r} is {schema.type_name(known[column])} in the log and "
-                f"{schema.type_name(kind)} in {name}: read the two by themselves, and cast"
-            )
-    return schema.merge(first, second, allow_new=True)
+def union_of(schemas: Mapping[str, str]) -> str:
+    """All columns of the log, as several schemas say; each has a name for people. Raises
+    OptionError where two have different types."""
+    union = ""
+    for name, text in schemas.items():
+        known = schema.columns(union or text)
+        for column, kind in schema.columns(text).items():
+            if known.get(column, kind) != kind:
+                raise OptionError(
+                    f"column {column!r} is {schema.type_name(known[column])} in the log and "
+                    f"{schema.type_name(kind)} in {name}: read the two by themselves, and cast"
+                )
+        union = schema.merge(union or text, text, allow_new=True)
+    return union

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.lifecycle.consumers import leased
+from sparkwal.lifecycle.current import union_of
 from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
@@ -85,18 +86,8 @@ class Logs:
 
     def columns(self) -> str | None:
         """All columns of the logs that exist. Raises OptionError where two do not agree."""
-        union: str | None = None
-        for log in self._known.values():
-            try:
-                if union is not None and log.spark_schema is not None:
-                    union = schema.merge(union, log.spark_schema, allow_new=True)
-                union = union or log.spark_schema
-            except OptionError as error:
-                raise OptionError(
-                    f"the sequencers' schemas do not fit together: {log.name} differs from those "
-                    f"before it: {error}. Read them one by one"
-                ) from None
-        return union
+        logs = [log for log in self._known.values() if log.spark_schema]
+        return union_of({f"sequencer {x.name}": x.spark_schema or "" for x in logs}) or None
 
     def offset(
         self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
@@ -121,10 +112,6 @@ class Logs:
                 "source; use a new checkpoint"
             )
         return found if several else {single: found[single]}
-
-    def entry(self, offset: Offset, name: str) -> int:
-        """Where the rows of a log begin that appears in this offset."""
-        return int(offset.get(_FROM + name, 0))
 
     def check(self, offset: Offset, positions: Mapping[str, int]) -> None:
         """Raises InvalidLogError where an offset speaks of other logs than there are now."""
@@ -311,7 +298,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._logs.check(end, lasts)
             for name, last in moved.items():
                 log = self._logs[name]
-                begin = firsts.get(name, self._logs.entry(end, name))
+                # Where the rows begin of a log that appears in this offset.
+                begin = firsts.get(name, int(end.get(_FROM + name, 0)))
                 self._join(log, begin)
                 tasks += self._tasks(log, log.first(begin), last, len(moved))
                 log.forget(last)
