@@ -13,10 +13,10 @@ from sparkwal.format import schema
 from sparkwal.format.lifecycle import NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.widening import widened
 from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
-from sparkwal.options.reading import TRIGGERS, SourceOptions, refuse
+from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.replay import AnotherLog
-from sparkwal.reading.floor import Pinned
+from sparkwal.reading.floor import Looked
 from sparkwal.reading.log_range import LogRange
 
 # A version of the table, and where each log goes on after it.
@@ -33,7 +33,7 @@ class Tail:
     start: int
     end: int
     spark_schema: str
-    pinned: Pinned
+    pinned: Looked
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class CurrentPlan:
 def refuse_parts(options: SourceOptions) -> None:
     """Raises OptionError for options that would show less than all."""
     why = "does not go with the current state, which is the whole log"
-    names = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
-    refuse(options, why, *names, *TRIGGERS, "failOnDataLoss", "includeMetadata", "onCorruption")
+    refuse(options, why, *RANGE, *TRIGGERS, "failOnDataLoss", "includeMetadata", "onCorruption")
 
 
 def plan_current(
@@ -149,7 +148,7 @@ def _tail(log: LogRange, start: int) -> Tail:
             f"{start - 1}: it was cut or restored from a backup"
         )
     assert log.log_id is not None and log.spark_schema is not None
-    return Tail(log.name, start, log.gap, log.spark_schema, Pinned(log.log_id, log.floor.looked()))
+    return Tail(log.name, start, log.gap, log.spark_schema, log.floor.looked())
 
 
 def with_table(spark_schema: str, table_schema: str) -> str:

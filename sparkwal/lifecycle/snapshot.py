@@ -240,8 +240,7 @@ class Current:
     def _batches(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         how = self._plan.target
         if how is not None and how.mode == MERGE:
-            for batch in self._merged(target, how):
-                yield schema.conform(batch, target)
+            yield from (schema.conform(batch, target) for batch in self._merged(target, how))
             return
         if how is not None:
             yield from self._in_the_table(target)

@@ -139,15 +139,17 @@ class Replay:
             if isinstance(item, Stop):
                 self.stopped = item
                 return
-            header = item.header
+            header, target = item.header, schema.to_arrow(item.spark_schema)
+            found, check = pieces_of(log.log, item), log.floor.check
             try:
-                rows = log.checked_rows(item)
+                # Checked to the last byte.
+                rows = tuple(read_pieces(log.log.store, found, target, full=True, check=check))
             except InvalidLogError as error:
                 self.stopped = log.stop(header.position, error)
                 return
             self._places[name] = Place(header.log_id, header.position + 1, _name(item))
             if isinstance(header, CommitHeader):
-                yield Entry(name, header, tuple(rows))
+                yield Entry(name, header, rows)
 
 
 class _OneLog(LogRange):
@@ -215,12 +217,6 @@ class _OneLog(LogRange):
             return
         if self._damage is not None:
             yield self.stop(self.gap, self._damage)
-
-    def checked_rows(self, record: SlotRecord) -> list[pa.RecordBatch]:
-        """Checked to the last byte. Raises InvalidLogError, CollectedError."""
-        target, found = schema.to_arrow(record.spark_schema), pieces_of(self.log, record)
-        check = self.floor.check
-        return list(read_pieces(self.log.store, found, target, full=True, check=check))
 
     def stop(self, position: int, error: InvalidLogError) -> Stop:
         key = error.key or self.log.key(keys.slot(position, self.window))

@@ -43,7 +43,12 @@ def register_once(spark: SparkSession) -> None:
     else:
         context = spark.sparkContext
         _choose_python(context)
-        _write_files_plainly(spark, context)
+        if _is_local(context) and spark.conf.get(FILE_MANAGER, None) is None:
+            # Checkpoints on its disk without a process for each file, if it knows no object store.
+            hadoop = context._jsc.hadoopConfiguration()
+            on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
+            if on_disk and all(hadoop.getClassByNameOrNull(x) is None for x in _OBJECT_STORES):
+                spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
         if (name := str(session.sessionUUID())) not in _listened:
             _listened.add(name)
             spark.streams.addListener(_RunEnds(ended_runs()))
@@ -80,17 +85,6 @@ def _choose_python(context: SparkContext) -> None:
             "on each machine"
         )
         events.emit(events.OtherPython(python=found or context.pythonExec, advice=advice))
-
-
-def _write_files_plainly(spark: SparkSession, context: SparkContext) -> None:
-    """Checkpoints on the disk of a local Spark that knows no object store, without a process for
-    each file."""
-    if not _is_local(context) or spark.conf.get(FILE_MANAGER, None) is not None:
-        return
-    hadoop = context._jsc.hadoopConfiguration()
-    on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
-    if on_disk and all(hadoop.getClassByNameOrNull(name) is None for name in _OBJECT_STORES):
-        spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
 
 
 def _is_local(context: SparkContext) -> bool:

@@ -26,7 +26,7 @@ from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
 from sparkwal.protocol.holds import LOG_ID, Holds
-from sparkwal.reading.floor import Pinned
+from sparkwal.reading.floor import Looked
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.sequencers import all_logs
@@ -52,7 +52,7 @@ class Logs:
     remember what they have seen."""
 
     def __init__(
-        self, options: SourceOptions, root: LogStore, pinned: Pinned | None = None
+        self, options: SourceOptions, root: LogStore, pinned: Looked | None = None
     ) -> None:
         self._options, self._root, self._pinned = options, root, pinned
         self._known: dict[str, StreamedLog] = {}
@@ -145,9 +145,7 @@ class _Reader(PickledByValue):
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None
     ) -> None:
-        self.options = options
-        self.spark_schema = spark_schema
-        self.parallelism = parallelism
+        self.options, self.spark_schema, self.parallelism = options, spark_schema, parallelism
 
     def __getstate__(self) -> dict[str, object]:
         return {"options": self.options, "spark_schema": self.spark_schema}
@@ -179,7 +177,7 @@ class BatchReader(_Reader, DataSourceReader):
         options: SourceOptions,
         spark_schema: StructType,
         parallelism: int | None = None,
-        pinned: Pinned | None = None,
+        pinned: Looked | None = None,
     ) -> None:
         super().__init__(options, spark_schema, parallelism)
         self._logs = Logs(options, open_log(options), pinned)
