@@ -195,9 +195,9 @@ class Log:
         Raises ConfirmError (a CompactionError) where the table was restored or recreated,
         TableReadError, CollectedError, OptionError, InvalidLogError.
         """
-        from sparkwal.lifecycle.snapshot import current
+        from sparkwal.lifecycle.snapshot import Current
 
-        return current(self._named(sequencers), self._options, table_options)
+        return Current(self._named(sequencers), self._options, table_options)
 
     def sql(
         self,

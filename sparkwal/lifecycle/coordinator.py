@@ -78,7 +78,6 @@ class Lifecycle:
         self,
         log: LogStore,
         policy: Policy,
-        *,
         sequencer: str = ROOT,
         table: Table | None = None,
         target: Target | None = None,

@@ -75,7 +75,7 @@ class StreamedLog(LogRange):
             self._entry = self.start() if timed else self.floor.current()
         return self._entry
 
-    def check_offset(self, position: int, log_id: str | None) -> None:
+    def check_offset(self, position: int, log_id: int | str | None) -> None:
         """Raises InvalidLogError unless a stream that has read up to `position` of the log with
         this log_id, if the checkpoint knows it, can go on here."""
         if None not in (log_id, self.log_id) and log_id != self.log_id:
@@ -137,24 +137,15 @@ class StreamedLog(LogRange):
 
 
 @dataclass(frozen=True)
-class PieceTask:
-    """Pieces of known objects."""
+class ReadTask:
+    """Pieces of known objects; None: positions start … end−1 of a log, whose records the task reads
+    itself."""
 
-    pieces: list[Piece]
     looked: Looked
-
-
-@dataclass(frozen=True)
-class StretchTask:
-    """Positions start … end−1 of a log, whose records the task reads itself."""
-
+    pieces: list[Piece] | None
     window: int
     start: int
     end: int
-    looked: Looked
-
-
-ReadTask = PieceTask | StretchTask
 
 
 def read_tasks(
@@ -169,14 +160,14 @@ def read_tasks(
         tasks = min(max(least or 1, _by_size(size, parallelism)), count)
         bounds = [start + count * i // tasks for i in range(tasks + 1)]
         return [
-            StretchTask(log.window, low, high, looked)
+            ReadTask(looked, None, log.window, low, high)
             for low, high in zip(bounds, bounds[1:], strict=False)
         ]
     found = [piece for record in log.records(start, end) for piece in pieces_of(log.log, record)]
     if least is not None and len(found) < least:
         found = split(found)
     wanted = least or _by_size(sum(piece.length for piece in found), parallelism)
-    return [PieceTask(group, looked) for group in pack(found, wanted)]
+    return [ReadTask(looked, group, log.window, start, end) for group in pack(found, wanted)]
 
 
 def _by_size(size: int, parallelism: int | None) -> int:
@@ -196,10 +187,8 @@ def task_rows(
     """The rows of a read task, in the log's order. Raises InvalidLogError, CollectedError."""
     looked = task.looked
     floor = Floor(LogStore(store, looked.prefix), looked.log_id, clock, looked)
-    pieces: Iterable[Piece]
-    if isinstance(task, PieceTask):
-        pieces = task.pieces
-    else:
+    pieces: Iterable[Piece] | None = task.pieces
+    if pieces is None:
         found = live_records(
             floor.log, task.window, task.start, task.end, log_id=floor.log_id,
             tolerant=options.tolerant, at_once=WIDEST_PROBE,

@@ -85,7 +85,7 @@ def places_of(cursor: str) -> dict[str, Place]:
         raise damaged from None
 
 
-class Replay:
+class Replay(Iterator[Entry]):
     """An iterator of entries; ends at the heads that the logs had when it began, or `stopped` says
     why before.
 
@@ -123,9 +123,6 @@ class Replay:
         a column of other types."""
         texts = filter(None, (each.spark_schema for each in self._logs))
         return pa.unify_schemas([schema.to_arrow(text) for text in texts] or [pa.schema([])])
-
-    def __iter__(self) -> Iterator[Entry]:
-        return self
 
     def __next__(self) -> Entry:
         return next(self._entries)

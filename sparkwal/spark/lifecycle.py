@@ -73,16 +73,8 @@ class Lifecycle(coordinator.Lifecycle):
             given = ((x.metadata["name"], getattr(settings, x.name)) for x in fields(StoreOptions))
             reach = {name: str(value) for name, value in given if value is not None}
             filled = SparkDeltaTable(spark, target, reach)
-        super().__init__(
-            open_log(settings),
-            settings,
-            sequencer=settings.sequencer,
-            table=filled,
-            target=target,
-            gc_grace_ms=settings.gc_grace_ms,
-            consumer_expiry_ms=settings.consumer_expiry_ms,
-            collects=collects,
-        )
+        log, times = open_log(settings), (settings.gc_grace_ms, settings.consumer_expiry_ms)
+        super().__init__(log, settings, settings.sequencer, filled, target, *times, collects)
 
 
 def target_of(

@@ -117,8 +117,7 @@ class Logs:
         """Raises InvalidLogError where an offset speaks of other logs than there are now."""
         for log in self.known():
             if log.name in positions:
-                log_id = offset.get(LOG_ID + log.name)
-                log.check_offset(positions[log.name], None if log_id is None else str(log_id))
+                log.check_offset(positions[log.name], offset.get(LOG_ID + log.name))
 
 
 def log_schema(options: SourceOptions) -> StructType:
