@@ -140,11 +140,9 @@ class Lifecycle:
         """The log's head, and the newest record of this very log's chain."""
         state = look(self._log)
         head = find_head(self._log)
-        if head.live is None:
-            return head, None
-        if state is not None:
+        if state is not None and head.live is not None:
             check_log(self._log, head.gap, head.live.header.log_id, state)
-        return head, state
+        return head, state if head.live else None
 
     def _recover(self) -> tuple[Run, Head, LifecycleRecord | None]:
         head, state = self._look()

@@ -213,10 +213,9 @@ def _in_python(condition: str) -> str:
 
 def _truth(node: ast.expr, rows: pa.Table) -> Any:
     match node:
-        case ast.BoolOp(ast.And(), values):
-            return reduce(pc.and_kleene, (_truth(each, rows) for each in values))
-        case ast.BoolOp(ast.Or(), values):
-            return reduce(pc.or_kleene, (_truth(each, rows) for each in values))
+        case ast.BoolOp(how, values):
+            both = pc.and_kleene if isinstance(how, ast.And) else pc.or_kleene
+            return reduce(both, (_truth(each, rows) for each in values))
         case ast.Compare(left, [ast.Is()], [ast.Constant(None)]):
             return pc.is_null(_column(left, rows))
         case ast.Compare(left, [ast.IsNot()], [ast.Constant(None)]):

@@ -181,23 +181,21 @@ class _OneLog(LogRange):
                 f"{self.log.url} is not the log that the cursor belongs to: it was deleted and "
                 "recreated. Replay it without the cursor"
             )
-        if place.position > self.gap:
-            if self._damage is not None:
-                return
-            raise self._older(place)
-        # First: what stands below the floor may be a stray. The record at the floor − 1 is kept.
-        self.floor.check(place.position, "the cursor")
-        # One that was damaged since was read before.
-        last = read_slot(self.log, place.position - 1, self.window, tolerant=True)
-        if last is not None and _name(last) != place.last:
-            raise self._older(place)
-
-    def _older(self, place: Place) -> InvalidLogError:
-        return InvalidLogError(
-            f"the cursor is at position {place.position} of {self.log.url}, whose record before "
-            "that is not the one that was replayed: the log was cut or restored from an older "
-            "copy. Replay it without the cursor, or from one of that copy's time"
-        )
+        is_cut = place.position > self.gap
+        if is_cut and self._damage is not None:
+            return
+        if not is_cut:
+            # What stands below the floor may be a stray. The record at the floor − 1 is kept.
+            self.floor.check(place.position, "the cursor")
+            # One that was damaged since was read before.
+            last = read_slot(self.log, place.position - 1, self.window, tolerant=True)
+            is_cut = last is not None and _name(last) != place.last
+        if is_cut:
+            raise InvalidLogError(
+                f"the cursor is at position {place.position} of {self.log.url}, whose record "
+                "before that is not the one that was replayed: the log was cut or restored from an "
+                "older copy. Replay it without the cursor, or from one of that copy's time"
+            )
 
     def found(self) -> Iterator[SlotRecord | Stop]:
         """The live records in order; the first that is invalid comes as a Stop and ends it. Raises

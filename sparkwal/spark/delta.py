@@ -223,8 +223,7 @@ class SparkDeltaTable:
         from delta import DeltaTable
 
         target = self.target
-        making = DeltaTable.createIfNotExists(self._session).location(self._path)
-        making = making.addColumns(schema)
+        making = DeltaTable.createIfNotExists(self._session).location(self._path).addColumns(schema)
         if target.partition_by:
             making = making.partitionedBy(*target.partition_by)
         if target.cluster_by:

@@ -87,9 +87,8 @@ def target_of(
     properties: Mapping[str, str] | None = None,
 ) -> Target | None:
     """How a log is compacted; None without a table. Raises OptionError for a contradiction."""
-    about = (keys, sequence_by, delete_when, partition_by, cluster_by, properties)
     if table is None:
-        if any(about):
+        if any((keys, sequence_by, delete_when, partition_by, cluster_by, properties)):
             raise OptionError("keys, partitions and properties are of a table: name the table")
         return None
     if not table.strip():
@@ -106,14 +105,7 @@ def target_of(
         )
     if partition_by and cluster_by:
         raise OptionError("a table is either partitioned or clustered: give one of the two")
-    return Target(
-        # The same for a run in another folder.
-        absolute(table.strip()).rstrip("/"),
-        MERGE if keys else APPEND,
-        tuple(keys),
-        sequence_by,
-        delete_when,
-        tuple(partition_by),
-        tuple(cluster_by),
-        tuple(sorted((properties or {}).items())),
-    )
+    # The same for a run in another folder.
+    place, mode = absolute(table.strip()).rstrip("/"), MERGE if keys else APPEND
+    about = tuple(keys), sequence_by, delete_when, tuple(partition_by), tuple(cluster_by)
+    return Target(place, mode, *about, tuple(sorted((properties or {}).items())))
