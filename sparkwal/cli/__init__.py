@@ -7,9 +7,7 @@ from importlib.util import find_spec
 
 
 def run() -> None:
-    missing = [
-        name for name in ("click", "rich", "duckdb", "matplotlib") if find_spec(name) is None
-    ]
+    missing = [x for x in ("click", "rich", "duckdb", "matplotlib") if find_spec(x) is None]
     if missing:
         raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")
     try:

@@ -40,17 +40,14 @@ def command(
     finally:
         stop()
     kinds = events.CheckpointRebuilt | events.CheckpointUsed
-    how = next((each for each in seen if isinstance(each, kinds)), None)
+    how = next(each for each in seen if isinstance(each, kinds))
     why = how.reason if isinstance(how, events.CheckpointRebuilt) else None
     if as_json:
         print_json({
             "folder": made, "made": why is not None, "why": why,
-            "query_id": how.query_id if how else None, "batch_id": how.batch_id if how else None,
+            "query_id": how.query_id, "batch_id": how.batch_id,
         })  # fmt: skip
         return
     click.echo(made)
-    if how is not None:
-        last = (
-            f"batch {how.batch_id} is its last" if how.batch_id >= 0 else "nothing of it is there"
-        )
-        click.echo(f"{f'made anew: {escape(why)}' if why else 'as it was'}; {last}", err=True)
+    last = f"batch {how.batch_id} is its last" if how.batch_id >= 0 else "nothing of it is there"
+    click.echo(f"{f'made anew: {escape(why)}' if why else 'as it was'}; {last}", err=True)

@@ -5,27 +5,19 @@ from typing import Any
 import click
 from rich.console import Console
 
+from sparkwal.console import lifecycles
 from sparkwal.console.exit_codes import Refused
-from sparkwal.console.lifecycles import (
-    EXIT_CODES,
-    Failures,
-    checked,
-    logs,
-    narrated,
-    takes_lifecycle_options,
-)
 from sparkwal.console.options import as_json, takes_logs
 from sparkwal.console.output import print_json, table
 from sparkwal.errors import SparkWalError
-from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.snapshot import NewestLake
 from sparkwal.protocol.chain import look
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=lifecycles.EXIT_CODES)
 @takes_logs
-@takes_lifecycle_options(policy=False)
+@lifecycles.takes_lifecycle_options(policy=False)
 @click.option("--delete", "deletes", is_flag=True,
               help="Delete it. Without this nothing is changed.")  # fmt: skip
 @as_json
@@ -42,13 +34,13 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     each consumer; 1 LIST for a thousand objects below the floor, with --delete 1 DELETE too.
     """
     every = bool(given.pop("sequencers", None))
-    settings = checked(path, given, None, every)
-    states = {name: (log, look(log)) for name, log in logs(settings, every).items()}
+    settings = lifecycles.checked(path, given, None, every)
+    states = {name: (log, look(log)) for name, log in lifecycles.logs(settings, every).items()}
     if not states:
         raise Refused(f"there is no log at {settings.log_path}; check the path")
     found: list[dict[str, Any]] = []
     failures: dict[str, SparkWalError] = {}
-    with narrated(Console(stderr=True)):
+    with lifecycles.narrated(Console(stderr=True)):
         for name, (log, state) in states.items():
             about = {"sequencer": name, "floor": state.floor if state else 0, "deleted": deletes}
             try:
@@ -58,7 +50,13 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
                     log, settings, sequencer=name, table=lake, gc_grace_ms=settings.gc_grace_ms,
                     consumer_expiry_ms=settings.consumer_expiry_ms,
                 )  # fmt: skip
-                found.append({**about, **_document(life.collect(dry_run=not deletes))})
+                done = life.collect(dry_run=not deletes)
+                # A log without a lifecycle has no collection.
+                found.append({
+                    **about, "lifecycle": done is not None, "below": done and done.bound,
+                    **{name: getattr(done, name, 0) for name in ("objects", "bytes", "uploads")},
+                    "held_by": done.held_by or None if done else "no lifecycle: nothing was let go",
+                })  # fmt: skip
             except SparkWalError as error:
                 failures[name] = error
                 if as_json:
@@ -69,14 +67,4 @@ def command(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     elif found:
         table(found, f"{settings.path}: {'deleted' if deletes else 'this would be deleted'}")
     if failures:
-        raise Failures(failures, every)
-
-
-def _document(found: Collection | None) -> dict[str, Any]:
-    """A log without a lifecycle has no collection."""
-    names = ("objects", "bytes", "uploads")
-    return {
-        "lifecycle": found is not None, "below": found and found.bound,
-        **{name: getattr(found, name, 0) for name in names},
-        "held_by": found.held_by or None if found else "no lifecycle: nothing was let go",
-    }  # fmt: skip
+        raise lifecycles.Failures(failures, every)

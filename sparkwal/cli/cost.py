@@ -1,7 +1,6 @@
 """`sparkwal cost`: what a log cost, by period."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -11,8 +10,7 @@ from sparkwal.console.exit_codes import Refused
 from sparkwal.console.options import as_json, as_moment, key_values, options, takes_logs
 from sparkwal.console.output import moment, print_json, table, text, words
 from sparkwal.reading.log_range import LogRange
-from sparkwal.sql.past import UNCOUNTED, Line, Past, lines, month, total, whole_read
-from sparkwal.sql.prices import OF, Prices, changed
+from sparkwal.sql.past import PRICES_OF, UNCOUNTED, Line, Past, Prices, changed, costs, lines
 
 
 def _with_time(
@@ -20,10 +18,7 @@ def _with_time(
 ) -> dict[str, Any]:
     if since is not None and until is not None and until < since:
         raise Refused("--until lies before --since")
-    try:
-        prices = changed(Prices(), key_values(given_prices, "--price"))
-    except ValueError as wrong:
-        raise Refused(str(wrong)) from None
+    prices = changed(Prices(), key_values(given_prices, "--price"))
     return {"given": given | bounds(None, None, since, until), "prices": prices}
 
 
@@ -43,18 +38,6 @@ def past_of(logs: list[LogRange]) -> Past:
     """The past of logs; on a terminal it shows how far it is."""
     with progress("read") as done:
         return Past(logs, done)
-
-
-def costs(past: Past, prices: Prices, every: list[Line]) -> dict[str, Any]:
-    """What all that is covered cost, at which prices."""
-    return {
-        "prices": {"of": OF, "currency": "USD", **asdict(prices)}, "total": total(every),
-        "month": month(past, prices), "whole_read": whole_read(past, prices),
-        "not_counted": list(UNCOUNTED),
-    }  # fmt: skip
-
-
-_MEANS = {"month": "a month at this rate", "whole_read": "one whole read"}
 
 
 @click.command()
@@ -90,10 +73,10 @@ def _dated(line: Line) -> Line:
 
 
 def _show(past: Past, every: list[Line], found: dict[str, Any]) -> None:
-    table([*every, found["total"]], f"Cost in dollars, {OF}; the last line is the total")
-    for name in ("month", "whole_read"):
+    table([*every, found["total"]], f"Cost in dollars, {PRICES_OF}; the last line is the total")
+    for name, means in (("month", "a month at this rate"), ("whole_read", "one whole read")):
         about = [f"{words(key)} {text(key, value)}" for key, value in (found[name] or {}).items()]
-        click.echo(f"{_MEANS[name]}: {', '.join(about) or 'less than an hour to compute it from'}")
+        click.echo(f"{means}: {', '.join(about) or 'less than an hour to compute it from'}")
     if any(each.log.floor.current() for each in past.logs):
         click.echo("the log begins at its floor: what was collected is not counted")
     click.echo(f"not counted: {'; '.join(UNCOUNTED)}")

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -33,7 +33,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.spark_versions import INSTALL, is_supported
 from sparkwal.protocol import chain
-from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import Store, Transient
 from sparkwal.store.conformance.checks import MACHINE
 from sparkwal.store.conformance.suite import Trial, prove
@@ -210,12 +210,10 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
     state = "idle" if idle > _IDLE_MS else "alive"
     yield ok("leader", f"{header.leader_id}, term {header.term}, {state}: its last record is "
                        f"{idle // 1000} s old, up to {head.in_flight_limit} in flight")  # fmt: skip
-    yield from _life(log, head)
+    yield from _life(log, header.log_id, head.gap)
 
 
-def _life(log: LogStore, head: Head) -> Iterator[Line]:
-    assert head.live is not None
-    log_id = head.live.header.log_id
+def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
     try:
         life = chain.look(log, log_id)
         readers = consumers.standing(log)
@@ -235,7 +233,7 @@ def _life(log: LogStore, head: Head) -> Iterator[Line]:
     else:
         yield ok("lifecycle", f"the table has all below {life.cut}, the floor is {life.floor}")
     for reader, age_ms in readers:
-        name, behind = reader.name, head.gap - reader.position
+        name, behind = reader.name, gap - reader.position
         if reader.log_id == log_id and age_ms > _STALE_MS and behind > 0:
             yield to_do("consumer", f"{name} has not published for {age_ms // 3_600_000} h, "
                                     f"{behind:,} positions behind: the floor waits for it",
@@ -267,13 +265,9 @@ def command(
     conf = key_values(spark_conf, "--spark-conf")
     stores, prefix = stores_at(path, given, endpoints)
     given = with_flags(given, endpoint=endpoints[0] if endpoints else None, sequencer=sequencer)
-    asked: list[Callable[[], Iterator[Line]]] = [
-        partial(versions, conf),
-        partial(settings, conf, path, given, checkpoint),
-        partial(store, stores, prefix),
-        partial(look, path, given),
-    ]
     lines = []
+    where = settings(conf, path, given, checkpoint)
+    asked = [versions(conf), where, store(stores, prefix), look(path, given)]
     for line in (line for each in asked for line in _whole(each)):
         lines.append(line)
         if not as_json:
@@ -287,9 +281,9 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _whole(asked: Callable[[], Iterator[Line]]) -> Iterator[Line]:
+def _whole(asked: Iterator[Line]) -> Iterator[Line]:
     """The lines; an error of the library is the last of them."""
     try:
-        yield from asked()
+        yield from asked
     except (SparkWalError, Transient) as error:
         yield to_do("error", str(error))

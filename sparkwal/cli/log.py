@@ -76,10 +76,6 @@ def document(found: Found) -> dict[str, Any]:
     return {**common, "host": header.host, "reason": header.reason}
 
 
-# Of --follow, unless it is set otherwise.
-_FOLLOWED = 10
-
-
 @click.command()
 @takes_range
 @click.argument("positions", metavar="[FIRST..LAST]", required=False)
@@ -114,14 +110,14 @@ def command(
     log = log_at(path, given, damage, fail_fast=not follows)
     first, after = log.start(), log.end()
     if follows and not {"startingPosition", "startingTimestamp"} & given.keys():
-        most = most or _FOLLOWED
+        most = most or 10
     oldest_first = reverse or follows
     there = walk(log, first, after, newest_first=most is not None or not oldest_first, most=most)
     shown = _Lines(log)
 
     def line(found: Found) -> str:
         if isinstance(found, InvalidLogError):
-            damage.of(log.name)(found)
+            damage.add(log.name, found)
         return as_json_line(document(found)) if as_json else shown.line(found)
 
     lines: Iterator[str] = map(line, there)

@@ -35,7 +35,7 @@ def command(
 ) -> None:
     meter = separate()
     damage = Damage()
-    passed_over = damage.of if address is None else None
+    passed_over = damage.add if address is None else None
     following = Following(path, meter, backlog=backlog, passed_over=passed_over, **given)
     if address is None:
         following.look()

@@ -3,6 +3,7 @@
 import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import click
@@ -19,7 +20,6 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.rows import PassedOver
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.parallel import run_parallel
 
@@ -30,14 +30,10 @@ class Damage:
     def __init__(self) -> None:
         self._found: dict[tuple[str, int | str], str] = {}
 
-    def of(self, log: str) -> PassedOver:
-        """What takes in the damage of the log of this name: a record that is met twice once."""
-
-        def passed_over(error: InvalidLogError) -> None:
-            place = str(error) if error.position is None else error.position
-            self._found.setdefault((log, place), str(error))
-
-        return passed_over
+    def add(self, log: str, error: InvalidLogError) -> None:
+        """Of the log of this name; a record that is met twice counts once."""
+        place = str(error) if error.position is None else error.position
+        self._found.setdefault((log, place), str(error))
 
     def lines(self, log: str | None = None) -> list[str]:
         """One for each, of one log or of all; it names the position and the object."""
@@ -60,10 +56,7 @@ def _with_range(
     if positions is not None:
         if start is not None or end is not None:
             raise Refused("a range, or --start and --end: give one of them")
-        try:
-            start, end = first_and_last(positions)
-        except ValueError as expected:
-            raise Refused(str(expected)) from None
+        start, end = first_and_last(positions)
     return {"given": given | bounds(start, end, since, until)}
 
 
@@ -96,14 +89,14 @@ def logs_at(
     path: str, given: Mapping[str, str], damage: Damage | None = None, names: str | None = None,
     *, looks: bool = True, fail_fast: bool = True,
 ) -> list[LogRange]:  # fmt: skip
-    """The log of these options, or with sequencers=* all under the path, or those of these `names`
-    with commas between them; they have looked at head and floor where that is asked for. What
-    cannot be read goes into `damage`; without one it is an error. Raises Failed where there is no
-    log."""
+    """The log of these options, or those of these `names` with commas between them, * or as
+    sequencers=* all under the path; they have looked at head and floor where that is asked for.
+    What cannot be read goes into `damage`; without one it is an error. Raises Failed where there is
+    no log."""
     asked = from_keywords(SourceOptions, path, {**given, "sequencers": "*"} if names else given)
     root = open_log(asked, fail_fast=fail_fast)
     found = [asked.sequencer]
-    if names:
+    if names and names != "*":
         found = list(dict.fromkeys(filter(None, map(str.strip, names.split(",")))))
         for name in found:
             from_keywords(SourceOptions, path, {"sequencer": name})
@@ -111,13 +104,10 @@ def logs_at(
         found = all_logs(root)
     if not found:
         raise no_log(root.url)
-    logs = [
-        LogRange(asked, name, root, passed_over=damage.of(name) if damage else None)
-        for name in found
-    ]
+    logs = [LogRange(asked, name, root, passed_over=partial(damage.add, name) if damage else None)
+            for name in found]  # fmt: skip
     if looks:
-        for _ in run_parallel(root.store, LogRange.look, logs):
-            pass
+        list(run_parallel(root.store, LogRange.look, logs))
         for log in logs:
             head_of(log)
     return logs

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from sparkwal.cli.cost import costs, past_of, takes_time
+from sparkwal.cli.cost import past_of, takes_time
 from sparkwal.cli.forms import whole_file
 from sparkwal.cli.open_logs import Damage, log_at
 from sparkwal.console.exit_codes import Refused
@@ -28,8 +28,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.schema import columns, type_name
 from sparkwal.lifecycle.consumers import consumer_infos
-from sparkwal.sql.past import Past, lines
-from sparkwal.sql.prices import Prices
+from sparkwal.sql.past import Past, Prices, costs, lines
 from sparkwal.sql.relations import CALENDAR_MS
 
 # A chart has at most 200 steps, each of one of these widths: from a second to 64 years.
@@ -143,7 +142,7 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     try:
         readers = consumer_infos(log.log, log.name, log.head, None)
     except InvalidLogError as error:
-        damage.of(log.name)(error)
+        damage.add(log.name, error)
     return {
         "format": 3, "made_ms": past.until_ms, "damage": damage.lines(),
         "totals": {**totals, "requests": cost["total"]["requests"]},

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import click
 import pyarrow as pa
@@ -14,7 +13,7 @@ from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
 from sparkwal.console.options import named_or_all, options, time_with_unit
 from sparkwal.lifecycle.consumers import consumer_infos
-from sparkwal.lifecycle.snapshot import Current, current
+from sparkwal.lifecycle.snapshot import Current
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, refuse
 from sparkwal.options.types import duration
 from sparkwal.reading.log_range import LogRange
@@ -23,16 +22,9 @@ from sparkwal.sql.database import Condition, answer, together
 from sparkwal.sql.relations import relations
 from sparkwal.sql.rows import OWN, known_columns, rows
 
-
-def _with_names(given: dict[str, str], sequencers: str | None, every: bool) -> dict[str, Any]:
-    if named_or_all(sequencers, every) == "*":
-        return {"given": {**given, "sequencers": "*"}, "names": None}
-    return {"given": given, "names": sequencers}
-
-
 # As `takes_range`, of several logs too: the command gets `names`.
 _takes_logs = options(
-    _with_names, takes_range,
+    lambda sequencers, every: {"names": named_or_all(sequencers, every)}, takes_range,
     click.option("--sequencers", metavar="a,b",
                  help="These logs under PATH, in the order of their commits' times."),
     click.option("--all", "every", is_flag=True, help="All logs under PATH, in that order too."),
@@ -113,8 +105,7 @@ _takes_rows = options(
 )  # fmt: skip
 
 
-def notify(message: str) -> None:
-    click.echo(message, err=True)
+notify = functools.partial(click.echo, err=True)
 
 
 @click.command("cat", epilog=EXIT_CODES)
@@ -204,7 +195,7 @@ def sql(path: str, given: dict[str, str], names: str | None, query: str, form: F
     logs = _open(path, given, names, None)
 
     def now() -> Current:
-        return current({log.name: log.log for log in logs}, logs[0].options, None)
+        return Current({log.name: log.log for log in logs}, logs[0].options, None)
 
     answered = answer(relations(logs, consumer_infos, now), query)
     try:

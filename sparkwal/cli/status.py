@@ -28,12 +28,10 @@ from sparkwal.reading.log_range import LogRange
 def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
     """2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log."""
     found, damage = [], Damage()
+    expiry_ms = None if expiry is None else duration(expiry)
     for log in logs_at(path, given, damage, looks=False):
         log.look(floor=False)
-        head = head_of(log)
-        found += consumer_infos(
-            log.log, log.name, head, None if expiry is None else duration(expiry)
-        )
+        found += consumer_infos(log.log, log.name, head_of(log), expiry_ms)
     if as_json:
         for each in found:
             print_json(vars(each))
@@ -66,7 +64,7 @@ def command(path: str, given: dict[str, str], as_json: bool) -> None:
             consumers = consumer_infos(log.log, log.name, head_of(log), None)
         except InvalidLogError as error:
             consumers = []
-            damage.of(log.name)(error)
+            damage.add(log.name, error)
         status = _document(log, now_ms)
         readers = [vars(each) for each in consumers]
         if as_json:
@@ -164,7 +162,7 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
             record = read_slot(log.log, position, head.window, GLANCE)
             found = None if record is None else moment(record.header.timestamp_ms)
         except InvalidLogError as error:
-            damage.of(log.name)(error)
+            damage.add(log.name, error)
     before = 0 < floor == position
     if as_json:
         print_json({

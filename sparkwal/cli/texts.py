@@ -63,16 +63,10 @@ def _values(array: pa.Array) -> list[Any]:
         parts = [_values(each.slice(first, last - first)) for each in inner]
         items = list(zip(*parts, strict=True)) if types.is_map(kind) else parts[0]
         found = (items[low - first : high - first] for low, high in pairwise(offsets))
-        if types.is_map(kind):
-            of_text = types.is_string(kind.key_type)
-            found = (_map(pairs, of_text) for pairs in found)
+        if types.is_map(kind) and types.is_string(kind.key_type):
+            found = (each if len(each := dict(pairs)) == len(pairs) else pairs for pairs in found)
     valid = array.is_valid().to_pylist()
     return [value if there else None for value, there in zip(found, valid, strict=True)]
-
-
-def _map(pairs: list[Any], of_text: bool) -> Any:
-    as_object = dict(pairs) if of_text else {}
-    return as_object if of_text and len(as_object) == len(pairs) else pairs
 
 
 def _leaves(array: pa.Array) -> list[Any]:

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import click
 
@@ -94,7 +93,7 @@ def hear_signals() -> None:
     sys.unraisablehook = _ignored
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
+def _terminate(*_: object) -> None:
     raise Terminated
 
 
@@ -120,27 +119,21 @@ def ended_quietly() -> Iterator[None]:
         raise Stopped(signal.SIGTERM) from None
     except KeyboardInterrupt:
         raise Stopped(signal.SIGINT) from None
-    except BrokenPipeError:
-        _nobody_reads()
+    except (BrokenPipeError, SystemExit) as end:
+        # Rich makes the latter of the former.
+        if BrokenPipeError not in (type(end), type(end.__context__)):
+            raise
+        _drop_output()
+        raise Stopped(signal.SIGPIPE) from None
     except OSError as error:
         # An error of a file names it.
         if error.filename is not None or error.errno not in _FULL:
             raise
         _drop_output()
         raise Failed(f"the output could not be written: {error.strerror}") from None
-    except SystemExit as end:
-        # What rich makes of it.
-        if not isinstance(end.__context__, BrokenPipeError):
-            raise
-        _nobody_reads()
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-
-
-def _nobody_reads() -> None:
-    _drop_output()
-    raise Stopped(signal.SIGPIPE) from None
 
 
 def _drop_output() -> None:

@@ -23,8 +23,6 @@ from sparkwal.options.types import duration
 from sparkwal.reading.sequencers import all_logs, has_log
 from sparkwal.store.log_store import LogStore
 
-SUSPENDED = 3
-
 EXIT_CODES = """
 \b
 Exit codes:
@@ -48,7 +46,7 @@ class Failures(click.ClickException):
         super().__init__("\n".join(lines))
         self.exit_code = 2 if all(isinstance(e, OptionError) for e in failures.values()) else 1
         if any(isinstance(error, CompactionError) for error in failures.values()):
-            self.exit_code = SUSPENDED
+            self.exit_code = 3
 
 
 def line(error: SparkWalError) -> str:
@@ -60,11 +58,6 @@ def line(error: SparkWalError) -> str:
 def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     text = time_with_unit(context, parameter, value)
     return None if text is None else str(duration(text) // 1000)
-
-
-def _flag(name: str) -> str:
-    """persistRowThreshold → --persist-row-threshold."""
-    return "--" + re.sub("(?<!^)(?=[A-Z])", "-", name).lower()
 
 
 # Where a flag is not made from the option's name.
@@ -92,7 +85,9 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
     added = []
     for name, each in taken.items():
         about = each.metadata
-        flag, callback = _TIMES.get(about["name"], (_flag(about["name"]), None))
+        # persistRowThreshold → --persist-row-threshold.
+        flag = "--" + re.sub("(?<!^)(?=[A-Z])", "-", about["name"]).lower()
+        flag, callback = _TIMES.get(about["name"], (flag, None))
         metavar = "TIME" if callback else _METAVARS[about["parse"].__name__]
         default = about["shown"] or each.default
         added.append(click.option(

@@ -23,16 +23,6 @@ def key_values(given: Iterable[str], option: str) -> dict[str, str]:
     )
 
 
-def read_options_file(path: Path | None) -> dict[str, str]:
-    """The options of a file of `name = value` lines; # begins a comment line."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path is not None else []
-    pairs = (
-        _pair(line, f"line {number} of {path} is not `name = value`")
-        for number, line in enumerate(lines, 1) if line.strip() and line.strip()[0] != "#"
-    )  # fmt: skip
-    return {name: value.strip() for name, value in pairs}
-
-
 def _pair(text: str, wrong: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
@@ -95,17 +85,19 @@ def _given(
     pairs = key_values(log_options, "--log-option")
     if store_endpoint is not None and "endpoint" in map(str.lower, pairs):
         raise Refused("--endpoint and --log-option endpoint=…: give one of them")
-    given = {**read_options_file(options_file), **pairs}
-    return {"given": with_flags(given, endpoint=store_endpoint)}
+    given: dict[str, str] = {}
+    lines = options_file.read_text(encoding="utf-8").splitlines() if options_file else []
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if line and line[0] != "#":
+            name, value = _pair(line, f"line {number} of {options_file} is not `name = value`")
+            given[name] = value.strip()
+    return {"given": with_flags({**given, **pairs}, endpoint=store_endpoint)}
 
 
 def with_flags(given: dict[str, str], **flags: str | None) -> dict[str, str]:
     """The options with those of flags that were given, whatever the case of a name."""
     chosen = {name: value for name, value in flags.items() if value is not None}
-    return {
-        **{name: value for name, value in given.items() if name.lower() not in chosen},
-        **chosen,
-    }
+    return {name: value for name, value in given.items() if name.lower() not in chosen} | chosen
 
 
 takes_sequencer = click.option(
@@ -116,18 +108,16 @@ takes_every = click.option(
 )
 
 
-def _with_sequencer(given: dict[str, str], sequencer: str | None) -> dict[str, Any]:
-    return {"given": with_flags(given, sequencer=sequencer)}
-
-
-def _with_every(given: dict[str, str], every: bool) -> dict[str, Any]:
-    return {"given": with_flags(given, sequencers="*" if every else None)}
-
-
 # `takes_log_options`, PATH as `path`, and --sequencer, which joins `given`.
-takes_log = options(_with_sequencer, click.argument("path"), takes_sequencer, takes_log_options())
+takes_log = options(
+    lambda given, sequencer: {"given": with_flags(given, sequencer=sequencer)},
+    click.argument("path"), takes_sequencer, takes_log_options(),
+)  # fmt: skip
 # As `takes_log`, and --all: `given` then asks for all logs under the path.
-takes_logs = options(_with_every, takes_log, takes_every)
+takes_logs = options(
+    lambda given, every: {"given": with_flags(given, sequencers="*" if every else None)},
+    takes_log, takes_every,
+)  # fmt: skip
 
 
 def named_or_all(sequencers: str | None, every: bool) -> str | None:
@@ -142,14 +132,11 @@ def named_or_all(sequencers: str | None, every: bool) -> str | None:
 as_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no colours.")
 
 
-_RANGE = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
-
-
 def first_and_last(text: str) -> tuple[int | None, int | None]:
-    """Both inclusive; None where an end is left open. Raises ValueError."""
-    match = _RANGE.fullmatch(text.strip())
+    """Both inclusive; None where an end is left open. Raises Refused."""
+    match = re.fullmatch(r"(\d*)\.\.(\d*)|(\d+)", text.strip())
     if match is None or match[0] == "..":
-        raise ValueError(f"{text!r} is no range of positions: 100..199, 100.., ..199 or 100")
+        raise Refused(f"{text!r} is no range of positions: 100..199, 100.., ..199 or 100")
     low, high, one = match.groups()
     first, last = low or one, high or one
     return int(first) if first else None, int(last) if last else None

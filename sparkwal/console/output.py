@@ -76,11 +76,6 @@ def rate(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def requests_text(requests: Mapping[str, int]) -> str:
-    counted = [f"{count:,} {kind}" for kind, count in sorted(requests.items()) if count]
-    return ", ".join(counted) or "none"
-
-
 def moment(timestamp_ms: int) -> str:
     """Milliseconds since 1970 as ISO 8601 in UTC."""
     time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
@@ -95,7 +90,8 @@ def text(name: str, value: Any) -> str:
         case bool() | str():
             return str(value)
         case dict():
-            return requests_text(value)
+            counted = [f"{count:,} {kind}" for kind, count in sorted(value.items()) if count]
+            return ", ".join(counted) or "none"
         case list() | tuple():
             return "; ".join(map(str, value))
     if name in _MOMENTS:

@@ -4,8 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from sparkwal.errors import SparkWalError
+from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.lifecycle.consumers import consumer_infos, lag_ms
 from sparkwal.metrics import table
@@ -20,7 +21,6 @@ from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.history import Follower
 from sparkwal.reading.log_range import LogRange, find_end
-from sparkwal.reading.rows import PassedOver
 from sparkwal.reading.sequencers import all_logs
 
 _logger = logging.getLogger("sparkwal")
@@ -159,7 +159,7 @@ class Following:
     Args:
         path, options: as for `sparkwal.Log`; with sequencers="*" all logs under the path.
         backlog: how many of the newest records of each log are counted at the start.
-        passed_over: of the name of a log, what gets its damage; by default the logger.
+        passed_over: gets the name of a log and its damage; by default the logger does.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Following:
         meter: Prometheus,
         *,
         backlog: int = 0,
-        passed_over: Callable[[str], PassedOver] | None = None,
+        passed_over: Callable[[str, InvalidLogError], None] | None = None,
         **options: object,
     ) -> None:
         given = from_keywords(SourceOptions, path, options)
@@ -183,7 +183,7 @@ class Following:
         # What the look before failed with, and this one.
         self._logged: set[str] = set()
         self._failures: set[str] = set()
-        self._passed_over = passed_over or (lambda name: lambda error: self._failed(str(error)))
+        self._passed_over = passed_over or (lambda _, error: self._failed(str(error)))
 
     @property
     def is_there(self) -> bool:
@@ -218,8 +218,8 @@ class Following:
             self._backlog = _ALL
 
     def _begin(self, name: str, backlog: int) -> LogNumbers:
-        damage = self._passed_over(name)
-        log = LogRange(self._options, name, self._root, passed_over=damage)
+        damaged = partial(self._passed_over, name)
+        log = LogRange(self._options, name, self._root, passed_over=damaged)
         self._logs[name] = LogNumbers(log, self._meter, backlog)
         return self._logs[name]
 

@@ -90,17 +90,12 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
             end = frame.offset + frame.length
         if run:
             found.append(of_batch(offset=start, spans=tuple(run)))
-    begin, key = 0, log.key(header.number)
-    for inline in header.inline:
-        end = begin + inline.bytes
+    begin, of_record = 0, partial(piece, key=log.key(header.number), inlined=True)
+    for part in header.inline:
+        end = begin + part.bytes
         data = None if record.inlined is None else record.inlined[begin:end]
-        spans = (Span(inline.bytes, inline.rows, inline.crc32),)
-        found.append(
-            piece(
-                key=key, partition=inline.partition, offset=record.body + begin, spans=spans,
-                inlined=True, data=data,
-            )
-        )  # fmt: skip
+        spans, offset = (Span(part.bytes, part.rows, part.crc32),), record.body + begin
+        found.append(of_record(offset=offset, spans=spans, partition=part.partition, data=data))
         begin = end
     return sorted(found, key=lambda each: each.partition)
 

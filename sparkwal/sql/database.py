@@ -74,10 +74,9 @@ def connect() -> duckdb.DuckDBPyConnection:
         "autoinstall_known_extensions": False, "autoload_known_extensions": False,
         "temp_directory": str(Path(tempfile.gettempdir(), f"sparkwal-sql-{uuid.uuid4().hex}")),
     })  # fmt: skip
-    connection.execute("SET TimeZone = 'UTC'").fetchall()
-    # Where DuckDB takes Python for interactive, it would print among the rows.
-    connection.execute("SET enable_progress_bar = false").fetchall()
-    connection.execute("SET lock_configuration = true").fetchall()
+    # Where DuckDB takes Python for interactive, a bar would be printed among the rows.
+    for each in ("TimeZone = 'UTC'", "enable_progress_bar = false", "lock_configuration = true"):
+        connection.execute(f"SET {each}").fetchall()
     return connection
 
 

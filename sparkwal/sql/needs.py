@@ -32,7 +32,6 @@ _COMPARED: Mapping[str, tuple[Callable[[int], Range], str]] = {
     "COMPARE_GREATERTHANOREQUALTO": (lambda x: (x, inf), "COMPARE_LESSTHANOREQUALTO"),
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SCAN = "PYTHON_ARROW_SCAN"
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def needs_of(
 
 def _scans(plan: Sequence[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     for node in plan:
-        if node["name"] == _SCAN:
+        if node["name"] == "PYTHON_ARROW_SCAN":
             yield node["extra_info"]
         yield from _scans(node["children"])
 

@@ -3,26 +3,29 @@ writing and keeping them cost: queries over those."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle import LifecycleRecord, decode
 from sparkwal.protocol.chain import look
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import connect
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.prices import MONTH_MS, Prices
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, in_batches, record_rows
 from sparkwal.store.base import NotFound, all_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
-# What else lies under a log's path at rest.
-_BESIDE = ("lifecycle", "txns", "consumers")
+# Whose list prices the defaults are, and of when; no prices are looked up.
+PRICES_OF = "S3 Standard, us-east-1, list prices of 2025"
+# AWS counts 2^30 bytes as a GB, and bills them by the hour: 730 make a month.
+GB = 2**30
+MONTH_MS = 730 * 3_600_000
 _TABLES = {
     "logs": pa.schema([("sequencer", pa.string()), ("start", pa.int64()), ("end", pa.int64())]),
     "records": RECORDS,
@@ -51,7 +54,6 @@ FROM (
 # `requests` are those of the writers that the records prove, by kind.
 Line = dict[str, Any]
 HOUR, DAY = 3_600_000, 86_400_000
-_KINDS = ("PUT", "GET", "LIST")
 # What was added when: requests, and `came` bytes, which lie there since.
 _ADDED = """
 WITH added AS (
@@ -83,6 +85,39 @@ SELECT start_ms, end_ms, coalesce(COLUMNS(* EXCLUDE (start_ms, end_ms, came, cam
 FROM (FROM busy UNION ALL BY NAME SELECT began AS start_ms, ended AS end_ms FROM idle)
 ORDER BY start_ms, end_ms
 """
+
+
+@dataclass(frozen=True)
+class Prices:
+    """In dollars: of 1,000 requests, and of a GB for a month. `put` is of PUT, COPY, POST and each
+    request of an upload in parts, `get` of GET, HEAD and all others."""
+
+    put: float = 0.005
+    list: float = 0.005
+    get: float = 0.0004
+    delete: float = 0.0
+    storage: float = 0.023
+
+    def of(self, requests: Mapping[str, float]) -> float:
+        """What these requests cost; names as here, in any case."""
+        each: dict[str, float] = asdict(self)
+        return sum(each[name.lower()] * number / 1000 for name, number in requests.items())
+
+
+def changed(prices: Prices, given: Mapping[str, str]) -> Prices:
+    """Raises OptionError for an unknown name or no number."""
+    names = [each.name for each in fields(Prices)]
+    for name, text in given.items():
+        if name not in names:
+            raise OptionError(f"there is no price {name!r}; there are {', '.join(names)}")
+        try:
+            price = float(text)
+        except ValueError:
+            price = -1.0
+        if not 0 <= price < 1e9:
+            raise OptionError(f"the price of {name} is no number of dollars from 0 on: {text!r}")
+        prices = replace(prices, **{name: price})
+    return prices
 
 
 @dataclass(frozen=True)
@@ -180,7 +215,7 @@ def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
     for number, entry in numbered(store, keys.batches_prefix(log.log.prefix)):
         position = keys.position(number, log.window)
         yield {"sequencer": log.name, "position": position, "bytes": entry.size}
-    for name in _BESIDE:
+    for name in ("lifecycle", "txns", "consumers"):
         for entry in all_entries(store, keys.join_key(log.log.prefix, name) + "/"):
             yield {"sequencer": log.name, "bytes": entry.size}
 
@@ -198,12 +233,13 @@ def lines(past: Past, prices: Prices, by: str) -> list[Line]:
 
 
 def _with_costs(row: dict[str, Any], byte_ms: float, prices: Prices) -> Line:
-    requests = {kind: count for kind in _KINDS if (count := row.pop(kind))}
-    costs = {"request_cost": prices.of(requests), "storage_cost": prices.of_storage(byte_ms)}
-    return {**row, "requests": requests, **costs, "cost": sum(costs.values())}
+    requests = {kind: count for kind in ("PUT", "GET", "LIST") if (count := row.pop(kind))}
+    writing, keeping = prices.of(requests), prices.storage * byte_ms / GB / MONTH_MS
+    costs = {"request_cost": writing, "storage_cost": keeping, "cost": writing + keeping}
+    return {**row, "requests": requests, **costs}
 
 
-def total(every: Sequence[Line]) -> Line:
+def _total(every: Sequence[Line]) -> Line:
     added = ("commits", "rows", "bytes", "request_cost", "storage_cost", "cost")
     requests = sum((Counter(line["requests"]) for line in every), Counter[str]())
     return {
@@ -213,7 +249,7 @@ def total(every: Sequence[Line]) -> Line:
     }  # fmt: skip
 
 
-def month(past: Past, prices: Prices) -> Line | None:
+def _month(past: Past, prices: Prices) -> Line | None:
     """A month at the rate of the last day, or of all that there is; None for less than an hour.
     `stored` is a mean of the month, if nothing is collected."""
     recent = max(past.since_ms, past.until_ms - DAY)
@@ -234,7 +270,7 @@ def month(past: Past, prices: Prices) -> Line | None:
     return _with_costs({"span_ms": span, "stored": round(mean), **monthly}, mean * MONTH_MS, prices)
 
 
-def whole_read(past: Past, prices: Prices) -> dict[str, Any]:
+def _whole_read(past: Past, prices: Prices) -> dict[str, Any]:
     """What a reader of all that is counted pays; within the region bytes cost nothing."""
     (read,) = past.ask(
         "SELECT coalesce(sum(read_gets), 0) AS gets, coalesce(sum(bytes), 0) AS bytes FROM steps"
@@ -243,6 +279,15 @@ def whole_read(past: Past, prices: Prices) -> dict[str, Any]:
     beside = sum((each.end < each.log.gap) + (each.chain is not None) for each in past.logs)
     requests = {"LIST": 2 * len(past.logs), "GET": read["gets"] + beside}
     return {"requests": requests, "bytes": read["bytes"], "cost": prices.of(requests)}
+
+
+def costs(past: Past, prices: Prices, every: list[Line]) -> dict[str, Any]:
+    """What all that is covered cost, at which prices."""
+    return {
+        "prices": {"of": PRICES_OF, "currency": "USD", **asdict(prices)}, "total": _total(every),
+        "month": _month(past, prices), "whole_read": _whole_read(past, prices),
+        "not_counted": list(UNCOUNTED),
+    }  # fmt: skip
 
 
 # What no record knows, for people.

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -60,18 +59,14 @@ RECORDS = pa.schema([
 _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 
 
-def records(logs: Sequence[LogRange], needs: Needs) -> Iterator[pa.RecordBatch]:
-    """`records`: one row for each live record. Where `passed_over` of a log gets what cannot be
-    read, a row says of it no more than its position; else that is an error."""
-    return in_batches((row for log in logs for row in record_rows(log, needs)), RECORDS)
-
-
 def in_batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     while chunk := list(islice(rows, 1024)):
         yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
 def record_rows(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
+    """One row for each live record. Where `passed_over` of the log gets what cannot be read, a row
+    says of it no more than its position; else that is an error."""
     first, after = bounds(log)
     narrow = narrowed(log, first, after, needs, "position", "time")
     before: SlotHeader | None = None
@@ -174,6 +169,9 @@ def relations(
     """All that may be asked of these logs, which have looked. Nothing else is read before a query's
     plan is known. Consumers have the fields of CONSUMERS."""
 
+    def records(needs: Needs) -> Iterator[pa.RecordBatch]:
+        return in_batches((row for log in logs for row in record_rows(log, needs)), RECORDS)
+
     def consumers(needs: Needs) -> Iterator[pa.RecordBatch]:
         for log in logs:
             assert log.head is not None
@@ -192,7 +190,7 @@ def relations(
 
     return {
         "log": lambda: _log(logs),
-        "records": lambda: Relation(RECORDS, RECORDS.names, partial(records, logs)),
+        "records": lambda: Relation(RECORDS, RECORDS.names, records),
         "consumers": lambda: Relation(CONSUMERS, CONSUMERS.names, consumers),
         "current": now,
     }

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import sparkwal
 from sparkwal import Appender
-from sparkwal.sql.prices import Prices
+from sparkwal.sql.past import Prices
 from sparkwal.testing.servers import log_options, make_bucket, s3_client, start_ministack
 
 BUCKET = "benchmark"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sql.headers_of import commit, leader
 
-from sparkwal.sql.prices import Prices, changed
+from sparkwal.sql.past import Prices, changed
 from sparkwal.sql.relations import made, to_read
 
 MB = 2**20
