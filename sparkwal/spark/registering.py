@@ -101,7 +101,7 @@ def _is_local(context: SparkContext) -> bool:
 def _active(spark: SparkSession, session: Any) -> Iterator[None]:
     """Spark refuses a name that the active session has, whichever session is to get it."""
     assert spark._jvm is not None
-    sessions = spark._jvm.org.apache.spark.sql.SparkSession
+    sessions = getattr(spark._jvm, "org.apache.spark.sql.SparkSession")
     before = sessions.getActiveSession()
     sessions.setActiveSession(session)
     try:
