@@ -60,7 +60,7 @@ def _register_classic(spark: SparkSession, session: Any) -> None:
     if session.sessionState().dataSourceManager().dataSourceExists(WeaselWalDataSource.name()):
         return
     assert spark._jvm is not None
-    sessions = spark._jvm.org.apache.spark.sql.SparkSession
+    sessions = getattr(spark._jvm, "org.apache.spark.sql.SparkSession")
     before = sessions.getActiveSession()
     # Spark refuses a name that the active session has, whichever session is to get it.
     sessions.setActiveSession(session)
