@@ -16,7 +16,7 @@ from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.consumers import leased, release
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
+from sparkwal.options.reading import CONSUMERS, RANGE, TRIGGERS, SourceOptions, refuse
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected, with_metadata_columns
 from sparkwal.reading.replaying import Replay
@@ -79,15 +79,9 @@ class Log:
         if log.live is None:
             return None
         header = log.live.header
-        return HeadInfo(
-            position=log.gap - 1,
-            log_id=header.log_id,
-            term=header.term,
-            leader_id=header.leader_id,
-            timestamp_ms=header.timestamp_ms,
-            window=log.window,
-            schema=schema.to_arrow(log.live.spark_schema),
-        )
+        columns = schema.to_arrow(log.live.spark_schema)
+        about = header.log_id, header.term, header.leader_id, header.timestamp_ms, log.window
+        return HeadInfo(log.gap - 1, *about, columns)
 
     def _bounds(self, log: LogRange, start: int | None, end: int | None) -> tuple[int, int]:
         first = self._first(log, start)
@@ -169,11 +163,8 @@ class Log:
         overtakes the replay; InvalidLogError for one that is ahead of its log or of another log,
         and where not one record can be read.
         """
-        refuse(
-            self._options,
-            "does not go with a replay, which begins at its cursor",
-            "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
-        )  # fmt: skip
+        why = "does not go with a replay, which begins at its cursor"
+        refuse(self._options, why, *RANGE)
         return Replay(self._named(sequencers), cursor)
 
     def _named(self, sequencers: str | Sequence[str] | None) -> dict[str, LogStore]:
@@ -204,9 +195,9 @@ class Log:
         Raises ConfirmError (a CompactionError) where the table was restored or recreated,
         TableReadError, CollectedError, OptionError, InvalidLogError.
         """
-        from sparkwal.lifecycle.snapshot import current
+        from sparkwal.lifecycle.snapshot import Current
 
-        return current(self._named(sequencers), self._options, table_options)
+        return Current(self._named(sequencers), self._options, table_options)
 
     def sql(
         self,
@@ -243,7 +234,6 @@ class Log:
         ranges = [each for each in ranges if each.log_id is not None]
         if not ranges:
             raise OptionError(f"there is no log at {self._log.url}; check the path")
-
         now = partial(self.current, sequencers=sequencers, table_options=table_options)
         return answer(relations(ranges, consumer_infos, now), query)
 

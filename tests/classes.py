@@ -6,57 +6,143 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-# Ours live for seconds: without the optimising compiler they take half the time of a processor.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Ours live for seconds: without the optimising compiler they take half the time of a processor,
+# and with room for its classes and its garbage a JVM seldom stops to look for what it can drop.
 # What the JVM has to say of an archive that does not fit goes nowhere: it loads classes then.
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
+OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xmn256m"
+    " -XX:CompileThresholdScaling=3 -Xlog:disable -Xlog:all=error:stderr"
+)
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # For some rows Spark would take longer to plan and to compile than to go through them.
+    "spark.default.parallelism": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # VACUUM would list and delete in 10,000 tasks.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
+HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
+
+
+# The JVM starts its Pythons with pyspark in a zip, of which none keeps what it compiled: for each of
+# a dozen processes half a second. The same files are installed beside it.
+PLAIN_FILES = """\
+import sys; sys.path[:] = [each for each in sys.path if not (each.startswith(sys.prefix) \
+and each.endswith(("/python/lib/pyspark.zip", "-src.zip")))]
+"""
 
 
 def options() -> str:
     """For SPARK_SUBMIT_OPTS, with the archive; made where there is none for this Java and Spark."""
-    from . import jars
+    with _one_at_a_time():
+        _import_plain_files()
+        return _options("spark", [])
+
+
+def with_delta() -> dict[str, str]:
+    """What the environment of a Spark with Delta Lake and S3A needs.
+
+    On the class path behind Spark's own, where an archive can have their classes, and no Ivy looks
+    for them and no session copies them, at each start.
+    """
+    with _one_at_a_time():
+        jars = _jars()
+        return {
+            "SPARK_DIST_CLASSPATH": os.pathsep.join(jars),
+            "SPARK_SUBMIT_OPTS": _options("delta", jars),
+        }
+
+
+def _import_plain_files() -> None:
+    place = Path(sysconfig.get_path("purelib"), "sparkwal-tests.pth")
+    # Not in a Python that others use too.
+    if sys.prefix != sys.base_prefix and not place.exists():
+        unfinished = place.with_suffix(".unfinished")
+        unfinished.write_text(PLAIN_FILES)
+        unfinished.rename(place)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    with (Path(sys.prefix) / "spark-jsa.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _options(name: str, more: Sequence[str]) -> str:
+    import jars
 
     # A JVM takes no archive of another Java, nor one whose jars have another time.
     files = [Path(shutil.which(jars.JAVA) or jars.JAVA).resolve()]
     files += sorted(jars.SPARK_JARS.glob("spark-*.jar"))
-    known = repr([(str(file), file.stat().st_mtime) for file in files])
-    archive = Path(sys.prefix) / f"spark-{hashlib.sha256(known.encode()).hexdigest()[:16]}.jsa"
-    with archive.with_name("spark-jsa.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not archive.exists():
-            for old in archive.parent.glob("spark-*.jsa*"):
-                old.unlink()
-            _write(archive)
+    files += map(Path, more)
+    known = OPTIONS + repr([(str(file), file.stat().st_mtime) for file in files])
+    digest = hashlib.sha256(known.encode()).hexdigest()[:16]
+    archive = Path(sys.prefix) / f"{name}-{digest}.jsa"
+    if not archive.exists():
+        for old in archive.parent.glob(f"{name}-*.jsa*"):
+            old.unlink()
+        unfinished = archive.with_suffix(".jsa-unfinished")
+        if _run(
+            name,
+            SPARK_SUBMIT_OPTS=f"{OPTIONS} -XX:ArchiveClassesAtExit={unfinished}",
+            SPARK_DIST_CLASSPATH=os.pathsep.join(more),
+        ) and unfinished.exists():  # fmt: skip
+            unfinished.rename(archive)
     return f"{OPTIONS} -XX:SharedArchiveFile={archive}" if archive.exists() else OPTIONS
 
 
-def _write(archive: Path) -> None:
-    unfinished = archive.with_suffix(".jsa-unfinished")
+def _jars() -> list[str]:
+    """Of Delta Lake and of S3A, with all that they need, which Ivy downloads the first time."""
+    import importlib.metadata
+
+    from sparkwal.spark import log_store
+
+    versions = [importlib.metadata.version(each) for each in ("pyspark", "delta-spark")]
+    known = Path(sys.prefix) / f"delta-jars-{'-'.join(versions)}.json"
+    found = json.loads(known.read_text()) if known.exists() else []
+    if not found or not all(Path(jar).exists() for jar in found):
+        if not _run("jars", KNOWN=str(known)):
+            raise RuntimeError("the jars of Delta Lake are not there")
+        found = json.loads(known.read_text())
+    return [str(log_store.jar()), *found]
+
+
+def _run(what: str, **environment: str) -> bool:
     ran = subprocess.run(
-        [sys.executable, "-P", __file__],
-        env={
-            **os.environ,
-            "SPARK_SUBMIT_OPTS": f"{OPTIONS} -XX:ArchiveClassesAtExit={unfinished}",
-            "PYSPARK_PYTHON": sys.executable,
-        },
+        [sys.executable, "-P", __file__, what],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-    if ran.returncode or not unfinished.exists():
-        warnings.warn(f"Spark's classes are not kept: {ran.stderr[-500:]}", stacklevel=2)
-    else:
-        unfinished.rename(archive)
+    if ran.returncode:
+        warnings.warn(f"Spark's {what} are not kept: {ran.stderr[-500:]}", stacklevel=2)
+    return ran.returncode == 0
 
 
-def main() -> None:
+def main(what: str) -> None:
     """A query of each kind that most tests begin with."""
     import tempfile
 
@@ -65,7 +151,20 @@ def main() -> None:
     import sparkwal
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    builder = builder.config("spark.driver.host", "127.0.0.1")
+    if what == "jars":
+        from delta import configure_spark_with_delta_pip
+
+        spark = configure_spark_with_delta_pip(builder, [HADOOP_AWS]).getOrCreate()
+        found = spark.sparkContext.getConf().get("spark.jars", "")
+        Path(os.environ["KNOWN"]).write_text(
+            json.dumps([jar.removeprefix("file://") for jar in str(found).split(",")])
+        )
+        return
+    if what == "delta":
+        for name, value in DELTA.items():
+            builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     sparkwal.register(spark)
     with tempfile.TemporaryDirectory() as folder:
         rows = spark.range(10).selectExpr("id", "id % 3 AS k", "string(id) AS v")
@@ -78,6 +177,8 @@ def main() -> None:
         )  # fmt: skip
         query.awaitTermination()
         spark.read.format("weaselwal").load(f"{folder}/wal").orderBy("id").collect()
+        if what == "delta":
+            _use_delta(spark, folder)
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     spark.stop()
@@ -86,5 +187,28 @@ def main() -> None:
     gateway.proc.wait()
 
 
+def _use_delta(spark: SparkSession, folder: str) -> None:
+    import sparkwal
+
+    table = f"{folder}/table"
+    life = sparkwal.Lifecycle(
+        f"{folder}/wal", spark=spark, table=table, keys=["id"], lateArriveWindowSeconds=0
+    )
+    for _ in range(2):
+        life.run_once()
+        sparkwal.read_current(spark, f"{folder}/wal").collect()
+        with sparkwal.Appender(
+            f"{folder}/wal", sparkwal.Log(f"{folder}/wal").scan().schema, producer_id="p"
+        ) as wal:
+            wal.append([{"id": 3, "k": 1, "v": "new"}]).result()
+    sparkwal.read_current(spark, f"{folder}/wal").collect()
+    for statement in (
+        "DELETE FROM {} WHERE id = 5", "UPDATE {} SET v = 'w' WHERE id = 7", "OPTIMIZE {}",
+        "ALTER TABLE {} ADD COLUMNS (more INT)", "DESCRIBE HISTORY {}",
+        "RESTORE TABLE {} TO VERSION AS OF 1", "INSERT INTO {} (id, v) VALUES (8, 'user')",
+    ):  # fmt: skip
+        spark.sql(statement.format(f"delta.`{table}`")).collect()
+
+
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

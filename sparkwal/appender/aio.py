@@ -46,8 +46,7 @@ class AsyncAppender:
         options |= {"producer_id": producer_id, "on_event": on_event}
         self._open: Callable[[], Appender] = partial(Appender, path, schema, **options)
         self._appender: Appender | None = None
-        # One thread accepts, in order, what waits for room and all that goes to a journal. The loop
-        # never waits for the disk, not even for a write, which may begin a segment.
+        # One thread accepts in order what waits for room or a journal: the loop waits for no disk.
         self._thread = ThreadPoolExecutor(1, "sparkwal-accept")
         self._waiting: deque[tuple[CheckedRows, bool, _Accepted]] = deque()
         self._is_full = False  # the first that waits, waits for room
@@ -74,8 +73,7 @@ class AsyncAppender:
         try:
             self._appender = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # A request under way cannot be called back, and would fence the appender that opens the
-            # log next. So wait until it is over.
+            # Wait for the requests under way: they would fence the appender that opens it next.
             cancelled.set()
             await asyncio.wait([opening])
             with suppress(SparkWalError):

@@ -36,8 +36,7 @@ __all__ = ["Appender", "Ticket"]
 
 _logger = logging.getLogger("sparkwal")
 
-# How long closing may take at the interpreter's end: usually as long as the retries last when a
-# store is down.
+# How long closing may take at the interpreter's end: usually as long as a dead store's retries.
 _EXIT_SECONDS = 60.0
 
 
@@ -48,11 +47,9 @@ class Appender:
     number of GETs, a conditional PUT into the first gap, and the seals.
 
     Args:
-        path: s3://bucket/prefix, file:///folder or a folder; or a log whose store retries transient
-            failures itself.
+        path: s3://bucket/prefix, file:///folder or a folder; or a log whose store retries itself.
         schema: the columns of every append; a column that is not nullable takes no null.
-        producer_id: names the sender of these rows over restarts; the log remembers its last
-            sequence.
+        producer_id: names the sender of the rows over restarts; the log has its last sequence.
         on_event: the first subscriber; see `subscribe`.
         clock, folder: a `Clock` and a journal's `Folder` instead of the system's, as in tests.
         options: by their names in docs/options.md, such as maxInFlightRequests=50.
@@ -105,20 +102,17 @@ class Appender:
 
         Returns at once; the ticket shows when they are durable. Accepted rows may still be lost
         when the process dies: resend what comes after `last_sequence`. With a journal it returns
-        once they are on this machine's disk. This process, or the next that opens the journal, then
-        sends them to the log exactly once.
+        once they are on this machine's disk, from which they reach the log exactly once.
 
         Dicts, their values and pandas frames are copied: you may change them afterwards. The memory
         of a RecordBatch is not copied: Arrow's own never changes. If it belongs to another object
         (pa.array(ndarray) shares the array's), do not write to it before the ticket is done.
 
         Args:
-            block: wait while `maxBufferedBytes` are waiting, or the log is at `hardLimitBytes`. If
-                False, raise BackPressureError instead.
+            block: wait at `maxBufferedBytes` or `hardLimitBytes`; else raise BackPressureError.
 
         Raises:
-            OptionError: the rows do not fit the schema or are malformed, the appender is closed, or
-                this is a fork of its process.
+            OptionError: the rows do not fit or are malformed, the appender is closed, or in a fork.
             BackPressureError: try again later.
             FencedError, OutcomeUnknownError, JournalError: the appender has stopped.
         """
@@ -173,8 +167,7 @@ class Appender:
         return self._journaled.resend_lost(lambda sequence: self._rows.accept(unreadable(sequence)))
 
     def incidents(self) -> list[Incident]:
-        """What damage took from the journal so far, the oldest first, and what is left of it. Reads
-        `quarantine/`. Raises JournalReadError."""
+        """What each damage took, the oldest first, and what is left. Raises JournalReadError."""
         kept = self._journaled
         return [] if kept is None else incidents_of(kept.quarantine, kept.journal.last)
 
@@ -219,9 +212,8 @@ class Appender:
         return self.error is None and not self._is_closing
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send all accepted rows now, and wait until they are durable. Raises why the appender has
-        stopped; OptionError when appends were rejected and no ticket has reported it yet;
-        TimeoutError after `timeout` seconds."""
+        """Send all accepted rows now, and wait until they are durable, `timeout` seconds at most.
+        Raises why the appender has stopped, TimeoutError, OptionError for unreported rejections."""
         self._enter(self._intake.flush, timeout)
 
     def wait_room(self, timeout: float) -> None:

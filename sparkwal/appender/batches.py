@@ -26,10 +26,6 @@ Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
 CheckedRows: TypeAlias = tuple[Payload, int, int]
 
 _DRAIN_SECONDS = 5.0  # how long closing waits for callbacks that do not return
-INTERRUPTED = (
-    "a signal's handler interrupted a call of this appender, and uses it: set a flag in the "
-    "handler, and close the appender after that call"
-)
 # Rejections kept for `flush` and `close` to report. Further ones are only counted.
 _MOST_UNREPORTED = 1000
 
@@ -92,6 +88,11 @@ class Callbacks:
     """Runs the tickets' callbacks one after another, in a thread of its own, without a lock. The
     waiting callback with the lowest sequence goes first."""
 
+    INTERRUPTED = (
+        "a signal's handler interrupted a call of this appender, and uses it: set a flag in the "
+        "handler, and close the appender after that call"
+    )
+
     def __init__(self) -> None:
         self._pid = _pid
         # The intake's lock. It knows its owner, so that `enter` can refuse a signal handler.
@@ -151,7 +152,7 @@ class Callbacks:
         self.check_process()
         me = threading.get_ident()
         if me in self._inside or self.lock._is_owned():  # type: ignore[attr-defined]
-            raise OptionError(INTERRUPTED)
+            raise OptionError(self.INTERRUPTED)
         try:  # first: a handler may raise anywhere
             self._inside.add(me)
             return call(*arguments)

@@ -11,15 +11,7 @@ import threading
 import time
 from collections import deque
 
-from sparkwal.appender.batches import (
-    INTERRUPTED,
-    Batch,
-    Callbacks,
-    CheckedRows,
-    Failure,
-    Rejections,
-    Ticket,
-)
+from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Failure, Rejections, Ticket
 from sparkwal.errors import BackPressureError, OptionError, SparkWalError
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.pipeline import Pipeline
@@ -86,7 +78,7 @@ class Intake:
         self.callbacks.check_process()
         # Not through `enter`, which takes longer than all the rest.
         if self._lock._is_owned():  # type: ignore[attr-defined]
-            raise OptionError(INTERRUPTED)
+            raise OptionError(self.callbacks.INTERRUPTED)
         with self._lock:
             if self.failure is not None or self._closing:
                 self._check_open()
@@ -127,12 +119,10 @@ class Intake:
         # What waits before this batch only shrinks.
         batch.room = self._capacity - (self.held - batch.held)
         ticket = Ticket(batch, batch.next_sequence)
-        # Count the bytes first. If a handler raises here, a few bytes too many count until the
-        # batch is sent.
+        # Bytes first: if a handler raises here, a few too many count until the batch is sent.
         batch.weight += size
         batch.held += held
-        # Only this step adds the append. An append that is not in must not use up a sequence: the
-        # log could not distinguish it from a durable one.
+        # Only this step adds it: an append that is not in must not use up a sequence.
         batch.appends.append(payload)
         if batch.weight >= self._size:
             batch.close()

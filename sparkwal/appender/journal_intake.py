@@ -25,8 +25,7 @@ _WINDOW = 16 * 2**20
 
 
 class JournalTicket(Ticket):
-    """An append on its way. It exists only while somebody holds it: an hour without the store may
-    bring millions."""
+    """An append on its way. Only its user holds it: an hour without a store may bring millions."""
 
     __slots__ = ("__weakref__", "_intake", "_position")
 
@@ -41,8 +40,7 @@ class JournalTicket(Ticket):
         intake = self._intake
         if not intake.callbacks.enter(intake.wait_decided, self.sequence, timeout):
             raise TimeoutError(
-                f"append {self.sequence} is in the journal, and not in the log after {timeout} "
-                "seconds"
+                f"append {self.sequence} is in the journal, not in the log after {timeout} seconds"
             )
         assert self._position is not None
         return self._position
@@ -85,9 +83,8 @@ class JournalIntake:
         return ticket
 
     def begin(self, rows: CheckedRows, block: bool) -> JournalTicket:
-        """Write rows; they are accepted once `Journal.wait` has returned. Raises OptionError for
-        rows that do not fit, BackPressureError, JournalError, and why nothing more goes to
-        the log."""
+        """Write rows; they are accepted once `Journal.wait` has returned. Raises OptionError,
+        BackPressureError, JournalError, and why nothing more goes to the log."""
         self._check_open()
         batch = self._rows.convert_one(rows[0])
         content = memoryview(batch.serialize())
@@ -159,8 +156,7 @@ class JournalIntake:
             return any(self.decided < each <= sequence for each in self._tickets)
 
     def decide(self, sequence: int, position: int) -> None:
-        """The log has every append up to `sequence`. Those not decided before lie at `position`;
-        −1: unknown."""
+        """The log has all up to `sequence`, the newly decided ones at `position` (−1: unknown)."""
         with self._changed:
             if sequence <= self.decided:
                 return
@@ -203,8 +199,7 @@ class JournalIntake:
             return self.decided >= sequence
 
     def flush(self, timeout: float | None) -> None:
-        """Wait until the log has all that was appended. Raises TimeoutError, JournalError, and why
-        nothing more goes to the log."""
+        """Wait until the log has all appends. Raises TimeoutError, and as `wait_decided`."""
         last = self.journal.last
         self.journal.sync(last)
         if not self.wait_decided(last, timeout):

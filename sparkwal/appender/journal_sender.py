@@ -35,16 +35,14 @@ from sparkwal.protocol.replay import live_records
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
 # Up to this many entries of a backlog are read before any is sent: each record costs a request.
 _MOST_ENTRIES = 1000
-# Sending slows appends down. After this many entries read, the sender gives way if more were
-# accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes, and sends
-# none before.
+# Sending slows appends down: after this many entries read, the sender gives way if more were
+# accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes.
 _STEP = 50
 _GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
 
 
 class JournalSender:
-    """The thread that sends what the journal has accepted, and drains what the log has. `session`
-    is the first one, already open."""
+    """Sends what the journal has accepted, and drains what the log has, with an open `session`."""
 
     def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
         self._context, self._intake, self._journal = context, intake, intake.journal
@@ -64,8 +62,7 @@ class JournalSender:
 
     def start(self) -> None:
         if self._replays is not None:
-            path, first = self._journal.path, self._fed + 1
-            self._publish(events.ReplayStarted(path=path, first=first, last=self._replays))
+            self._publish(events.ReplayStarted(self._journal.path, self._fed + 1, self._replays))
         assert self.session is not None
         self._listen(self.session)
         self._thread.start()
@@ -197,8 +194,7 @@ class JournalSender:
 
     def _away(self, error: SparkWalError) -> None:
         if not self.is_away:
-            url = self._context.log.url
-            self._publish(events.StoreAway(path=url, reason=without_advice(error)))
+            self._publish(events.StoreAway(self._context.log.url, without_advice(error)))
         self.is_away = True
         self._intake.notify()
 
@@ -206,8 +202,7 @@ class JournalSender:
         """Lead the log again; False if the appender ends first."""
         # Appends wake it all the time: only the end of the appender counts.
         while not self._ending.wait(self._seconds):
-            # Longer each time until the log takes something: a store may accept leader records and
-            # no rows.
+            # Longer until the log takes rows: a store may accept leader records and no rows.
             self._seconds = min(max(2 * self._seconds, _FIRST_SECONDS), _LAST_SECONDS)
             try:
                 session = open_session(self._context, self._former)
@@ -259,8 +254,8 @@ class JournalSender:
         if isinstance(error, FencedError):
             error = fenced(error, self._journal.path)
         self._intake.fail(error)
-        kind, path = type(error).__name__, self._context.log.url
-        self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
+        kind = type(error).__name__
+        self._publish(events.Stopped(self._context.log.url, kind, str(error)))
 
     def end(self, timeout: float | None) -> None:
         self._ending.set()

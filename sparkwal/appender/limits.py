@@ -27,8 +27,7 @@ _SHARE = 256
 
 class SizeWatch:
     """Counts what waits in the log, and reports when it reaches a limit or falls below one. Only
-    one thread may call `add`. Raises InvalidLogError, StoreUnavailableError if the first look
-    fails."""
+    one thread may call `add`. Raises InvalidLogError, StoreUnavailableError."""
 
     def __init__(self, context: AppenderContext, leadership: Leadership) -> None:
         self._log, self._clock, self._lead = context.log, context.clock, leadership
@@ -48,8 +47,7 @@ class SizeWatch:
         self._looked_ms = self._clock.boot_ms()
 
     def start(self, refuse: Callable[[str | None], None]) -> None:
-        """Begin to watch, in a thread of its own. `refuse` is called with the reason to accept no
-        more, and with None to accept again."""
+        """Begin to watch. `refuse` gets the reason to accept no more, and None to accept again."""
         self._refuse = refuse
         self._settle()
         threading.Thread(target=self._watch, name="sparkwal-size", daemon=True).start()
@@ -126,8 +124,7 @@ class SizeWatch:
         url, size, hard = self._log.url, self.size, "hardLimitBytes"
         for name, limit in self._limits.items():
             if name in self._over - was:
-                event = SizeLimit(path=url, option=name, bytes=size, limit=limit)
-                self._subscribers.publish(event)
+                self._subscribers.publish(SizeLimit(url, name, size, limit))
         if hard in was - self._over:
             self._refuse(None)
         elif hard in self._over - was:

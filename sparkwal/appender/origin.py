@@ -52,8 +52,7 @@ def check_sent(
                 f"{has}, and another appender ({wrote}) than the journal's ({sender.leader_id}) "
                 f"wrote the last of them: entries {first} to {last} of the journal may not be "
                 "among them. They are in the journal still, which sends nothing more: see what "
-                "the log has, and give another journal folder. Use a producer_id with one journal "
-                "only"
+                "the log has, and give another journal folder. A producer_id needs its own journal"
             )
         return
     else:

@@ -35,8 +35,7 @@ _HELD_BATCH, _HELD_ARRAY, _HELD_LIST, _HELD_VALUE = 300, 750, 150, 48
 
 
 class RowSchema:
-    """The columns every append must have. Raises OptionError for a column that the log cannot
-    keep."""
+    """The columns of each append. Raises OptionError for a column that the log cannot keep."""
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
         if not isinstance(arrow_schema, pa.Schema):
@@ -51,14 +50,12 @@ class RowSchema:
         # The log's own columns are all nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
         self._fixed = sum(map(values.width, self.arrow.types)) + 1
-        # The last schema that fit, and whether a copy of its rows would share memory with them. One
-        # attribute, because threads append rows of different schemas at once.
+        # The last schema that fit, and whether a copy of its rows shares memory: one value.
         self._known = self.arrow, False
         self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(values.arrays, self.arrow.types))
 
     def accept(self, rows: Rows) -> CheckedRows:
-        """Check rows, and copy all that may change: everything but Arrow's memory. Raises
-        OptionError."""
+        """Check rows, and copy what may change: all but Arrow's memory. Raises OptionError."""
         try:
             if isinstance(rows, pa.RecordBatch):
                 return self._keep(rows)

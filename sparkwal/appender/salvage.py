@@ -19,8 +19,7 @@ class Incident:
 
     Attributes:
         lost: their sequences.
-        waiting: those that were not appended again. Under each of the others the log gets what was
-            appended since.
+        waiting: those not appended again; under the others the log gets what was appended since.
         held: those that `files` hold intact.
         files: paths of what is left of them, in quarantine.
         reason: what was wrong.
@@ -34,8 +33,7 @@ class Incident:
 
 
 def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
-    """Every incident, the oldest first; `last` is the newest sequence appended. Raises
-    JournalReadError."""
+    """Every incident, the oldest first; `last`: the newest sequence. Raises JournalReadError."""
     waiting, path = dict(quarantine.waiting(last)), quarantine.folder.path
     found = []
     for each in quarantine.incidents:

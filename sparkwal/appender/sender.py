@@ -43,7 +43,7 @@ from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import Claim, lead
-from sparkwal.protocol.pipeline import Pipeline, Sent
+from sparkwal.protocol.pipeline import Pipeline
 from sparkwal.protocol.recovery import Head
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.hedge import run_in_daemon
@@ -57,8 +57,7 @@ def open_session(
     """Take the log over and fence its former writer.
 
     Args:
-        former: the same appender's session before: the new one must continue in the same log, and
-            takes it over from no other writer.
+        former: the appender's session before: the new one continues its log, and fences no other.
         check: called before anything is written, with the log's head, its id and the producer's
             newest sequence in it; raises if this appender must not lead the log.
 
@@ -196,15 +195,21 @@ class Session:
             batches, rejected = self._context.rows.convert(appends)
             del appends
             for at, refusal in rejected.items():
-                self._reject(batch, batch.first_sequence + at, refusal)
+                sequence, reason = batch.first_sequence + at, str(refusal)
+                batch.reject(sequence, refusal)
+                self._publish(events.Rejected(self._producer, sequence, reason))
             index = next((i for i in reversed(range(count)) if i not in rejected), None)
             if index is None:
-                self._nothing_to_write(batch)
+                # All were rejected: the batch is done as soon as those before it are.
+                with self._acks:
+                    if self._sent:
+                        self._sent[max(self._sent)][1].append(batch)
+                    else:
+                        self._complete(batch, -1)
                 return
             last = batch.first_sequence + index
-            rows = sum(b.num_rows for b in batches)
             now = self._context.clock.now_ms()
-            sent = self._pipeline.send(rows, batches, last, now, self._metrics())
+            header, data = self._pipeline.send(batches, last, now, self._metrics())
         except BaseException as error:
             self._stop(unexpected("a batch could not be encoded", error), batch)
             return
@@ -213,12 +218,12 @@ class Session:
                 batch.fail(unsent(failure.error), failure)
                 return
             # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
-            self._sent[sent.position] = sent.header, [batch]
-        self._publish(events.BatchSent(**_fields(sent.header)))
+            self._sent[header.position] = header, [batch]
+        self._publish(events.BatchSent(**_fields(header)))
         if self._watch is not None:
             # Count it before it can be durable: an append after that then meets the limit at once.
-            self._watch.add(sent.position, sent.header.bytes)
-        self._begin(partial(self._put, sent))
+            self._watch.add(header.position, header.bytes)
+        self._begin(partial(self._put, header, data))
         if self._lookout.is_due():
             self._begin(self._look)
 
@@ -233,11 +238,6 @@ class Session:
         self._free.acquire()
         run_in_daemon(run)
 
-    def _reject(self, batch: Batch, sequence: int, error: OptionError) -> None:
-        batch.reject(sequence, error)
-        who, reason = self._producer, str(error)
-        self._publish(events.Rejected(query_id=who, batch_id=sequence, reason=reason))
-
     def _metrics(self) -> dict[str, float]:
         """For the next record; each PUT is in at most one."""
         last, self._last_ms = self._last_ms, None
@@ -245,34 +245,26 @@ class Session:
         found: dict[str, float] = {"retries": self._retried - before}
         return found if last is None else {**found, "last_put_ms": last}
 
-    def _nothing_to_write(self, batch: Batch) -> None:
-        """All appends of the batch were rejected: it is done as soon as those before it are."""
-        with self._acks:
-            if self._sent:
-                self._sent[max(self._sent)][1].append(batch)
-            else:
-                self._complete(batch, -1)
-
     def _complete(self, batch: Batch, position: int) -> None:
         self.on_decided(batch.next_sequence - 1, position)
         batch.complete(position)
 
-    def _put(self, sent: Sent) -> None:
-        log, started = self._context.log, monotonic()
+    def _put(self, header: CommitHeader, data: bytes) -> None:
+        log, position, started = self._context.log, header.position, monotonic()
         try:
-            began = self._claim.before(sent.header)
-            put_record(log, sent.header, sent.data, ASK)
+            began = self._claim.before(header)
+            put_record(log, header, data, ASK)
             took = round((monotonic() - started) * 1000, 3)
-            if self._claim.confirm_after_put(sent.header, began) is not None:
+            if self._claim.confirm_after_put(header, began) is not None:
                 # Our record may have arrived before the other writer led, or after a collection.
                 raise OutcomeUnknownError(
-                    f"position {sent.position} of {log.url} was written, but it took so long that "
+                    f"position {position} of {log.url} was written, but it took so long that "
                     f"another writer leads now: {ASK}"
                 )
         except BaseException as error:
-            self._failed(sent.position, used_up(sent.position, error))
+            self._failed(position, used_up(position, error))
         else:
-            self._succeeded(sent.position, took)
+            self._succeeded(position, took)
 
     def _look(self) -> None:
         """Stop if another writer asks for the log; records in flight go on."""
@@ -295,8 +287,7 @@ class Session:
             for ready in self._pipeline.durable(position):
                 done, (batch, *empty) = self._sent.pop(ready)
                 self.intake.last_sequence = done.batch_id
-                # Complete under the lock: no caller may see a later append durable before this one.
-                # No user code runs here: `Callbacks` calls back.
+                # Under the lock, without user code: none may see a later append durable before it.
                 self._complete(batch, ready)
                 for batch in empty:
                     self._complete(batch, -1)
@@ -320,8 +311,8 @@ class Session:
         with self._acks:
             if self.intake.stop(error):
                 if self.on_change is None:
-                    path, kind = self._context.log.url, type(error).__name__
-                    self._publish(events.Stopped(path=path, error=kind, reason=str(error)))
+                    kind = type(error).__name__
+                    self._publish(events.Stopped(self._context.log.url, kind, str(error)))
                 else:
                     self.on_change()
                 if self._watch is not None:

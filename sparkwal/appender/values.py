@@ -1,5 +1,4 @@
-"""Decides which Python values and pandas columns a column holds unchanged, and estimates their
-size.
+"""Which Python values and pandas columns a column holds unchanged, and about how large they are.
 
 Arrow converts more: 1.5 becomes 1 in a column of integers, a datetime loses its time in a column of
 dates and its zone in a column without one. Two conversions follow the column's type: a float32
@@ -177,9 +176,8 @@ _RULES: tuple[tuple[Callable[..., bool], tuple[type, ...], Callable[..., bool]],
 
 
 def carries(own: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a pandas column of type `own` may be cast to `target`. Arrow would read 5 as a
-    timestamp or as true, and drop a time of day or a time zone. It checks numbers and nanoseconds
-    itself."""
+    """Whether a pandas column of type `own` may be cast to `target`. Arrow checks numbers itself,
+    but would read 5 as a timestamp or as true, and drop a time of day or a time zone."""
     if types.is_dictionary(own):
         own = own.value_type
     if types.is_timestamp(own) and types.is_timestamp(target):

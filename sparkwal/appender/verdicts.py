@@ -16,16 +16,14 @@ def used_up(position: int, error: BaseException) -> SparkWalError:
     """The error of a slot whose request failed for good."""
     if not isinstance(error, SparkWalError):
         return unexpected(f"position {position}: the request failed", error)
-    # A store that refuses, for example for lack of rights, raises OptionError. From a ticket that
-    # would mean that only its own rows were refused.
+    # A store's refusal is an OptionError; from a ticket that would blame its own rows alone.
     if isinstance(error, (StoreUnavailableError, OptionError)):
         return OutcomeUnknownError(f"{error}; the appender has stopped: {ASK}")
     return fenced(error) if isinstance(error, FencedError) else error
 
 
 def fenced(error: FencedError, journal: str | None = None) -> FencedError:
-    """The same error in an appender's terms: it has no microbatch and no checkpoint. `journal`
-    is the folder of its journal, if it has one."""
+    """The error in terms of an appender, which has no microbatch; `journal`: its folder, if any."""
     if not error.leader:
         return error
     where = "has not acknowledged is not in the log"
@@ -46,8 +44,7 @@ def without_advice(error: SparkWalError) -> str:
 
 def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWalError | None:
     """The error of an unacknowledged slot, from that of the slot before it and its own. After a
-    slot that may hold our record every slot may count, until one shows another leader: those
-    after it are dead."""
+    slot that may hold our record each may count, until one shows another leader."""
     if before is None or (isinstance(before, OutcomeUnknownError) and isinstance(own, FencedError)):
         return own
     # SAFETY(after-unknown-unknown) §7: after a slot of unknown outcome every later slot is unknown

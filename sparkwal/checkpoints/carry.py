@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal import events
 from sparkwal.checkpoints import folder
@@ -69,8 +69,7 @@ class StreamCheckpoint:
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
         """What Spark wrote for this microbatch. Makes no request. Raises DivergedCheckpointError
-        where it goes on after other input than the log holds, or where the folder was replaced or
-        deleted."""
+        for other input before it than the log holds, and for a replaced or deleted folder."""
         path = self._folder()
         if path is None:
             return self._remote(batch_id, last)
@@ -137,9 +136,8 @@ class StreamCheckpoint:
         return True
 
     def _check_goes_on(self, path: Path, last: Checkpoint) -> None:
-        """Raises where the folder's last microbatch has other input than in the log. Two copies of
-        a folder may give one number to different files. If one copy has no rows there, the log
-        knows only the other, and what the first one writes next is in it twice."""
+        """Raises where the folder's last microbatch has other input than in the log: two copies of
+        a folder may give one number to different files, and some would be in the log twice."""
         for name, crc in last.inputs.items():
             # Spark keeps the last hundred, and what a source has compacted not for ever.
             # SAFETY(same-input-before) §12: a folder continues only after the input in the log
@@ -151,8 +149,7 @@ class StreamCheckpoint:
                 )
 
     def _remote(self, batch_id: int, last: Checkpoint | None) -> Carried:
-        """The record carries no folder. Raises where the last record did: the folder is lost, and
-        nobody could continue after this record."""
+        """No folder is carried. Raises where the last record had one: nobody could continue."""
         if last is not None and last.bytes > 0 and folder.local_folder(self.location) is not None:
             raise DivergedCheckpointError(
                 f"the checkpoint {self.location} was deleted while query {self.query_id} ran: "
@@ -165,9 +162,8 @@ class StreamCheckpoint:
     def check_replay(
         self, open_log: OpenLog, lead: Leadership, batch_id: int, content: Callable[[], Content]
     ) -> None:
-        """Before a replay is skipped: 1 GET, of a large block 2; where the log carries no offsets
-        to compare, all rows of its record are read. Raises DivergedCheckpointError for other
-        input."""
+        """Before a replay is skipped: 1 GET, of a large block 2; without offsets in the log, all
+        rows of its record are read. Raises DivergedCheckpointError for other input."""
         last, entry = recall(open_log, lead, self.query_id)
         if entry is None:
             return
@@ -252,8 +248,12 @@ def encode(files: Mapping[str, bytes]) -> bytes:
 def decode(block: bytes, where: str) -> dict[str, bytes]:
     """Raises InvalidLogError for what `encode` does not make."""
     try:
+        text = bytearray()
         with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-            text = _read(stream)
+            while chunk := stream.read(_CHUNK):
+                text += chunk
+                if len(text) > _LONGEST:
+                    raise ValueError("more than `encode` ever makes")
         document = json.loads(text)
         files = {name: data.encode("latin-1") for name, data in document.items()}
     except (ValueError, AttributeError, RecursionError, OSError, pa.ArrowException):
@@ -270,16 +270,6 @@ def decode(block: bytes, where: str) -> dict[str, bytes]:
         ):
             raise InvalidLogError(f"{where}: its checkpoint names a file {name!r}")
     return files
-
-
-def _read(stream: pa.NativeFile) -> bytearray:
-    """All of it. Raises ValueError as soon as it is more than `encode` ever makes."""
-    text = bytearray()
-    while chunk := stream.read(_CHUNK):
-        text += chunk
-        if len(text) > _LONGEST:
-            raise ValueError("a checkpoint that is too large")
-    return text
 
 
 def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict[str, bytes]:
@@ -303,6 +293,6 @@ def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict
     block = front[start : start + entry.bytes]
     if len(block) < entry.bytes:
         block = log.store.get_range(log.key(number), start, entry.bytes)
-    if zlib.crc32(block) != entry.crc32:
+    if crc32(block) != entry.crc32:
         raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
     return decode(block, where)

@@ -12,11 +12,12 @@ sparkwal-empty.json  the last microbatch that wrote nothing: no record names it
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import checked, keys
@@ -55,8 +56,7 @@ def local_folder(location: str) -> Path | None:
 
 
 def log_folders(path: str, sequencer: str) -> list[Path]:
-    """A log on this machine's disk: its own folder, then all in which it keeps objects, with
-    symbolic links followed. Of any other log none."""
+    """A local log: its own folder, then those of its objects, with links followed. Else none."""
     root = local_folder(path)
     if root is None:
         return []
@@ -147,12 +147,10 @@ def torn(path: Path) -> str | None:
     wanted += [f"commits/{done}"] if done >= 0 else []
     wanted += _source_files(path)
     lost = next((name for name in wanted if not _whole(path, name)), None)
-    return lost if lost or last < 0 else _without_list(path, last)
-
-
-def _without_list(path: Path, batch_id: int) -> str | None:
-    """The first file source whose list lacks what this microbatch reads, or None."""
-    for source, line in enumerate(input_of(read(path, f"offsets/{batch_id}") or b"") or []):
+    if lost or last < 0:
+        return lost
+    # Or the first file source whose list lacks what the last microbatch reads.
+    for source, line in enumerate(input_of(read(path, f"offsets/{last}") or b"") or []):
         entry = _LISTED.fullmatch(line)
         name = f"{SOURCES}/{source}"
         listed = os.listdir(path / name) if entry and (path / name).is_dir() else ()
@@ -224,15 +222,13 @@ def is_compact(name: str) -> bool:
 
 def input_of(offsets: bytes) -> list[bytes] | None:
     """What a file in offsets/ says of the sources, or None for a torn one: one line for each, after
-    the version and a JSON of times and settings, which differ if the same input is planned
-    again."""
+    the version and a JSON of times and settings, in which two plans of one input differ."""
     lines = offsets.splitlines()
     return lines[2:] if len(lines) > 2 and lines[0].startswith(b"v") else None
 
 
 def inputs(path: Path, batch_id: int, names: Iterable[str]) -> dict[str, int]:
-    """{name: CRC-32} of what says which input a microbatch has: its offsets, and of the files that
-    it needs the newest of each source."""
+    """{name: CRC-32} of what names a microbatch's input: its offsets, each source's newest file."""
     newest: dict[str, tuple[int, str]] = {}
     for name in names:
         parent, _, last = name.rpartition("/")
@@ -248,9 +244,9 @@ def digest(path: Path, name: str) -> int | None:
     """The CRC-32 of what a file says of the sources; None where it is not there, or torn."""
     data = read(path, name)
     if data is None or not name.startswith("offsets/"):
-        return None if data is None else zlib.crc32(data)
+        return None if data is None else crc32(data)
     lines = input_of(data)
-    return None if lines is None else zlib.crc32(b"\n".join(lines))
+    return None if lines is None else crc32(b"\n".join(lines))
 
 
 def other_input(
@@ -287,8 +283,7 @@ class _Note:
 
 def done(path: Path, before: int, last: Checkpoint | None) -> int:
     """The last microbatch that is done: `before`, the query's last in the log, or the last of those
-    that wrote nothing since. A note after any other record than `last` is old, or the log lost that
-    record."""
+    that wrote nothing since. A note after another record than `last` does not count."""
     try:
         noted = checked.read(_Note, read_json(path / EMPTY), EMPTY)
     except InvalidLogError:

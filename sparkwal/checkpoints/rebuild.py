@@ -23,8 +23,7 @@ from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import absolute, overlap, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-# Spark's own choice forks `stat` and `readlink` for each file. Both write a hidden file and rename
-# it, which is atomic on a disk, and neither syncs it.
+# Spark's own choice forks `stat` and `readlink` for each file. Both rename, and neither syncs.
 FILE_SYSTEM = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -112,8 +111,7 @@ class Decision:
 
 
 def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:
-    """Whether the folder goes on where the log ends, and what it shall hold if it does not. A log
-    that does not exist yet gets the name `drawn`."""
+    """Whether the folder goes on where the log ends, or what it shall hold. `drawn`: a log's id."""
     owner = owner_of(place)
     live = head.live.header if head.live else None
     # A log that does not exist yet gets the name that its first query draws for it.
@@ -191,8 +189,7 @@ def _lost(entry: Checkpoint) -> list[str]:
 
 
 def _files(log: LogStore, state: State) -> dict[str, bytes]:
-    """What the log carries: 1 GET for the last record and 1 for each compacted list. Raises
-    OptionError."""
+    """What the log carries: 1 GET, and 1 for each compacted list. Raises OptionError."""
     last, entry = state.batch_id, state.entry
     if last < 0:
         return {}
@@ -213,8 +210,7 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     for position in sorted({where for where, _ in entry.files.values()} - {entry.position}):
         carried = carry.read_block(log, state.window, state.query_id, position)
         files |= {n: carried[n] for n, (where, _) in entry.files.items() if where == position}
-    # Done: the log has it. Without this Spark would read the input of `last` again, which may be
-    # archived by now. (The watermark in it matters to stateful queries alone.)
+    # Done: the log has it. Else Spark would read its input again, which may be archived by now.
     done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
     # SAFETY(rebuild-commit) §12: a rebuilt folder holds commits/N
     # SAFETY(rebuild-offsets) §12: a rebuilt folder holds offsets/N
@@ -231,11 +227,10 @@ def _query_id(log_id: str, name: str) -> str:
 
 def _place(log: LogStore, name: str, given: str | os.PathLike[str] | None) -> Path:
     if given is not None:
-        place = folder.local_folder(os.fspath(given))
-        if place is None:
-            given = os.fspath(given)
-            raise OptionError(f"folder is {given!r}; a folder on this machine is expected")
-        return place
+        given = os.fspath(given)
+        if (place := folder.local_folder(given)) is not None:
+            return place
+        raise OptionError(f"folder is {given!r}; a folder on this machine is expected")
     state = state_folder()
     if state is None:
         raise OptionError("this user has no home folder: give sparkwal.checkpoint a folder")
@@ -278,8 +273,7 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
                 "query a folder of its own"
             )
         return
-    # Spark made it for the query that `name` is the id of, or it is this query's default folder and
-    # only its note of the owner is damaged.
+    # Spark made it for the query of this id, or only the owner's note in our default is damaged.
     if folder.query_of(place) == _query_id("", name) or place.parts[-3:] == _default(log, name):
         return
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -295,11 +289,8 @@ def _report_slow_files() -> None:
     spark_sql = sys.modules.get("pyspark.sql")
     session = spark_sql.SparkSession.getActiveSession() if spark_sql else None
     if session is not None and session.conf.get(FILE_MANAGER, None) is None:
-        events.emit(
-            events.SlowCheckpointFiles(
-                setting=FILE_MANAGER,
-                value=FILE_SYSTEM,
-                advice="Spark forks two processes for each file of this checkpoint; set this "
-                "before the query starts, where no checkpoint of the session is on an object store",
-            )
+        advice = (
+            "Spark forks two processes for each file of this checkpoint; set this before the query "
+            "starts, where no checkpoint of the session is on an object store"
         )
+        events.emit(events.SlowCheckpointFiles(FILE_MANAGER, FILE_SYSTEM, advice))

@@ -2,6 +2,7 @@
 
 from functools import cache
 from importlib import import_module
+from inspect import cleandoc
 from typing import Any
 
 import click
@@ -45,7 +46,7 @@ def find(name: str) -> click.Command:
     """Its line of COMMANDS begins its help."""
     module = import_module(f"sparkwal.cli.{_MODULES.get(name) or name.replace('-', '_')}")
     command: click.Command = getattr(module, name if name in _MODULES else "command")
-    command.help = f"{COMMANDS[name]}\n\n{command.help or ''}"
+    command.help = f"{COMMANDS[name]}\n\n{cleandoc(command.help or '')}"
     return command
 
 

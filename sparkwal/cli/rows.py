@@ -13,7 +13,7 @@ from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
 from sparkwal.console.options import named_or_all, options, time_with_unit
 from sparkwal.lifecycle.consumers import consumer_infos
-from sparkwal.lifecycle.snapshot import current
+from sparkwal.lifecycle.snapshot import Current
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, refuse
 from sparkwal.options.types import duration
 from sparkwal.reading.log_range import LogRange
@@ -192,7 +192,7 @@ def sql(path: str, given: dict[str, str], names: str | None, query: str, form: F
     logs = _open(path, given, names, None)
 
     stores = {log.name: log.log for log in logs}
-    now = functools.partial(current, stores, logs[0].options, None)
+    now = functools.partial(Current, stores, logs[0].options, None)
     answered = answer(relations(logs, consumer_infos, now), query)
     try:
         with writer(form, answered.schema) as out:

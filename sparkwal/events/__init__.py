@@ -6,10 +6,7 @@ Spark, most happen in Spark's Python workers; what is a warning shows up in thei
 """
 
 # ruff: noqa: F403
-from sparkwal.events.emitting import Event as Event
-from sparkwal.events.emitting import emit as emit
-from sparkwal.events.emitting import is_wanted as is_wanted
-from sparkwal.events.emitting import subscribe as subscribe
+from sparkwal.events.emitting import *
 from sparkwal.events.journal import *
 from sparkwal.events.lifecycle import *
 from sparkwal.events.writing import *

@@ -7,25 +7,16 @@ widest; in the end the final header, padded with spaces to the same length, repl
 
 import io
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
+from isal.isal_zlib import crc32, crc32_combine
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import schema
-from sparkwal.format.header import (
-    CRC_KEY,
-    HEADER_KEY,
-    SCHEMA_KEY,
-    Frame,
-    Header,
-    crc_hex,
-    from_metadata,
-    to_json,
-)
+from sparkwal.format.header import Frame, Header, crc_hex, from_metadata, to_json, to_metadata
 
 MAGIC = b"ARROW1\x00\x00"
 _CONTINUATION = b"\xff\xff\xff\xff"
@@ -50,7 +41,7 @@ class FileWriter:
 
     def __init__(self, draft: Header, spark_schema: str, compression: str | None) -> None:
         self._draft = to_json(draft)
-        metadata = {HEADER_KEY: self._draft, CRC_KEY: _DRAFT_CRC, SCHEMA_KEY: spark_schema.encode()}
+        metadata = to_metadata(self._draft, _DRAFT_CRC, spark_schema)
         self._schema = schema.to_arrow(spark_schema).with_metadata(metadata)
         self._compression = compression
         self._sink = io.BytesIO()
@@ -66,7 +57,7 @@ class FileWriter:
         self._writer = self._writer or self._open(batch.nbytes)
         self._writer.write_batch(batch)
         data = self._written()
-        self.frames.append(Frame(self.size, len(data), batch.num_rows, zlib.crc32(data)))
+        self.frames.append(Frame(self.size, len(data), batch.num_rows, crc32(data)))
         self.size += len(data)
         self.rows += batch.num_rows
         return data
@@ -89,21 +80,19 @@ class FileWriter:
             padding = bytes(-len(block) % 8)
             tail = b"".join([_END_OF_STREAM, block, padding, tail.removeprefix(_END_OF_STREAM)])
         prefix = _readable(self._replace(self._prefix, final), header)
-        crc = zlib.crc32(prefix)
+        crc = crc32(prefix)
         for frame in self.frames:
-            crc = combine(crc, frame.crc32, frame.length)
-        return prefix, tail, combine(crc, zlib.crc32(tail), len(tail))
+            crc = crc32_combine(crc, frame.crc32, frame.length)
+        return prefix, tail, crc32_combine(crc, crc32(tail), len(tail))
 
     def _open(self, first: int) -> pa.ipc.RecordBatchFileWriter:
         codec = "lz4" if self._compression == "zstd" and first < _SMALL else self._compression
-        # A frame is small and other tasks have the other cores: handing its columns to
-        # Arrow's threads takes longer than compressing them here.
+        # A frame is small, and other tasks have the other cores: Arrow's threads would be slower.
         options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
         return pa.ipc.new_file(self._sink, self._schema, options=options)
 
     def _written(self) -> bytes:
-        """What Arrow wrote since the last time, without the prefix: it leaves before the rest
-        exists."""
+        """What Arrow wrote since the last time, without the prefix, which `finish` returns."""
         data = self._sink.getvalue()
         self._sink.seek(0)
         self._sink.truncate()
@@ -123,15 +112,13 @@ def block_offset(frames_end: int) -> int:
 
 
 def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
-    """A whole object without rows: a leader record, or a commit record without inlined rows.
-    Raises as `FileWriter.finish`."""
+    """A whole object without rows: a leader record, or a commit. Raises as `FileWriter.finish`."""
     prefix, tail, _ = FileWriter(header, spark_schema, None).finish(header, block)
     return prefix + tail
 
 
 def _readable(front: bytes, header: Header) -> bytes:
-    """`front`, after every check that a reader makes of it: a record that readers refuse makes the
-    log unreadable from there on, so every object passes here before its PUT."""
+    """`front`, checked as readers do: a record that they refuse makes the log unreadable."""
     where = f"{header.kind} object {header.number}"
     try:
         if needed(front) > LARGEST_FRONT:
@@ -147,13 +134,12 @@ def _readable(front: bytes, header: Header) -> bytes:
 
 def schema_crc(spark_schema: str) -> int:
     """What `Header.schema_crc32` holds for a normalized Spark schema."""
-    return zlib.crc32(spark_schema.encode())
+    return crc32(spark_schema.encode())
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What stands at the front of an object, each part checked against the others; `body` is the
-    offset of the first frame."""
+    """The front of an object, each part checked; `body` is the offset of the first frame."""
 
     header: Header
     spark_schema: str
@@ -196,8 +182,7 @@ def read_frames(
     data: bytes, spark_schema: str, where: str, columns: list[int] | None = None, *,
     full: bool = False,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """The record batches of whole, consecutive frames, which were checked against their CRCs.
-    Raises InvalidLogError.
+    """The record batches of whole, consecutive frames, their CRCs checked. Raises InvalidLogError.
 
     Args:
         columns: indices of the columns to decode; None for all.
@@ -220,16 +205,15 @@ def _stream_start(spark_schema: str) -> bytes:
     return bytes(schema.to_arrow(spark_schema).serialize())
 
 
-def check_crc(data: bytes, crc32: int, where: str) -> None:
+def check_crc(data: bytes, expected: int, where: str) -> None:
     """Raises InvalidLogError unless the bytes have this CRC-32."""
-    if zlib.crc32(data) != crc32:
+    if crc32(data) != expected:
         raise InvalidLogError(f"{where}: its rows do not match their CRC-32")
 
 
 def check_footer(data: bytes, where: str) -> None:
-    """Raises InvalidLogError unless a whole file says at its end what it says at its front: the
-    same schema, metadata and record batches. Readers of the log use the front alone, all other
-    readers of Arrow files the footer."""
+    """Raises InvalidLogError unless a whole file's end and front have the same schema, metadata and
+    record batches. Readers of the log use the front, all other readers of Arrow the footer."""
     try:
         front, footer = pa.ipc.open_stream(data[len(MAGIC) :]), pa.ipc.open_file(data)
         same = footer.schema.equals(front.schema, check_metadata=True)
@@ -244,39 +228,3 @@ def check_footer(data: bytes, where: str) -> None:
         raise InvalidLogError(f"{where}: its footer cannot be decoded: {error}") from None
     if not same:
         raise InvalidLogError(f"{where}: its footer says something else than its front")
-
-
-_POLYNOMIAL = 0xEDB88320
-_ONE = 1 << 31
-
-
-def _multiply(a: int, b: int) -> int:
-    """a · b modulo the polynomial, bit-reflected."""
-    product = 0
-    while a:
-        if a & _ONE:
-            product ^= b
-        a = (a << 1) & 0xFFFFFFFF
-        b = (b >> 1) ^ _POLYNOMIAL if b & 1 else b >> 1
-    return product
-
-
-@lru_cache(maxsize=1024)
-def _shift(length: int) -> int:
-    """x^(8 · length) modulo the polynomial, by repeated squaring."""
-    result, power = _ONE, 1 << 23  # 1 and x^8
-    while length:
-        if length & 1:
-            result = _multiply(result, power)
-        power = _multiply(power, power)
-        length >>= 1
-    return result
-
-
-def combine(first: int, second: int, second_length: int) -> int:
-    """CRC-32 of A + B from crc32(A), crc32(B) and len(B), without reading them again.
-
-    The method is zlib's crc32_combine: appending n zero bytes to a message multiplies its CRC by
-    x^(8n) modulo the CRC polynomial over GF(2).
-    """
-    return _multiply(_shift(second_length), first) ^ second

@@ -1,5 +1,4 @@
-"""How far one reader of a log has come, as it stands beside the log: a line of JSON that a person
-can read, and the CRC-32 of its bytes."""
+"""How far one reader of a log has come: a line of JSON beside the log, and its CRC-32."""
 
 from dataclasses import dataclass
 

@@ -4,9 +4,10 @@ Decoding trusts nothing: every field's type and range is checked by its annotati
 agree with position and window, and the JSON is covered by a CRC-32.
 """
 
-import zlib
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import checked, keys
@@ -19,8 +20,7 @@ SCHEMA_KEY = b"weaselwal.spark_schema"
 SEAL = "seal"
 
 
-# Appends without a name begin so: their entry in `txns` guards the record that carries it, and
-# the next drops it, since nobody will ask for it again.
+# Appends without a name begin so: the next record drops their entry in `txns`.
 ANONYMOUS = "append:"
 
 REMOTE, STATEFUL = "remote", "stateful"
@@ -91,9 +91,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Inline:
-    """Rows of one partition that travel inside the commit record itself, as `record_batches`
-    messages of `bytes` bytes in all, one partition after the other, directly after the schema
-    message; `crc32` covers those bytes."""
+    """Rows of one partition inside the commit record: `record_batches` messages of `bytes` bytes,
+    which `crc32` covers; one partition after the other, directly after the schema message."""
 
     partition: int
     rows: int
@@ -131,8 +130,7 @@ class DataHeader(Header):
     batch_id: Annotated[int, Whole(low=-1)]
     partition: int
     rows: int
-    # Spark's id of the task attempt: PySpark shows no task which attempt of its stage it belongs
-    # to, and no two attempts of a stage share a task attempt.
+    # Spark's id of the task attempt: PySpark shows no other, and a stage's attempts share none.
     stage_attempt: int
 
     kind: ClassVar[str] = "data"
@@ -201,7 +199,7 @@ def to_json(header: Header) -> bytes:
 
 def crc_hex(data: bytes) -> bytes:
     """CRC-32 as 8 hex digits."""
-    return b"%08x" % zlib.crc32(data)
+    return b"%08x" % crc32(data)
 
 
 def document_in(metadata: dict[bytes, bytes] | None, where: str, what: str) -> dict[str, Any]:
@@ -214,12 +212,16 @@ def document_in(metadata: dict[bytes, bytes] | None, where: str, what: str) -> d
     return checked.parse(text, where, what)
 
 
+def to_metadata(text: bytes, crc: bytes, spark_schema: str) -> dict[bytes, bytes]:
+    return {HEADER_KEY: text, CRC_KEY: crc, SCHEMA_KEY: spark_schema.encode()}
+
+
 def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, str]:
     """The checked header and the Spark schema's JSON of an object's Arrow metadata. Raises
     InvalidLogError naming `where` and what was expected."""
     header = _from_document(document_in(metadata, where, "log"), where)
     schema = (metadata or {}).get(SCHEMA_KEY, b"")
-    if zlib.crc32(schema) != header.schema_crc32:
+    if crc32(schema) != header.schema_crc32:
         raise InvalidLogError(f"{where}: the schema's CRC-32 does not match the header's")
     return header, schema.decode()
 

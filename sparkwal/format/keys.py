@@ -26,8 +26,7 @@ def slot(position: int, window: int) -> int:
 
 
 def data(position: int, window: int, partition: int) -> int:
-    """The number of the data object of one Spark partition. Raises ValueError when the window has
-    no room for the partition."""
+    """The number of a partition's data object. Raises ValueError if it is beyond the window."""
     if partition < 0 or partition >= max_partitions(window):
         raise ValueError(f"partition {partition} is outside 0 … {max_partitions(window) - 1}")
     return slot(position, window) - 1 - partition

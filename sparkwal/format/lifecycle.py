@@ -14,8 +14,7 @@ from sparkwal.format import keys
 from sparkwal.format.checked import Number, Whole, plain, read, to_json
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 
-# What a record is put for: to fix a range before any of it is written; to record that the
-# table has it; to move the floor.
+# Why a record is put: to fix a range before it is written; the table has it; to move the floor.
 INTENT, DONE, FLOOR = "intent", "done", "floor"
 APPEND, MERGE = "append", "merge"
 # A log whose lifecycle has no table.
@@ -55,8 +54,7 @@ class LifecycleRecord:
         floor: positions below may be deleted, `gc_grace_ms` later at the earliest.
         target: None while no intent was made.
         table_id: of the table that the first intent found or made.
-        table_version: the table's, as it was read before the last done; of the first intent: before
-            any row was written.
+        table_version: the table's, read before the last done; at first: before any row.
     """
 
     kind: str = ""

@@ -36,8 +36,7 @@ _SPATIAL = re.compile(r"geometry\(\w+:-?\w+\)|geography\(\w+:-?\w+, \w+\)")
 
 
 def normalize(spark_schema: str | dict[str, Any]) -> str:
-    """Spark's schema JSON with every field nullable and without metadata. Raises OptionError naming
-    the first column whose type Arrow cannot carry."""
+    """Spark's schema JSON, nullable, without metadata. Raises OptionError for what Arrow lacks."""
     document = json.loads(spark_schema) if isinstance(spark_schema, str) else spark_schema
     return _json(_normal_fields(document["fields"], ""))
 
@@ -95,8 +94,7 @@ def _normal_type(kind: Any, path: str) -> Any:
 
 
 def inside(kind: Any) -> list[tuple[str, Any]]:
-    """The (name, type) of all that a type holds: a struct's fields, an array's element, a map's key
-    and value; of any other type nothing."""
+    """(name, type) of what a type holds: a struct's fields, an array's element, a map's two."""
     if isinstance(kind, str):
         return []
     if kind["type"] == "struct":
@@ -110,8 +108,7 @@ def check_columns(spark_schema: str) -> None:
     document = json.loads(spark_schema)
     if not document["fields"]:
         raise OptionError(
-            "these rows have no columns, and a log of them could not be read; write at least one "
-            "column"
+            "these rows have no columns, and no log of them could be read; write at least one"
         )
     _check_inside(document, "")
 
@@ -241,8 +238,7 @@ def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns by name, those it lacks as null. Zero-copy where only
-    nullability, field names or time zones differ."""
+    """`batch` with exactly `schema`, by name, or null; zero-copy where the layouts are equal."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     arrays = []

@@ -114,8 +114,7 @@ class DiskFolder:
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise OptionError(
-                    f"journal {self._path} cannot be locked ({error.strerror}): give a folder on "
-                    "a local disk"
+                    f"journal {self._path} cannot be locked ({error.strerror}): give a local folder"
                 ) from None
             holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
             todo = f"by process {holder}: end that one"

@@ -14,7 +14,6 @@ import json
 import re
 import secrets
 import struct
-import zlib
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -22,6 +21,8 @@ from errno import EDQUOT, ENOSPC
 from hashlib import sha256
 from itertools import chain
 from typing import Any, TypeVar
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError, OptionError
 from sparkwal.journal.segment import LARGEST_HEADER, Header, Invalid
@@ -33,7 +34,7 @@ TEMPORARY = ".tmp"
 _RESERVED = 2**16
 # No journal counts up to 10**18: a name with a higher number is not a journal's.
 _SEGMENT = re.compile(r"(?:quarantine/)?(00[0-9]{18})\.wal.*")
-_UNFINISHED = re.compile(r"(?:cursor|accepted|reserve|lost|00[0-9]{18}\.wal)\.tmp")
+UNFINISHED = re.compile(r"(?:cursor|accepted|reserve|lost|00[0-9]{18}\.wal)\.tmp")
 # The most bytes of a cursor.
 _MOST = 2**16
 # Each copy of the sender's note has so many bytes.
@@ -53,10 +54,6 @@ def segment_id(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def is_unfinished(name: str) -> bool:
-    return _UNFINISHED.fullmatch(name) is not None
-
-
 def is_full(error: OSError) -> bool:
     """Whether there is no room: that passes, and nothing is broken."""
     return error.errno in (ENOSPC, EDQUOT)
@@ -65,14 +62,14 @@ def is_full(error: OSError) -> bool:
 def note_of(name: str, plain: object) -> bytes:
     """A note with its CRC-32."""
     document = json.dumps(plain)
-    return json.dumps({"crc32": zlib.crc32(document.encode()), name: document}).encode()
+    return json.dumps({"crc32": crc32(document.encode()), name: document}).encode()
 
 
 def read_note(name: str, data: bytes, make: Callable[[Any], T]) -> T:
     """What `make` makes of a note. Raises Invalid."""
     try:
         outer = json.loads(data)
-        if zlib.crc32(outer[name].encode()) != outer["crc32"]:
+        if crc32(outer[name].encode()) != outer["crc32"]:
             raise Invalid("its CRC-32 is not that of its content")
         return make(json.loads(outer[name]))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
@@ -108,16 +105,14 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
 
 
 def write_cursor(folder: Folder, cursor: Cursor) -> None:
-    """Durable when it returns. Raises the JournalError of the stage that failed, OSError if there
-    is no room."""
+    """Durable when it returns. Raises the JournalError of a failed stage, OSError without room."""
     put_with_reserve(folder, CURSOR, note_of(CURSOR, asdict(cursor)))
 
 
 @dataclass(frozen=True)
 class Sender:
     """An appender that may send entries: each of its records names `leader_id`, and the log had the
-    entries up to `sequence` when it began. What another appender sent is not the journal's.
-    `whose`: see there."""
+    entries up to `sequence` when it began. What another one sent is not the journal's."""
 
     whose: str
     leader_id: str
@@ -236,14 +231,12 @@ def failed(what: str, error: OSError) -> JournalWriteError:
 
 def no_room(path: str) -> OptionError:
     return OptionError(
-        f"the disk of {path} is full: the journal cannot be opened. Make room; nothing of it is "
-        "lost"
+        f"the disk of {path} is full: the journal cannot be opened. Make room; nothing is lost"
     )
 
 
-# The newest accepted entry and its segment: a lower bound, whatever the disk did with it. It
-# distinguishes an entry that a crash tore, which was never accepted, from an accepted one that is
-# damaged now. It helps most if the process died and the machine did not.
+# The newest accepted entry and its segment, or an earlier one. It distinguishes an entry that a
+# crash tore, which was never accepted, from an accepted one that is damaged now.
 
 
 def open_mark(folder: Folder) -> Writer:
@@ -263,14 +256,14 @@ def write_mark(folder: Folder, segment: int, sequence: int) -> None:
 
 def _mark(segment: int, sequence: int) -> bytes:
     body = _MARK.pack(segment, sequence)
-    return zlib.crc32(body).to_bytes(4, "little") + body
+    return crc32(body).to_bytes(4, "little") + body
 
 
 def read_mark(folder: Folder) -> tuple[int, int]:
     """(segment, sequence) as in `put_mark`; (-1, -1) if nothing is known. Raises OSError."""
     data = content_of(folder, ACCEPTED, 4 + _MARK.size) or b""
     body = data[4:]
-    if len(body) < _MARK.size or zlib.crc32(body).to_bytes(4, "little") != data[:4]:
+    if len(body) < _MARK.size or crc32(body).to_bytes(4, "little") != data[:4]:
         return -1, -1
     segment, sequence = _MARK.unpack(body)
     return segment, sequence

@@ -10,10 +10,11 @@ An entry: written → synced → acknowledged (the log has it) → let go (`drai
 """
 
 import threading
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+
+from isal.isal_zlib import crc32
 
 from sparkwal import events
 from sparkwal.errors import BackPressureError, JournalError, JournalReadError, OptionError
@@ -25,6 +26,7 @@ from sparkwal.journal.segment import entry_size
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.storage import Bytes, Folder
 
+Publish = Callable[[Event], None]
 ALWAYS, INTERVAL, NONE = "always", "interval", "none"
 DEFAULT_SLOTS = 2**20
 # How often an append checks whether a full disk has room again.
@@ -68,7 +70,7 @@ class Journal:
         segments: Segments,
         quarantine: Quarantine,
         acked: int,
-        publish: Callable[[Event], None],
+        publish: Publish,
     ) -> None:
         self._folder, self._settings, self._publish = folder, settings, publish
         self._segments, self.quarantine, self.path = segments, quarantine, folder.path
@@ -113,7 +115,7 @@ class Journal:
                 "of the journal: split it, or raise journalSegmentBytes"
             )
         most = self._settings.max_bytes - self._settings.segment_bytes
-        crc = zlib.crc32(content)  # before the lock: the content may be large
+        crc = crc32(content)  # before the lock: the content may be large
         while True:
             with self._lock:
                 self._check_open()
@@ -172,8 +174,7 @@ class Journal:
             self._room.wait(min(timeout, _LOOK_SECONDS))
 
     def _rotate(self, spare: bool = False) -> None:
-        """Go on in a new segment. The caller holds the locks to sync and to write. Raises
-        JournalError, OSError if there is no room."""
+        """Go on in a new segment, with both locks held. Raises JournalError, OSError (no room)."""
         try:
             # SAFETY(sync-before-rotate) §11: a full segment is synced before the next begins
             self._segments.file.sync()
@@ -183,15 +184,13 @@ class Journal:
             raise self._stopped_by(error) from error
 
     def wait(self, sequence: int) -> None:
-        """Wait until this entry is on the disk; with `INTERVAL` and `NONE` return at once. Raises
-        JournalError if that cannot be known."""
+        """Wait until this entry is on the disk, but with `ALWAYS` only. Raises JournalError."""
         # SAFETY(sync-before-return) §11: with journalSync=always an append returns after a sync
         if self._settings.sync == ALWAYS:
             self.sync(sequence)
 
     def sync(self, sequence: int | None = None) -> None:
-        """Wait until every entry up to `sequence`, or every one, is on the disk. One thread
-        syncs for all."""
+        """Wait until all up to `sequence`, or all, is on the disk. One thread syncs for all."""
         upto = self.last if sequence is None else sequence
         while self._synced < upto:
             turn = self._turn
@@ -241,8 +240,7 @@ class Journal:
                     self._room.set()
 
     def drain(self) -> None:
-        """Remove the segments that the log has; the newest too if an append waits for room. First
-        move the cursor. Raises JournalError."""
+        """Remove segments that the log has, the newest only for room. Raises JournalError."""
         with self._draining:
             try:
                 self._check_open()
@@ -272,8 +270,7 @@ class Journal:
         self._checkpoint(done[-1].header.id + 1 if done else self._segments.oldest.header.id)
         for segment in done:
             self._segments.remove(segment)
-            number = segment.header.id
-            self._publish(events.SegmentRemoved(path=self.path, segment=number, last=segment.last))
+            self._publish(events.SegmentRemoved(self.path, segment.header.id, segment.last))
         files.keep_reserve(self._folder)
 
     def _checkpoint(self, first: int, ends: list[int] | None = None) -> None:

@@ -5,16 +5,14 @@
 """
 
 import secrets
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, JournalRenameError, OptionError
-from sparkwal.events import Event
 from sparkwal.journal import files
 from sparkwal.journal.files import Cursor, segment_id, segment_name
-from sparkwal.journal.journal import Journal, Settings
+from sparkwal.journal.journal import Journal, Publish, Settings
 from sparkwal.journal.quarantine import Incident, Quarantine
 from sparkwal.journal.scanning import Contents, Damage
 from sparkwal.journal.segment import Header, Segment
@@ -38,11 +36,7 @@ class Owner:
 
 
 def begin(
-    folder: Folder,
-    contents: Contents,
-    owner: Owner,
-    settings: Settings,
-    publish: Callable[[Event], None],
+    folder: Folder, contents: Contents, owner: Owner, settings: Settings, publish: Publish
 ) -> Journal:
     """Mend the folder and go on with it. Raises OptionError if the journal holds entries of another
     log or producer that their log may lack, or more than `slots` wait; InvalidLogError if the log
@@ -61,9 +55,7 @@ def check(folder: Folder, contents: Contents, owner: Owner) -> None:
 
 
 class _Opening:
-    def __init__(
-        self, folder: Folder, contents: Contents, owner: Owner, publish: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, folder: Folder, contents: Contents, owner: Owner, publish: Publish) -> None:
         self._folder, self._contents, self._owner = folder, contents, owner
         self._publish, self._quarantine = publish, contents.quarantine
         if (self._quarantine.log_id, self._quarantine.producer) != owner.name:
@@ -89,15 +81,13 @@ class _Opening:
             acked = max(owner.durable, contents.first - 1)
             journal = Journal(folder, settings, segments, self._quarantine, acked, self._publish)
             failed.pop_all()
-        path, last, size = folder.path, journal.last, journal.size
-        waiting = max(0, last - owner.durable)
-        self._publish(events.JournalOpened(path=path, entries=waiting, bytes=size, sequence=last))
+        waiting = max(0, journal.last - owner.durable)
+        self._publish(events.JournalOpened(folder.path, waiting, journal.size, journal.last))
         return journal
 
     def check(self) -> bool:
-        """Whether the folder belongs to another owner, who needs none of its entries any more.
-        Raises OptionError if their log may lack entries, InvalidLogError if this log lacks some
-        that it had acknowledged."""
+        """Whether the folder is another owner's, who needs none of its entries any more. Raises
+        OptionError if their log may lack some, InvalidLogError if ours lacks acknowledged ones."""
         self._look_for_gap()
         contents, owner, path = self._contents, self._owner, self._folder.path
         cursor, segments, rejected = contents.cursor, contents.segments, contents.rejected
@@ -179,10 +169,7 @@ class _Opening:
             with self._open(segment.name) as file:
                 file.writer.truncate(segment.size)
                 file.sync()
-            number = segment.header.id
-            self._publish(
-                events.TailTruncated(path=path, segment=number, sequence=sequence, reason=reason)
-            )
+            self._publish(events.TailTruncated(path, segment.header.id, sequence, reason))
             return
         lost = range(max(sequence, self._owner.durable + 1), damage.newest + 1)
         there = {*self._folder.names()}
@@ -194,13 +181,8 @@ class _Opening:
             # it is sent again
             self._quarantine = self._quarantine.add(incident)
         self._set_aside(damage, aside)
-        self._publish(
-            events.ReplayStopped(
-                path=path, file=name, sequence=sequence, reason=reason, complete=damage.complete
-            )
-        )
-        names = ", ".join(aside)
-        self._publish(events.Quarantined(path=path, files=names, first=first, last=last))
+        self._publish(events.ReplayStopped(path, name, sequence, reason, damage.complete))
+        self._publish(events.Quarantined(path, ", ".join(aside), first, last))
 
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
         """Move the damaged file and all after it to quarantine; keep a copy of its intact part.
@@ -278,8 +260,7 @@ class _Opening:
     def _write_again(self, segment: Segment) -> None:
         """Put a segment's bytes on the disk, unless the cursor says that they are there: reading
         them proves only that memory has them. After a failed fsync Linux marks pages as clean that
-        are not on the disk, and syncs them only if they are written again. The bytes stay the same,
-        so a crash in between changes none."""
+        are not on the disk, and syncs them only if they are written again."""
         cursor, ends = self._contents.cursor, [segment.header.id, segment.size]
         if cursor is not None and cursor.owner == self._owner.name and cursor.ends == ends:
             return

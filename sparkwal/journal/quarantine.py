@@ -1,6 +1,5 @@
 """What damage took from a journal: a note of each incident, and the files in `quarantine/`. A lost
-append's sequence is used again, and may be lost again with other rows: so each incident names its
-own files."""
+append's sequence is used again, and may be lost again: so each incident names its own files."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class Quarantine:
     incidents: tuple[Incident, ...] = ()
 
     def waiting(self, last: int) -> list[tuple[Incident, range]]:
-        """Incidents with sequences after `last` that were not appended again, and those
-        sequences, in order."""
+        """Incidents with sequences after `last`, not appended again, and those, in order."""
         found = []
         # SAFETY(newest-incident) §11: of the incidents that took a sequence only the newest counts
         for incident in reversed(self.incidents):
@@ -63,8 +61,7 @@ class Quarantine:
         return range(last + 1, max(newest, last) + 1)
 
     def entries(self, last: int) -> Iterator[tuple[int, Entry | None]]:
-        """Each append after `last` that was not appended again, in order; None if unreadable.
-        Raises OSError."""
+        """Each lost append after `last`, in order; None if it is unreadable. Raises OSError."""
         for incident, sequences in self.waiting(last):
             for sequence in range(last + 1, sequences.start):
                 yield sequence, None
@@ -105,8 +102,7 @@ class Quarantine:
 
 
 def read_quarantine(folder: Folder) -> Quarantine:
-    """Raises OSError, and JournalReadError if the note cannot be read: that does not mean that
-    nothing was lost."""
+    """Raises OSError, and JournalReadError for an unreadable note, which may name losses."""
     data = content_of(folder, LOST, _MOST)
     if data is None:
         return Quarantine(folder, "", "")

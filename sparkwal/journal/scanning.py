@@ -13,16 +13,7 @@ from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.journal import DEFAULT_SLOTS, Settings
 from sparkwal.journal.quarantine import Quarantine, read_quarantine
-from sparkwal.journal.segment import (
-    ENTRY_BYTES,
-    Header,
-    Invalid,
-    Scan,
-    Segment,
-    entry_size,
-    intact,
-    read_header,
-)
+from sparkwal.journal.segment import Header, Invalid, Scan, Segment, entry_size, intact, read_header
 from sparkwal.journal.storage import Folder
 
 
@@ -69,8 +60,7 @@ class Contents:
 
 
 def scan_folder(folder: Folder, settings: Settings) -> Contents:
-    """Read everything in the folder. Raises JournalReadError if the disk cannot be read, or the
-    note of losses cannot."""
+    """Read the whole folder. Raises JournalReadError if it or the note of losses is unreadable."""
     try:
         return _scan(folder, settings)
     except OSError as error:
@@ -84,7 +74,7 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
     ids = {name: number for name in names if (number := files.segment_id(name)) >= 0}
     cursor, rejected = files.read_cursor(folder)
     mark = files.read_mark(folder)
-    stale = [name for name in names if files.is_unfinished(name)]
+    stale = [name for name in names if files.UNFINISHED.fullmatch(name)]
     live = sorted(name for name in ids if name == files.segment_name(ids[name]))
     next_id = max([*ids.values(), mark[0]]) + 1
     reading = _Reading(folder, settings, mark)
@@ -152,7 +142,7 @@ class _Reading:
                     not after
                     # SAFETY(torn-is-last) §11: a torn tail has no complete entry after it
                     and not damage.complete
-                    and reader.size - scan.end <= ENTRY_BYTES + entry_size(self._settings.largest)
+                    and reader.size - scan.end <= entry_size(0) + entry_size(self._settings.largest)
                     # SAFETY(accepted-not-torn) §11: an entry that the mark counts as accepted is
                     # never cut off
                     and not (number, damage.sequence) <= self._mark
@@ -196,8 +186,7 @@ class _Reading:
                     if self._is_ours(header):
                         _count(entries, damage)
                 except Invalid:
-                    # Without a salt, an entry may be part of another's content: only the very next
-                    # sequence counts.
+                    # Without a salt it may be part of another's content: only the next counts.
                     _count(Scan(reader, 0, None).rest(), damage, chained=True)
         segment, upto = self._mark
         if number <= segment:

@@ -10,10 +10,11 @@ reused disk block may show, is invalid.
 import base64
 import json
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
+
+from isal.isal_zlib import crc32
 
 from sparkwal.journal.storage import Bytes, Reader
 
@@ -51,7 +52,7 @@ class Header:
     def encode(self) -> bytes:
         plain = asdict(self) | {"schema": base64.b64encode(self.schema).decode()}
         document = json.dumps(plain).encode()
-        head = _HEAD.pack(MAGIC, len(document), zlib.crc32(document))
+        head = _HEAD.pack(MAGIC, len(document), crc32(document))
         return head + document + _PAD[: -(len(head) + len(document)) % 8]
 
 
@@ -70,7 +71,7 @@ def read_header(reader: Reader) -> tuple[Header, int]:
     if length > LARGEST_HEADER:
         raise Invalid(f"a header of {length} bytes")
     document = reader.read_at(_HEAD.size, length)
-    if len(document) < length or zlib.crc32(document) != crc:
+    if len(document) < length or crc32(document) != crc:
         raise Invalid("its header is damaged")
     try:
         plain = json.loads(document)
@@ -87,7 +88,7 @@ def entry(sequence: int, content: Bytes, crc: int, salt: int) -> list[Bytes]:
     """The parts of an entry, for one write; `crc` is the content's."""
     length = len(content)
     checked = _CHECKED.pack(sequence, length, crc)
-    head = _ENTRY_MAGIC + zlib.crc32(checked, salt).to_bytes(4, "little") + checked
+    head = _ENTRY_MAGIC + crc32(checked, salt).to_bytes(4, "little") + checked
     pad = -length % 8
     return [head, content, _PAD[:pad]] if pad else [head, content]
 
@@ -122,8 +123,7 @@ class Segment:
 
 
 class Scan:
-    """The entries of one file in order, as (sequence, content), up to the first invalid one. Holds
-    one block, or the largest entry, in memory.
+    """The entries of one file, (sequence, content), up to the first invalid one, block by block.
 
     Attributes:
         size: bytes of the file that are read. Those before it must not change any more.
@@ -160,12 +160,12 @@ class Scan:
         if magic != _ENTRY_MAGIC:
             raise Invalid("no entry begins here")
         salt = self._salt
-        if salt is not None and zlib.crc32(self._block[at + 8 : at + ENTRY_BYTES], salt) != own:
+        if salt is not None and crc32(self._block[at + 8 : at + ENTRY_BYTES], salt) != own:
             raise Invalid("the CRC-32 of an entry's head is not that of its content")
         begin = self._find(offset, entry_size(length)) + ENTRY_BYTES
         content = self._view[begin : begin + length]
         # SAFETY(content-crc) §11: an entry counts only if its content matches its CRC-32
-        if zlib.crc32(content) != crc:
+        if crc32(content) != crc:
             raise Invalid("an entry's CRC-32 is not that of its content")
         return sequence, content
 

@@ -58,8 +58,7 @@ class Segments:
         return sequence
 
     def undo(self) -> None:
-        """Undo an entry that did not fit, or an entry or rotation that a signal handler's exception
-        interrupted. Raises OSError."""
+        """Undo what did not fit, or what a signal handler's exception ended. Raises OSError."""
         segment = self.newest
         if self._making and self._making != segment.name:
             with suppress(FileNotFoundError):
@@ -94,8 +93,7 @@ class Segments:
         before.close()
 
     def read(self, sequence: int) -> tuple[memoryview, bytes]:
-        """(content, schema) of an entry, checked; cheap if it comes soon after the one that was
-        read last. Raises JournalReadError."""
+        """(content, schema) of an entry, checked; cheap in order. Raises JournalReadError."""
         with self._reading:
             segment = next(each for each in self._list if each.last >= sequence)
             try:

@@ -20,8 +20,7 @@ class Writer(Protocol):
     size: int
 
     def append(self, parts: Sequence[Bytes]) -> int:
-        """Write at the end and return the offset. After an error `size` is as before, and the
-        file may be longer."""
+        """Write at the end; returns the offset. An error may leave a longer file, no new `size`."""
 
     def write_at(self, offset: int, data: Bytes) -> None:
         """Write over what is there."""
@@ -48,8 +47,7 @@ class Reader(Protocol):
 
 
 class Folder(Protocol):
-    """The files of one journal, by name; a name may begin with `QUARANTINE` and a slash. Each
-    call may raise OSError."""
+    """One journal's files by name, which may begin `QUARANTINE`/. Each call may raise OSError."""
 
     @property
     def path(self) -> str: ...
@@ -79,8 +77,7 @@ class Folder(Protocol):
 
 class Handle:
     """A writer that refuses everything after a failed sync. Linux marks pages that it could not
-    write as clean: the next fsync succeeds, though nothing is on the disk. Only what is read,
-    written and synced again is there."""
+    write as clean: the next fsync succeeds, though nothing is on the disk."""
 
     def __init__(self, writer: Writer, name: str) -> None:
         self._writer, self.name = writer, name

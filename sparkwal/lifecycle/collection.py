@@ -142,10 +142,9 @@ def _discard_uploads(log: LogStore, head: Head, bound: int, dry_run: bool) -> in
         page = log.store.unfinished(prefix, after)
         for upload in page.uploads:
             number = keys.decode(upload.key.removeprefix(prefix))
-            if number is None or keys.position(number, head.window) >= bound:
-                continue
-            count += 1
-            if not dry_run:
-                log.store.discard(upload)
+            if number is not None and keys.position(number, head.window) < bound:
+                count += 1
+                if not dry_run:
+                    log.store.discard(upload)
         if not (after := page.after):
             return count

@@ -147,10 +147,8 @@ def finish_range(
     says so, and the range. Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn."""
     found = _written(chain, intent, table)
     done = chain.put(intent, DONE, cut=intent.to, table_version=found.version)
-    rows = size = None
-    for each in found.changes:
-        if (each.log_id, each.k) == (done.log_id, done.k):
-            rows, size = each.rows, each.bytes
+    brought = {(each.log_id, each.k): (each.rows, each.bytes) for each in found.changes}
+    rows, size = brought.get((done.log_id, done.k), (None, None))
     return done, Range(done.k, intent.cut, done.cut, found.version, rows, size)
 
 
@@ -209,11 +207,9 @@ def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecor
     # With the confirmed version itself, which may be a RESTORE that was accepted before.
     found = table.look(state.log_id, state.table_version - 1)
     if found is None or found.k < state.confirmed_k:
-        holds = "there is no table" if found is None else f"it says it holds range {found.k}"
-        raise PlanError(
-            f"{state.target.table} cannot be taken for one that holds range {state.confirmed_k} of "
-            f"{chain.log.url}: {holds}"
-        )
+        holds = "it is not there" if found is None else f"it says it holds range {found.k}"
+        wanted = f"one that holds range {state.confirmed_k} of {chain.log.url}"
+        raise PlanError(f"{state.target.table} cannot be taken for {wanted}: {holds}")
     # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
     held = _held(state, found)
     if held:

@@ -78,7 +78,6 @@ class Lifecycle:
         self,
         log: LogStore,
         policy: Policy,
-        *,
         sequencer: str = ROOT,
         table: Table | None = None,
         target: Target | None = None,
@@ -91,9 +90,8 @@ class Lifecycle:
         self._log, self._policy, self._sequencer = log, policy, sequencer
         self._clock = clock or SystemClock()
         self._chain = Chain(log, self._clock, host or socket.gethostname())
-        self._table, self._target = table, target
+        self._table, self._target, self._collects = table, target, collects
         self._grace_ms, self._expiry_ms = gc_grace_ms, consumer_expiry_ms
-        self._collects = collects
         self._collect = partial(
             collect, log, table=table, grace_ms=gc_grace_ms, expiry_ms=consumer_expiry_ms
         )
@@ -142,11 +140,9 @@ class Lifecycle:
         """The log's head, and the newest record of this very log's chain."""
         state = look(self._log)
         head = find_head(self._log)
-        if head.live is None:
-            return head, None
-        if state is not None:
+        if state is not None and head.live is not None:
             check_log(self._log, head.gap, head.live.header.log_id, state)
-        return head, state
+        return head, state if head.live else None
 
     def _recover(self) -> tuple[Run, Head, LifecycleRecord | None]:
         head, state = self._look()
@@ -178,13 +174,10 @@ class Lifecycle:
         if self._table is not None and state.target is None and state.floor > state.cut:
             # What retention took away before there was a table does not come to it.
             state = replace(state, cut=state.floor, to=state.floor)
-        now_ms = self._clock.now_ms()
+        now_ms, has_table = self._clock.now_ms(), self._table is not None
         policy = replace(self._policy, late_window_seconds=0) if whole else self._policy
         with unless_moved_on(self._log, state):
-            measured = measure(
-                self._log, head, state, policy, now_ms,
-                table=self._table is not None, before=self._measured,
-            )  # fmt: skip
+            measured = measure(self._log, head, state, policy, now_ms, has_table, self._measured)
         self._measured = measured
         due = decide(measured, policy, now_ms)
         # When the log reaches a limit, not while it stays there.
@@ -203,7 +196,7 @@ class Lifecycle:
                 columns, table = head.live.spark_schema, self._table
                 state = put_intent(self._chain, state, to, self._target, table, columns)
                 state, compacted = finish_range(self._chain, state, table)
-        before, state = state, self._move_floor(head, state, measured)
+        before, state = state, self._move_floor(state, measured)
         collected = None
         if self._collects and state.floor > self._collected:
             collected = self._collect(head, state, above=self._collected)
@@ -224,9 +217,7 @@ class Lifecycle:
         if came >= _VERSIONS or (came and (is_late or floor_moved)):
             self._chain.put(state, FLOOR, table_version=found.version)
 
-    def _move_floor(
-        self, head: Head, state: LifecycleRecord, measured: LogState
-    ) -> LifecycleRecord:
+    def _move_floor(self, state: LifecycleRecord, measured: LogState) -> LifecycleRecord:
         """As far as the policy lets it and no consumer is passed; never above what the table is
         confirmed to have, and never back."""
         floor = measured.retained_from
@@ -241,9 +232,9 @@ class Lifecycle:
             return state
         # Never shorter: who looked at an earlier record relies on the grace that it names.
         grace_ms = max(self._grace_ms, state.gc_grace_ms)
-        moved = self._chain.put(state, FLOOR, floor=floor, gc_grace_ms=grace_ms)
+        state = self._chain.put(state, FLOOR, floor=floor, gc_grace_ms=grace_ms)
         events.emit(events.FloorMoved(path=self._log.url, floor=floor))
-        return moved
+        return state
 
     def collect(self, *, dry_run: bool) -> Collection | None:
         """Delete what may be deleted now, or only count it; None where there is no lifecycle.
@@ -251,8 +242,6 @@ class Lifecycle:
 
         def work() -> Collection | None:
             head, state = self._look()
-            if state is None or head.live is None:
-                return None
-            return self._collect(head, state, dry_run=dry_run)
+            return self._collect(head, state, dry_run=dry_run) if state else None
 
         return self._retry_if_moved(work)

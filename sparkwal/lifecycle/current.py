@@ -4,7 +4,7 @@ A range of the log is one transaction of the table. What is read is a version of
 log from the end of its last transaction on: every row once, whatever a compaction does meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
@@ -13,10 +13,10 @@ from sparkwal.format import schema
 from sparkwal.format.lifecycle import NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.widening import widened
 from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
-from sparkwal.options.reading import TRIGGERS, SourceOptions, refuse
+from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions, refuse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.replay import AnotherLog
-from sparkwal.reading.floor import Pinned
+from sparkwal.reading.floor import Looked
 from sparkwal.reading.log_range import LogRange
 
 # A version of the table, and where each log goes on after it.
@@ -33,7 +33,7 @@ class Tail:
     start: int
     end: int
     spark_schema: str
-    pinned: Pinned
+    pinned: Looked
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class CurrentPlan:
 def refuse_parts(options: SourceOptions) -> None:
     """Raises OptionError for options that would show less than all."""
     why = "does not go with the current state, which is the whole log"
-    names = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
-    refuse(options, why, *names, *TRIGGERS, "failOnDataLoss", "includeMetadata", "onCorruption")
+    refuse(options, why, *RANGE, *TRIGGERS, "failOnDataLoss", "includeMetadata", "onCorruption")
 
 
 def plan_current(
@@ -76,7 +75,13 @@ def plan_current(
         raise OptionError(f"there is no log at {at}; check the path")
     for _ in range(ATTEMPTS):
         heads = [look(log.log, log.log_id) for log in logs]
-        target = _common_target(heads)
+        targets = {head.target: None for head in heads if head and head.target}
+        if len(targets) > 1:
+            raise OptionError(
+                "the logs of this path are compacted into different tables, or in different ways "
+                f"({', '.join(each.table for each in targets)}): read one sequencer"
+            )
+        target = next(iter(targets), None)
         pins: _Pins | None = (NO_TABLE_VERSION, [head.floor if head else 0 for head in heads])
         if target is not None:
             check_apart(logs[0].options.path, target)
@@ -85,9 +90,7 @@ def plan_current(
             continue
         # Only now: the chain may have gone on since the first look at the log.
         tails = tuple(_tail(log, start) for log, start in zip(logs, pins[1], strict=True))
-        union = tails[0].spark_schema
-        for tail in tails[1:]:
-            union = union_of(union, tail.spark_schema, f"sequencer {tail.name}")
+        union = union_of({f"sequencer {tail.name}": tail.spark_schema for tail in tails})
         for log, tail in zip(logs, tails, strict=True):
             emit(CurrentRead(log.log.url, pins[0], tail.start, tail.end))
         return CurrentPlan(target, pins[0], tails, union)
@@ -96,17 +99,6 @@ def plan_current(
         f"agree in {ATTEMPTS} looks: one holds a range that the other does not. Compare the table "
         "with the log; if compactions follow each other without a pause, try again"
     )
-
-
-def _common_target(heads: Sequence[LifecycleRecord | None]) -> Target | None:
-    """The table that all the logs are compacted into. Raises OptionError for several."""
-    found = {head.target: None for head in heads if head is not None and head.target is not None}
-    if len(found) > 1:
-        raise OptionError(
-            "the logs of this path are compacted into different tables, or in different ways "
-            f"({', '.join(target.table for target in found)}): read one sequencer"
-        )
-    return next(iter(found), None)
 
 
 def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | None:
@@ -156,24 +148,27 @@ def _tail(log: LogRange, start: int) -> Tail:
             f"{start - 1}: it was cut or restored from a backup"
         )
     assert log.log_id is not None and log.spark_schema is not None
-    return Tail(log.name, start, log.gap, log.spark_schema, Pinned(log.log_id, log.floor.looked()))
+    return Tail(log.name, start, log.gap, log.spark_schema, log.floor.looked())
 
 
 def with_table(spark_schema: str, table_schema: str) -> str:
     """The logs' columns, and after them those that only the table has; of the table's types where
     those are wider. Raises OptionError as `union_of`."""
     wide = widened(spark_schema, schema.columns(table_schema))
-    return union_of(wide, table_schema, "its table")
+    return union_of({"the log": wide, "its table": table_schema})
 
 
-def union_of(first: str, second: str, name: str) -> str:
-    """The columns of both, by name; `name` says what `second` is the schema of. Raises OptionError
-    where two have different types."""
-    known, new = schema.columns(first), schema.columns(second)
-    for column, kind in new.items():
-        if known.get(column, kind) != kind:
-            raise OptionError(
-                f"column {column!r} is {schema.type_name(known[column])} in the log and "
-                f"{schema.type_name(kind)} in {name}: read the two by themselves, and cast"
-            )
-    return schema.merge(first, second, allow_new=True)
+def union_of(schemas: Mapping[str, str]) -> str:
+    """All columns of the log, as several schemas say; each has a name for people. Raises
+    OptionError where two have different types."""
+    union = ""
+    for name, text in schemas.items():
+        known = schema.columns(union or text)
+        for column, kind in schema.columns(text).items():
+            if known.get(column, kind) != kind:
+                raise OptionError(
+                    f"column {column!r} is {schema.type_name(known[column])} in the log and "
+                    f"{schema.type_name(kind)} in {name}: read the two by themselves, and cast"
+                )
+        union = schema.merge(union or text, text, allow_new=True)
+    return union

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from sparkwal.errors import TableReadError
 from sparkwal.format.lifecycle import NO_TABLE_VERSION
 from sparkwal.lifecycle.table import Change, TableState
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SystemClock
 
 # So many versions are read without asking which of them matter.
 _FEW = 20
@@ -66,8 +66,8 @@ class DeltaLog:
     NO_TABLE_VERSION where there is no table, and so no `table_id`, `spark_schema`, `partitioned`
     and `properties`."""
 
-    def __init__(self, files: Files, table: str, clock: Clock | None = None) -> None:
-        self._files, self._table, self._clock = files, table, clock or SystemClock()
+    def __init__(self, files: Files, table: str) -> None:
+        self._files, self._table = files, table
         self._forget()
 
     def _forget(self) -> None:
@@ -119,7 +119,7 @@ class DeltaLog:
         if since not in self._commits or self._removed is None or _RETENTION in self.properties:
             return everything
         confirmed_ms = self._commits[since].timestamp_ms
-        if self._clock.now_ms() - confirmed_ms > _KEPT_MS - _SKEW_MS:
+        if SystemClock().now_ms() - confirmed_ms > _KEPT_MS - _SKEW_MS:
             return everything
         left = {each for each in self._removed if each[2] > confirmed_ms - _SKEW_MS}
         while left:
@@ -200,11 +200,9 @@ class DeltaLog:
         except (FileNotFoundError, ValueError, KeyError):
             start = 0
         sizes = self._files.sizes(start)
-        checkpoint = newest_checkpoint(sizes)
-        if start and not checkpoint:
+        if start and not newest_checkpoint(sizes):
             sizes = self._files.sizes(0)
-            checkpoint = newest_checkpoint(sizes)
-        commits = _commits(sizes)
+        checkpoint, commits = newest_checkpoint(sizes), _commits(sizes)
         if not commits and not checkpoint:
             return
         if checkpoint:

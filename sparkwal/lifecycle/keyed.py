@@ -126,7 +126,12 @@ def merged(
         taken = found.is_valid()
         known.append(pc.unique(found.drop_null()))
         if sequence_by:
-            later = _greater(part.column(sequence_by), tail.column(sequence_by).take(found))
+            old, new = part.column(sequence_by), tail.column(sequence_by).take(found)
+            # Null is less than any value, and NaN greater.
+            later = pc.greater(old, new)
+            if pa.types.is_floating(old.type):
+                later = pc.or_(later, pc.and_(pc.is_nan(old), pc.invert(pc.is_nan(new))))
+            later = pc.or_(pc.fill_null(later, False), pc.and_(old.is_valid(), new.is_null()))
             taken = pc.and_(taken, pc.invert(later))
         yield from part.filter(pc.invert(taken)).to_batches()
         # Each row of a key for itself: the table may have it twice.
@@ -139,15 +144,6 @@ def merged(
     order = pa.array(range(tail.num_rows), pa.int32())
     there = pc.is_in(order, value_set=pa.concat_arrays([pa.array([], pa.int32()), *known]))
     yield from tail.filter(pc.and_(lives, pc.invert(there))).to_batches()
-
-
-def _greater(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whether `one` is greater; null is less than any value, and NaN greater."""
-    greater = pc.greater(one, other)
-    if pa.types.is_floating(one.type):
-        greater = pc.or_(greater, pc.and_(pc.is_nan(one), pc.invert(pc.is_nan(other))))
-    greater = pc.fill_null(greater, False)
-    return pc.or_(greater, pc.and_(one.is_valid(), other.is_null()))
 
 
 class _Index:
@@ -217,10 +213,9 @@ def _in_python(condition: str) -> str:
 
 def _truth(node: ast.expr, rows: pa.Table) -> Any:
     match node:
-        case ast.BoolOp(ast.And(), values):
-            return reduce(pc.and_kleene, (_truth(each, rows) for each in values))
-        case ast.BoolOp(ast.Or(), values):
-            return reduce(pc.or_kleene, (_truth(each, rows) for each in values))
+        case ast.BoolOp(how, values):
+            both = pc.and_kleene if isinstance(how, ast.And) else pc.or_kleene
+            return reduce(both, (_truth(each, rows) for each in values))
         case ast.Compare(left, [ast.Is()], [ast.Constant(None)]):
             return pc.is_null(_column(left, rows))
         case ast.Compare(left, [ast.IsNot()], [ast.Constant(None)]):

@@ -127,7 +127,8 @@ def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
     if state.to > state.cut or not state.table or state.first_ms is None:
         return Due(None, limit)
     last_ms = state.first_ms if state.last_ms is None else max(state.first_ms, state.last_ms)
-    before = _late_before(policy, now_ms)
+    # The last moment whose rows have waited out the window.
+    before = now_ms - policy.late_window_seconds * 1000
     # A log that is cold, or misdated, goes whole.
     is_whole = last_ms <= before or last_ms > now_ms + MISDATED_MS
     if is_whole or limit == "hardLimitBytes":
@@ -139,11 +140,6 @@ def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
         or limit
     )
     return Due(before if is_enough and state.first_ms <= before else None, limit)
-
-
-def _late_before(policy: Policy, now_ms: int) -> int:
-    """The last moment whose rows have waited out the window."""
-    return now_ms - policy.late_window_seconds * 1000
 
 
 def split(log: LogStore, head: Head, cut: int, before_ms: int) -> int:
@@ -160,7 +156,6 @@ def measure(
     chain: LifecycleRecord,
     policy: Policy,
     now_ms: int,
-    *,
     table: bool = False,
     before: LogState | None = None,
 ) -> LogState:
@@ -173,14 +168,9 @@ def measure(
     again. With a limit up to 32 GETs. With `retainSeconds` 1 GET, and log₂ n where anything is too
     old. With `retainBytes` 1 LIST for every thousand objects that stay.
     """
-    state = LogState(
-        log_id=chain.log_id,
-        cut=chain.cut,
-        to=chain.to,
-        table=table or chain.target is not None,
-        last_ms=head.live.header.timestamp_ms if head.live else None,
-        counted=chain.cut,
-    )
+    table = table or chain.target is not None
+    last_ms = head.live.header.timestamp_ms if head.live else None
+    state = LogState(chain.log_id, chain.cut, chain.to, table, last_ms=last_ms, counted=chain.cut)
     if before and (before.log_id, before.cut) == (state.log_id, state.cut):
         kept = {x: getattr(before, x) for x in ("first_ms", "counted", "rows", "bytes")}
         state = replace(state, **kept)
@@ -195,7 +185,7 @@ def measure(
 
 def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> LogState:
     """With the first commit's time and, where it matters, what has waited out the window."""
-    before_ms = _late_before(policy, now_ms)
+    before_ms = now_ms - policy.late_window_seconds * 1000
 
     def is_decided() -> bool:
         is_young = state.first_ms is not None and state.first_ms > before_ms

@@ -18,7 +18,7 @@ from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError
 from sparkwal.format import schema
 from sparkwal.format.keys import join_key
 from sparkwal.format.lifecycle import MERGE, Target
-from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, refuse_parts, with_table
+from sparkwal.lifecycle.current import Tail, plan_current, refuse_parts, with_table
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds, merged, resolve, winners
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState
@@ -145,10 +145,8 @@ def _readable(url: str, storage: Mapping[str, str] = MappingProxyType({})) -> It
         for name, value in storage.items():
             if re.search("key|token|secret", name, re.IGNORECASE):
                 text = text.replace(value, "***")
-        raise TableReadError(
-            f"the table {url} cannot be read: {text}. If a VACUUM took its files, look at the "
-            "current state again"
-        ) from None
+        advice = "If a VACUUM took its files, look at the current state again"
+        raise TableReadError(f"the table {url} cannot be read: {text}. {advice}") from None
 
 
 def _url(table: str) -> str:
@@ -169,10 +167,15 @@ def as_stored(batch: pa.RecordBatch, partitioned: Sequence[str]) -> pa.RecordBat
 
 
 class Current:
-    """A version of the table and the log after it: the same rows whenever they are read.
+    """A version of the table that `logs`, by sequencer, are compacted into, and what comes after it
+    in each: the same rows whenever they are read. Raises as `plan_current`; TableReadError;
+    OptionError where the table's columns are of other types than the log's.
 
     An Arrow stream: `polars.DataFrame(current)`, `duckdb.sql("from current")` and
     `pyarrow.table(current)` take it as it is.
+
+    Args:
+        table_options: delta-rs' storage options, instead of the log's own.
 
     Attributes:
         table: its URL, None where there is none.
@@ -183,28 +186,36 @@ class Current:
 
     def __init__(
         self,
-        plan: CurrentPlan,
         logs: Mapping[str, LogStore],
         options: SourceOptions,
-        log: DeltaLog | None,
-        storage: Mapping[str, str],
+        table_options: Mapping[str, str] | None,
     ) -> None:
-        self._plan, self._logs, self._options, self._storage = plan, logs, options, storage
+        refuse_parts(options)
+        opened: list[DeltaLog] = []
+
+        def open_table(target: Target) -> DeltaLog:
+            opened.append(delta_log(target.table, options, table_options))
+            opened[-1].update()
+            return opened[-1]
+
+        plan = plan_current([LogRange(options, *each) for each in logs.items()], open_table)
+        self._plan, self._logs, self._options = plan, logs, options
+        self._storage = storage_options(options.s3, table_options)
         self.table = plan.target.table if plan.target else None
         self.table_version = plan.table_version if plan.target else None
         self.positions = plan.positions
         self._partitioned: Sequence[str] = ()
         spark_schema = plan.spark_schema
-        if self.table is not None and log is not None:
-            self._partitioned = log.partitioned
-            in_table = schema.normalize(log.spark_schema)
+        if self.table is not None:
+            self._partitioned = opened[-1].partitioned
+            in_table = schema.normalize(opened[-1].spark_schema)
             self._in_table = schema.columns(in_table)
             spark_schema = with_table(spark_schema, in_table)
             need("deltalake", _NEEDED)
             from deltalake import DeltaTable
 
-            with _readable(self.table, storage):
-                self._delta = DeltaTable(_url(self.table), self.table_version, dict(storage))
+            with _readable(self.table, self._storage):
+                self._delta = DeltaTable(_url(self.table), self.table_version, self._storage)
         self.schema: pa.Schema = schema.to_arrow(spark_schema)
 
     @property
@@ -240,8 +251,7 @@ class Current:
     def _batches(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         how = self._plan.target
         if how is not None and how.mode == MERGE:
-            for batch in self._merged(target, how):
-                yield schema.conform(batch, target)
+            yield from (schema.conform(batch, target) for batch in self._merged(target, how))
             return
         if how is not None:
             yield from self._in_the_table(target)
@@ -281,25 +291,3 @@ class Current:
         log.look()
         for batch in log.scan(tail.start, tail.end, target):
             yield as_stored(batch, self._partitioned)
-
-
-def current(
-    logs: Mapping[str, LogStore],
-    options: SourceOptions,
-    table_options: Mapping[str, str] | None,
-) -> Current:
-    """Pin a version of the table that `logs`, by sequencer, are compacted into, and the end of each
-    log. `table_options` are delta-rs' storage options, instead of the log's own. Raises as
-    `plan_current`; TableReadError; OptionError where the table's columns are of other types than
-    the log's."""
-    refuse_parts(options)
-    opened: list[DeltaLog] = []
-
-    def open_table(target: Target) -> DeltaLog:
-        opened.append(delta_log(target.table, options, table_options))
-        opened[-1].update()
-        return opened[-1]
-
-    plan = plan_current([LogRange(options, *each) for each in logs.items()], open_table)
-    storage = storage_options(options.s3, table_options)
-    return Current(plan, logs, options, opened[-1] if opened else None, storage)

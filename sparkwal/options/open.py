@@ -55,8 +55,7 @@ def check_place(path: str, log: LogStore) -> None:
 
 def journal_folder(path: str, log: str) -> Path:
     """The folder of a journal of the log `log`, checked before a journal begins there. Raises
-    OptionError if it lies inside a Delta table, a log or a journal, or around its log: what cleans
-    up there would delete accepted rows."""
+    OptionError inside a Delta table, a log or a journal, or around its log."""
     if not is_local(path):
         raise OptionError(f"journal is {path!r}; a folder on this machine's disk is expected")
     own = folder(path)
@@ -92,9 +91,12 @@ def is_journal(path: Path) -> bool:
 
 
 def holds_log(path: Path) -> bool:
-    """Whether a folder of this machine's disk is a log: it has objects with names of one."""
-    with suppress(OSError), os.scandir(path / keys.FOLDERS[0]) as objects:
-        return any(keys.decode(each.name) is not None for each in objects)
+    """Whether a folder of this machine's disk is a log, or holds one of a sequencer: it has objects
+    with names of one."""
+    for log in (path, *path.glob(f"{keys.sequencers_prefix('')}*")):
+        with suppress(OSError), os.scandir(log / keys.FOLDERS[0]) as objects:
+            if any(keys.decode(each.name) is not None for each in objects):
+                return True
     return False
 
 

@@ -33,13 +33,12 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
             if name.lower() not in _SPARKS_OWN:
                 raise OptionError(_unknown(name, kind))
             continue
+        option, parser = spec.metadata["name"], spec.metadata["parse"]
         try:
-            values[spec.name] = spec.metadata["parse"](str(value))
+            values[spec.name] = parser(str(value))
         except ValueError as expected:
-            shown = "" if spec.metadata["parse"] is secret else f" is {str(value)!r};"
-            raise OptionError(
-                f"option {spec.metadata['name']}{shown} {expected} is expected"
-            ) from None
+            shown = "" if parser is secret else f" is {str(value)!r};"
+            raise OptionError(f"option {option}{shown} {expected} is expected") from None
     options = kind(**values)
     options.check()
     return options

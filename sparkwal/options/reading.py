@@ -59,6 +59,7 @@ class SourceOptions(StoreOptions):
             raise OptionError("onCorruption=stop needs verifyChecksums=true to find corruption")
 
 
+RANGE = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
 CONSUMERS = ("consumer", "cursorInterval")
 TRIGGERS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "maxCommitsPerTrigger")
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 _SIZE_UNITS = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30,
@@ -16,7 +17,7 @@ _TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600
 _LONGEST_MS = 36_500 * 86_400_000
 
 
-def _quantity(text: str, units: dict[str, int], what: str) -> int:
+def _quantity(units: dict[str, int], what: str, text: str) -> int:
     match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text, re.IGNORECASE)
     unit = match[2].lower().replace("ib", "b") if match else ""
     if match is None or unit not in units:
@@ -25,69 +26,50 @@ def _quantity(text: str, units: dict[str, int], what: str) -> int:
 
 
 def size(text: str) -> int:
-    return _quantity(text, _SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes")
+    return _quantity(_SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes", text)
 
 
 def duration(text: str) -> int:
     """Milliseconds."""
-    found = _quantity(text, _TIME_UNITS, "a time such as 500ms, 2s or a number of milliseconds")
+    found = _quantity(_TIME_UNITS, "a time such as 500ms, 2s or a number of milliseconds", text)
     if found > _LONGEST_MS:
         # Stored in the log it would make a record that nobody can read.
         raise ValueError("a time of at most 36500d")
     return found
 
 
-def _matched(pattern: str, value: str, what: str) -> str:
+def _matched(pattern: str, what: str, value: str) -> str:
     """The value without the space around it."""
     if not re.fullmatch(pattern, value.strip(), re.DOTALL):
         raise ValueError(what)
     return value.strip()
 
 
+text = partial(_matched, ".+", "a text that is not empty")
+secret = partial(_matched, ".+", "a text that is not empty")  # appears in no message
+consumer_name = partial(_matched, "[A-Za-z0-9_-]+", "a name of letters, digits, _ and -")
+sequencer_name = partial(
+    _matched, "[A-Za-z0-9_-]+", "a name of letters, digits, _ and - (to read all: sequencers=*)"
+)
+account_id = partial(_matched, "[0-9]{12}", "the 12 digits of an AWS account")
+star = partial(_matched, r"\*", "* (for one of them: sequencer=NAME)")
+
+
 def whole(value: str) -> int:
-    return int(_matched(r"\d+", value, "a whole number"))
+    return int(_matched(r"\d+", "a whole number", value))
 
 
 def boolean(value: str) -> bool:
     return one_of("true", "false")(value) == "true"
 
 
-def text(value: str) -> str:
-    return _matched(".+", value, "a text that is not empty")
-
-
-def secret(value: str) -> str:
-    """A text that appears in no message."""
-    return text(value)
-
-
-def sequencer_name(value: str) -> str:
-    what = "a name of letters, digits, _ and - (to read all: sequencers=*)"
-    return _matched("[A-Za-z0-9_-]+", value, what)
-
-
-def consumer_name(value: str) -> str:
-    return _matched("[A-Za-z0-9_-]+", value, "a name of letters, digits, _ and -")
-
-
-def account_id(value: str) -> str:
-    return _matched("[0-9]{12}", value, "the 12 digits of an AWS account")
-
-
-def star(value: str) -> str:
-    return _matched(r"\*", value, "* (for one of them: sequencer=NAME)")
-
-
 def one_of(*choices: str) -> Callable[[str], str]:
-    def parse_choice(value: str) -> str:
-        return _matched("|".join(choices), value.lower(), " or ".join(choices))
-
-    return parse_choice
+    return lambda value: _matched("|".join(choices), " or ".join(choices), value.lower())
 
 
 def position(value: str) -> str | int:
     what = "earliest, latest or a position (a whole number)"
-    word = _matched(r"earliest|latest|\d+", value.lower(), what)
+    word = _matched(r"earliest|latest|\d+", what, value.lower())
     return int(word) if word.isdecimal() else word
 
 

@@ -19,10 +19,7 @@ def check_limits(soft: int | None, hard: int | None) -> None:
         if limit == 0:
             raise OptionError(f"{name} must be greater than 0; leave it out for no limit")
     if soft is not None and hard is not None and soft > hard:
-        raise OptionError(
-            f"softLimitBytes {soft} is above hardLimitBytes {hard}: raise the one or lower the "
-            "other"
-        )
+        raise OptionError(f"softLimitBytes {soft} is above hardLimitBytes {hard}: lower it")
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ the oldest, and the former archive, into one new object, which its records name.
 query, the query would write its rows again.
 """
 
-import zlib
 from collections.abc import Set
 from dataclasses import replace
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
@@ -31,8 +32,7 @@ def last_batch(open_log: OpenLog, memory: Memory, query_id: str) -> int:
 
 
 def recall(open_log: OpenLog, memory: Memory, query_id: str) -> tuple[int, Checkpoint | None]:
-    """As `last_batch`, and where the query's checkpoint is. Raises InvalidLogError if the archive
-    is missing or damaged: that is never "unknown"."""
+    """As `last_batch`, and where its checkpoint is. Raises InvalidLogError: no intact archive."""
     memory = knowing(open_log, memory, query_id)
     last, _ = memory.txns.get(query_id, (-1, 0))
     return last, memory.checkpoints.get(query_id)
@@ -60,7 +60,7 @@ def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, by
     nameless = {query for query in archived.txns if query.startswith(ANONYMOUS)}
     queries = archived.txns.keys() | archived.checkpoints.keys()
     body = encode(_of(archived, queries - newest - nameless))
-    return replace(_of(live, newest), txns_archive=f"{name}-{zlib.crc32(body):08x}"), body
+    return replace(_of(live, newest), txns_archive=f"{name}-{crc32(body):08x}"), body
 
 
 def _of(memory: Memory, queries: Set[str]) -> QueryProgress:
@@ -99,6 +99,6 @@ def read_archive(log: LogStore, archive: str) -> QueryProgress:
             f"{where} is missing: it holds the transactions of older queries, without which their "
             "rows could be written twice. Restore it"
         ) from None
-    if not archive.endswith(f"-{zlib.crc32(body):08x}"):
+    if not archive.endswith(f"-{crc32(body):08x}"):
         raise InvalidLogError(f"{where}: its CRC-32 is not the one in its name")
     return decode(body, where)

@@ -48,8 +48,7 @@ class ClaimAge:
 
     def before(self, header: CommitHeader, *, look: bool = False) -> int:
         """Call before the slot of `header` is claimed, and pass the result to `confirm_after_put`.
-        With `look` it always looks. Raises FencedError, InvalidLogError (the log was deleted or
-        recreated)."""
+        `look`: in any case. Raises FencedError, InvalidLogError (a deleted or recreated log)."""
         began = self.clock.boot_ms()
         if look or self._is_old(self.looked_ms):
             # Threads that wake up together share one look.
@@ -93,13 +92,16 @@ class ClaimAge:
         if live.header.term > header.term:
             taken = read_slot(self.log, header.position, header.window)
             raise fenced(self.log, taken or live)
-        # All that this writer knows to be durable must be there. A log that one LIST shows whole
-        # must hold it from `began` on. (A collection leaves more than one LIST shows.) If not, the
-        # log was deleted, and what stands there is what this writer put since.
+        # All that this writer knows to be durable must be there; in a log that one LIST shows whole
+        # from `began` on. Else the log was deleted, and there is what this writer put since.
         if head.gap <= header.position - self.limit:
             raise self._gone(header, f"it ends at position {head.position}")
-        begins = head.oldest or 0
-        if begins > self.began or (head.oldest is None and self._lost_beginning(header)):
+        lost = (head.oldest or 0) > self.began
+        if head.oldest is None and read_slot(self.log, self.began, header.window, GLANCE) is None:
+            # A collection may have removed it, but not above its floor.
+            state = chain.look(self.log, header.log_id)
+            lost = state is None or state.floor <= self.began
+        if lost:
             raise self._gone(header, f"there is no record at position {self.began}")
         if head.gap > header.position:
             own = read_slot(self.log, header.position, header.window)
@@ -107,13 +109,6 @@ class ClaimAge:
                 raise fenced(self.log, own or live)
         if self.known is not None:
             self.known = live.header.txns.get(header.query_id, (self.known, 0))[0]
-
-    def _lost_beginning(self, header: CommitHeader) -> bool:
-        """Whether the leader record of this writer is gone though nothing was collected there."""
-        if read_slot(self.log, self.began, header.window, GLANCE) is not None:
-            return False
-        state = chain.look(self.log, header.log_id)
-        return state is None or state.floor <= self.began
 
     def _gone(self, header: CommitHeader, what: str) -> InvalidLogError:
         clock = self.clock

@@ -86,8 +86,7 @@ def commit(
     Args:
         results: of every task, at least one.
         carrier: the checkpoint of a stream; None in a batch write.
-        metrics: for the record, besides the tasks': `retries` since the record before, and
-            `last_put_ms`, the time of that record's PUT.
+        metrics: besides the tasks': `retries` since the last record, `last_put_ms` of its PUT.
 
     Raises, if it is not committed, FencedError, StoreUnavailableError, DivergedCheckpointError (the
     log has other rows of this microbatch), OptionError (a batch write with a lower version than the
@@ -116,7 +115,11 @@ def commit(
                 return None
             written = [results[0]]
         if carrier is not None:
-            _warn_of_another(batch)
+            if lead.checkpoints and batch.known[0] < 0:
+                # Another query, or the same with a new checkpoint, which writes all rows again.
+                other, last = max(lead.checkpoints.items(), key=lambda item: item[1].position)
+                path, query = open_log().url, batch.task.query_id
+                events.emit(events.AnotherQuery(path, query, last.name or other, last.position))
             if carried is None:
                 carried = carrier.capture(batch.task.batch_id, batch.known[1])
         header, data = microbatch_record(plan, written, clock, codec, carried, metrics)
@@ -155,19 +158,15 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
     if other is not None:
         _outside(batch, header, other.header)
         return None
-    events.emit(
-        events.Durable(
-            header.position, header.rows, header.query_id, header.batch_id, header.bytes, put_ms
-        )
-    )
+    who, batch_id = header.query_id, header.batch_id
+    events.emit(events.Durable(header.position, header.rows, who, batch_id, header.bytes, put_ms))
     after = _after(plan.leadership, header)
     remember_committed(batch.hints, plan, after, batch.task.run_id, age.looked_ms, batch.clock)
     return header.position
 
 
 def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None:
-    """The record lies outside of the log: the driver slept. The head shows whether the log holds
-    the microbatch."""
+    """The driver slept: its record lies outside of the log, which may hold the microbatch."""
     log = batch.open_log()
     if last_batch(batch.open_log, head, header.query_id) < header.batch_id:
         raise FencedError(
@@ -183,8 +182,7 @@ def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None
 
 
 def _skip(batch: _Microbatch, lead: Leadership) -> None:
-    """Skip a replay if the log has the same rows. A restored checkpoint gives this number to other
-    rows, and so does a machine that slept while another went on."""
+    """Skip a replay if the log has the same rows: another copy of the checkpoint has others."""
     content = partial(content_of, batch.open_log, batch.results)
     query_id, batch_id = batch.task.query_id, batch.task.batch_id
     if batch.carrier is not None:
@@ -205,16 +203,6 @@ def _after(lead: Leadership, record: SlotHeader) -> Leadership:
         checkpoints=record.checkpoints,
         txns_archive=record.txns_archive,
     )
-
-
-def _warn_of_another(batch: _Microbatch) -> None:
-    """Warn before a query's first rows in a log that another query wrote. It may be the same query
-    with a new checkpoint, which writes all rows of its source again."""
-    checkpoints = batch.plan.leadership.checkpoints
-    if checkpoints and batch.known[0] < 0:
-        other, last = max(checkpoints.items(), key=lambda item: item[1].position)
-        path, query = batch.open_log().url, batch.task.query_id
-        events.emit(events.AnotherQuery(path, query, last.name or other, last.position))
 
 
 def _advice(header: CommitHeader) -> str:

@@ -1,22 +1,14 @@
 """The commit record: what it says of a microbatch, and its bytes."""
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import (
-    ANONYMOUS,
-    HERE,
-    Checkpoint,
-    Checkpoints,
-    CommitHeader,
-    Inline,
-    Txns,
-)
+from sparkwal.format.header import ANONYMOUS, HERE, Checkpoint, CommitHeader, Inline, Txns
 from sparkwal.protocol.clock import Clock, next_timestamp
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
@@ -27,8 +19,7 @@ class Carried:
     """What a commit record carries of its query's checkpoint; the rest as in `Checkpoint`.
 
     Attributes:
-        files: of those that later records need not carry again, where they are: a position, HERE
-            (in `block`) or NOWHERE.
+        files: those not to be carried again, and where: a position, HERE (`block`) or NOWHERE.
     """
 
     block: bytes
@@ -36,20 +27,6 @@ class Carried:
     files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     inputs: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
-
-
-def with_checkpoint(
-    checkpoints: Checkpoints, query_id: str, position: int, rows: int, carried: Carried | None
-) -> Checkpoints:
-    """The `checkpoints` of the record at `position`. A batch write adds none."""
-    # SAFETY(checkpoint-position) §12: each record that carries a checkpoint names its own position
-    if carried is None:
-        return checkpoints
-    block, places = carried.block, carried.files.items()
-    files = {name: (position if where == HERE else where, size) for name, (where, size) in places}
-    crc, inputs = zlib.crc32(block), dict(carried.inputs)
-    entry = Checkpoint(position, rows, len(block), crc, carried.reason, files, inputs, carried.name)
-    return {**checkpoints, query_id: entry}
 
 
 def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txns:
@@ -77,9 +54,17 @@ def microbatch_record(
         if r.inline
     ]
     rows = sum(b.rows for b in batches) + sum(rows for _, rows, _ in inlined)
+    position, checkpoints, block = plan.position, lead.checkpoints, b""
+    # SAFETY(checkpoint-position) §12: each record that carries a checkpoint names its own position
+    if carried is not None:
+        block, places = carried.block, carried.files.items()
+        files = {n: (position if where == HERE else where, size) for n, (where, size) in places}
+        crc, inputs, name = crc32(block), dict(carried.inputs), carried.name
+        entry = Checkpoint(position, rows, len(block), crc, carried.reason, files, inputs, name)
+        checkpoints = {**checkpoints, query_id: entry}
     header = CommitHeader(
-        **lead.fields(plan.plan_id, plan.position, plan.position - 1),
-        number=keys.slot(plan.position, lead.window),
+        **lead.fields(plan.plan_id, position, position - 1),
+        number=keys.slot(position, lead.window),
         timestamp_ms=timestamp_ms,
         query_id=query_id,
         batch_id=batch_id,
@@ -88,7 +73,7 @@ def microbatch_record(
         batches=batches,
         inline=(),
         txns=with_txn(lead.txns, query_id, batch_id, timestamp_ms),
-        checkpoints=with_checkpoint(lead.checkpoints, query_id, plan.position, rows, carried),
+        checkpoints=checkpoints,
         # SAFETY(commit-names-archive) §5: each commit record names the archive
         txns_archive=lead.txns_archive,
         metrics={
@@ -99,7 +84,6 @@ def microbatch_record(
         },
     )
     # SAFETY(inline-all-rows) §6: a commit record holds every row that the tasks inlined
-    block = carried.block if carried else b""
     return encode_record(header, inlined, lead.spark_schema, codec, block)
 
 
@@ -131,7 +115,7 @@ def encode_record(
         # SAFETY(inline-once) §6: a commit record holds each inlined row once
         frames = [writer.frame(schema.conform(batch, target)) for batch in batches]
         data = b"".join(frames)
-        entries.append(Inline(partition, rows, len(frames), len(data), zlib.crc32(data)))
+        entries.append(Inline(partition, rows, len(frames), len(data), crc32(data)))
         chunks.append(data)
     stored = header.bytes + sum(entry.bytes for entry in entries)
     header = replace(header, inline=tuple(entries), bytes=stored)

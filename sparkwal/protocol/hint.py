@@ -65,16 +65,6 @@ class FencingNote:
         return replace(self, run_id=before.run_id) if before else self
 
 
-def _temporary() -> Path:
-    try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError as error:
-        raise OptionError(
-            f"this machine has no temporary folder that can be written ({error.strerror}): make "
-            "one, or set TMPDIR to one for the driver and its Python workers. Nothing was written"
-        ) from None
-
-
 class Hints:
     """Hints of one user on this machine for one log (`LogStore.identity`): a file for each leader.
 
@@ -83,9 +73,14 @@ class Hints:
     """
 
     def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
-        self._log = short_hash(log)
-        self.folder = folder or _temporary() / f"sparkwal-{os.getuid()}"
-        self._ended = ended
+        self._log, self._ended = short_hash(log), ended
+        try:
+            self.folder = folder or Path(tempfile.gettempdir()) / f"sparkwal-{os.getuid()}"
+        except FileNotFoundError as error:
+            raise OptionError(
+                f"this machine has no temporary folder that can be written ({error.strerror}): set "
+                "TMPDIR to one for the driver and its Python workers. Nothing was written"
+            ) from None
 
     def _file(self, leader_id: str) -> Path:
         return self.folder / f"{self._log}-{short_hash(leader_id)}.json"
@@ -122,13 +117,11 @@ class Hints:
             if not self._private():
                 raise PermissionError(f"{self.folder} is open to other users")
             draft.write_bytes(text)
-            # Unlink first: a file that replaces another waits milliseconds for ext4 to write its
-            # data to the disk. A crash before the rename leaves no hint: a cold start.
+            # Unlink first: a replacing rename waits for ext4. A crash between: a cold start.
             file.unlink(missing_ok=True)
             os.replace(draft, file)
         except OSError as error:
-            # The old hint describes an earlier plan. By it this leader would claim a slot that it
-            # filled itself, and fence itself. (A full disk can still remove files.)
+            # By the old hint this leader would claim a slot that it filled, and fence itself.
             for left in (draft, file):
                 with suppress(OSError):
                     left.unlink(missing_ok=True)
@@ -143,8 +136,7 @@ class Hints:
 
     @contextmanager
     def forgotten_when_fenced(self, leader_id: str) -> Iterator[None]:
-        """Forget the hint if the block raises FencedError: the next start must take the log
-        over."""
+        """Forget the hint after a FencedError: the next start must take the log over."""
         try:
             yield
         except FencedError:

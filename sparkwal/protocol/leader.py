@@ -9,13 +9,11 @@ from sparkwal.format.header import Checkpoints, Txns
 
 @dataclass(frozen=True)
 class Leadership:
-    """Who leads, where it may write (from `next_position` on), and what the log remembers of its
-    queries.
+    """Who leads, where it may write (from `next_position` on), and what the log knows of queries.
 
     Attributes:
         began: the position of its leader record.
-        in_flight_limit: the leader's own. Its commit records carry it: it sends them only when
-            every slot that a former leader could reach is decided.
+        in_flight_limit: the leader's own; former leaders' slots are decided when it commits.
     """
 
     log_id: str

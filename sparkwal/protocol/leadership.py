@@ -17,8 +17,7 @@ from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
-# How often another writer may take the gap first before this one gives up. This one asks it to
-# stop; the pauses leave some 20 seconds for that.
+# How often others may take the gap first; this one asks them to stop meanwhile, for 20 seconds.
 ATTEMPTS = 40
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds
 
@@ -51,6 +50,7 @@ class Claim:
     continues: bool = False
     check_place: Callable[[LogStore], None] | None = None
     check_head: Callable[[Head, str], None] | None = None
+    attempts: int = ATTEMPTS
 
     def check_window(self, window: int) -> None:
         """Raises OptionError if the user set another window than the log's."""
@@ -62,29 +62,28 @@ class Claim:
 
 
 def lead(
-    log: LogStore,
-    claim: Claim,
-    clock: Clock,
-    ttl_ms: int,
-    known: Leadership | None = None,
-    attempts: int = ATTEMPTS,
+    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None = None
 ) -> Leadership:
     """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
 
     `known` is what this leader led before it slept, or None after a restart. Raises OptionError
-    when the schema or window contradicts the log's, DivergedCheckpointError when the writer's
-    checkpoint is of another log, FencedError when other writers take the gap each time, or one led
-    since `known`; InvalidLogError.
+    if schema or window contradict the log's, DivergedCheckpointError if the writer's checkpoint is
+    of another log, FencedError if others take the gap or led since `known`; InvalidLogError.
     """
-    looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, attempts)
+    looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known)
     # As many as the former leader could have in flight, not as many as this one will.
     reach = head.in_flight_limit
     # SAFETY(seal-the-zone) §5: the m−1 slots after the leader record are sealed before other writes
     _seal(log, header, spark_schema, reach, head.after)
-    # Check again: this writer may have slept between look and PUT. Its PUTs then lie outside of a
-    # log that went on and was collected there.
+    # This writer may have slept since its look: its PUTs then lie outside of the log.
     if is_old(clock, looked_ms, clock.boot_id(), ttl_ms):
-        _check_still_leads(log, header)
+        live = find_head(log, header.window).live
+        if live is None:
+            raise FencedError(
+                f"this process slept while it took {log.url} over, and the log is gone; start again"
+            )
+        if (live.header.log_id, live.header.term) != (header.log_id, header.term):
+            raise fenced(log, live)
     events.emit(events.LeaderClaimed(log.url, header.position, header.term, claim.leader_id))
     return Leadership(
         log_id=header.log_id,
@@ -104,13 +103,12 @@ def lead(
 
 
 def _take_gap(
-    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None, attempts: int
+    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None
 ) -> tuple[int, Head, LeaderHeader, str]:
-    """Put our leader record into the first gap. Returns when it looked, the head, header and
-    schema."""
+    """Put our leader record into the first gap: (when it looked, the head, header, schema)."""
     requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
-    for attempt in range(attempts):
+    for attempt in range(claim.attempts):
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
         # SAFETY(read-all-after-gap) §4: a writer reads all records after the gap before it leads
         head = find_head(log, claim.window or DEFAULT_WINDOW, thorough=True)
@@ -138,7 +136,7 @@ def _take_gap(
         pause = min(2 * pause, _LONGEST_PAUSE)
     requests.withdraw()
     raise FencedError(
-        f"other writers took the next position of {log.url} {attempts} times "
+        f"other writers took the next position of {log.url} {claim.attempts} times "
         "while this one tried to lead; stop all writers of this log but one"
     )
 
@@ -173,16 +171,6 @@ def _check_head(log: LogStore, head: Head, claim: Claim, known: Leadership | Non
         is_newer = live.log_id != known.log_id or live.term > known.term
         if is_newer and live.leader_id != claim.leader_id:
             raise fenced(log, head.live)
-
-
-def _check_still_leads(log: LogStore, leader: LeaderHeader) -> None:
-    live = find_head(log, leader.window).live
-    if live is None:
-        raise FencedError(
-            f"this process slept while it took {log.url} over, and the log is gone; start again"
-        )
-    if (live.header.log_id, live.header.term) != (leader.log_id, leader.term):
-        raise fenced(log, live)
 
 
 def _leader_header(
@@ -244,9 +232,8 @@ def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
 def _seal(
     log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int, there: Sequence[SlotRecord]
 ) -> None:
-    """Decide every slot that the former leader could still reach: `reach` from the gap on, but for
-    records of a lower term that are `there`. Until then this leader writes nothing else: a late PUT
-    of the former leader could land between its records."""
+    """Decide every slot that the former leader could still reach, `reach` from the gap on, but for
+    records of a lower term that are `there`: its late PUTs could land between ours."""
 
     def seal(position: int) -> None:
         number = keys.slot(position, leader.window)
@@ -265,15 +252,13 @@ def _seal(
 
     dead = {record.header.position for record in there if record.header.term < leader.term}
     zone = range(leader.position + 1, leader.position + reach)
-    for _ in run_parallel(log.store, seal, (each for each in zone if each not in dead)):
-        pass
+    list(run_parallel(log.store, seal, (each for each in zone if each not in dead)))
 
 
 def deleted(log: LogStore, position: int) -> InvalidLogError:
     """The error for a slot that refused a PUT and holds no record."""
     return InvalidLogError(
-        f"the record of position {position} of {log.url} was there and is gone; nothing may delete "
-        "records of a live log"
+        f"the record of position {position} of {log.url} was there and is gone: restore it"
     )
 
 

@@ -5,16 +5,15 @@ If the key is taken: another attempt's object, or another writer's.
 
 import io
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from isal.isal_zlib import crc32, crc32_combine
 
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, RecomputedError, StoreUnavailableError
 from sparkwal.format import arrowfile, schema
-from sparkwal.format.arrowfile import combine
 from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.leadership import fenced
@@ -38,8 +37,7 @@ class TaskLimits:
 def frames(
     batches: Iterator[pa.RecordBatch], size: int, timeout_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Join batches into frames. One closes with the batch that reaches `size` bytes, or when its
-    first row is `timeout_ms` old."""
+    """Join batches into frames. One closes at `size` bytes, or `timeout_ms` after its first row."""
     held: list[pa.RecordBatch] = []
     held_size, opened = 0, 0.0
     for batch in batches:
@@ -116,8 +114,7 @@ def write_object(
 
 
 class _Parts:
-    """Cuts an object into parts and sends the first one last: its header gives the number of
-    rows."""
+    """Cuts an object into parts. The first is sent last: its header has the number of rows."""
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload
@@ -183,8 +180,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
             "checkpoint takes the log over again"
         )
     batch, stored = measure(log, opened)
-    # A recomputed stage may distribute its rows otherwise. Beside the other partitions' new
-    # objects, an old one would lose some rows and double others.
+    # A recomputed stage may distribute rows otherwise: an old object would lose or double some.
     if header.stage_attempt != ours.stage_attempt and stored != content:
         found = "stored other rows than this one computed"
         if content is None:
@@ -220,7 +216,7 @@ class _Tape(io.RawIOBase):
             self._offset += len(more)
             self._ahead += more
         data, self._ahead = self._ahead[:size], self._ahead[size:]
-        self._length, self._crc = self._length + len(data), zlib.crc32(data, self._crc)
+        self._length, self._crc = self._length + len(data), crc32(data, self._crc)
         return data
 
     def cut(self) -> tuple[int, int]:
@@ -230,8 +226,7 @@ class _Tape(io.RawIOBase):
 
 
 def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
-    """A data object's entry in a commit record, and its content. Raises NotFound,
-    InvalidLogError."""
+    """A data object's entry in a commit, and its content. Raises NotFound, InvalidLogError."""
     header = opened.header
     assert isinstance(header, DataHeader)
     tape = _Tape(log, header.number)
@@ -248,16 +243,14 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
             content += Content.of([batch])
             length, part = tape.cut()
             found.append(Frame(size, length, batch.num_rows, part))
-            size, crc = size + length, combine(crc, part, length)
+            size, crc = size + length, crc32_combine(crc, part, length)
     except (pa.ArrowException, OSError) as error:
         raise InvalidLogError(f"{log.where(header.number)}: cannot be decoded: {error}") from None
     while tape.read(PART_SIZE):
         pass
     length, part = tape.cut()
     if content.rows != header.rows:
-        raise InvalidLogError(
-            f"{log.where(header.number)}: {content.rows} rows in the frames, {header.rows} in the "
-            "header"
-        )
-    size, crc = size + length, combine(crc, part, length)
+        where = log.where(header.number)
+        raise InvalidLogError(f"{where}: {content.rows} rows in frames, not {header.rows}")
+    size, crc = size + length, crc32_combine(crc, part, length)
     return Batch(header.number, header.partition, content.rows, size, crc, tuple(found)), content

@@ -1,9 +1,5 @@
 """Many slots in flight, decided in any order, acknowledged in order. No threads: callers send."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-
 import pyarrow as pa
 
 from sparkwal.format import keys
@@ -13,18 +9,8 @@ from sparkwal.protocol.commit_record import encode_record, with_txn
 from sparkwal.protocol.leader import Leadership
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A record on its way: the same bytes are sent again until the slot is decided."""
-
-    position: int
-    header: CommitHeader
-    data: bytes
-
-
 class Pipeline:
-    """The slots of one incarnation of an appender, which has a `plan_id` of its own; not
-    thread-safe."""
+    """The slots of one session of an appender, which has its own `plan_id`; not thread-safe."""
 
     def __init__(
         self, leadership: Leadership, plan_id: str, producer_id: str, codec: str | None
@@ -48,16 +34,12 @@ class Pipeline:
         return self._next - self._undecided < self._lead.in_flight_limit
 
     def send(
-        self,
-        rows: int,
-        batches: Sequence[pa.RecordBatch],
-        sequence: int,
-        now_ms: int,
-        metrics: Mapping[str, float] = MappingProxyType({}),
-    ) -> Sent:
-        """Assign the next slot to a batch whose last append is `sequence`, if it `has_room`."""
+        self, batches: list[pa.RecordBatch], sequence: int, now_ms: int, metrics: dict[str, float]
+    ) -> tuple[CommitHeader, bytes]:
+        """The record of a batch whose last append is `sequence`, in the next slot, if it
+        `has_room`. These same bytes are sent again until the slot is decided."""
         assert self.has_room()
-        lead = self._lead
+        lead, rows = self._lead, sum(batch.num_rows for batch in batches)
         self._timestamp_ms = next_timestamp(now_ms, self._timestamp_ms)
         # If this record is live, so are the undecided ones before it: include their transactions.
         self._txns = with_txn(self._txns, self._producer_id, sequence, self._timestamp_ms)
@@ -80,11 +62,10 @@ class Pipeline:
             metrics={"in_flight": self.in_flight + 1, **metrics},
         )
         # SAFETY(appender-inlines-rows) §7: an appender's record holds all rows of its batch
-        header, data = encode_record(
-            header, [(0, rows, batches)] if rows else [], lead.spark_schema, self._codec
-        )
+        inlined = [(0, rows, batches)] if rows else []
+        record = encode_record(header, inlined, lead.spark_schema, self._codec)
         self._next += 1
-        return Sent(header.position, header, data)
+        return record
 
     def durable(self, position: int) -> range:
         """Note that a slot holds our record. Returns the positions to acknowledge now, in order: a

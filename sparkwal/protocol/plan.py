@@ -27,9 +27,8 @@ class Plan:
 
     Attributes:
         plan_id: no two plans have the same.
-        run_id: of the query's run whose commit this plan builds on; None if the planner looked at
-            the log. Another run must look before it writes: between two runs somebody may have
-            deleted and recreated the log.
+        run_id: of the run whose commit this plan builds on; None if the planner looked at the log.
+            Another run must look before it writes: the log may have been deleted in between.
         looked_ms: when the log was last looked at, on the driver's boot-time clock.
     """
 
@@ -84,8 +83,7 @@ def _unpack(packed: bytes) -> QueryProgress:
 
 
 def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan:
-    """Plan one microbatch of a stream. Warm: no request, nor a client, which costs tens of
-    milliseconds. Cold: see `cold_plan`.
+    """Plan one microbatch of a stream. Warm: no request, and no client. Cold: see `cold_plan`.
 
     Raises what `leadership.lead` raises. If another leader took the log over since this one's last
     microbatch, raises FencedError once; the next start takes it over again. Nobody fences a run
@@ -94,8 +92,7 @@ def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_m
     hint = hints.load(claim.leader_id)
     if isinstance(hint, FencingNote):
         hints.forget(claim.leader_id)
-        # A run plans its next microbatch only when the last one is committed. So a note without a
-        # run, left for a planned microbatch, is found by another run.
+        # A note without a run was left for a planned microbatch: another run finds it.
         # SAFETY(fenced-run-stops) §6: a fenced run stops; it does not take the log back
         # SAFETY(ended-run-not-fenced) §6: a run that has ended is fenced by nobody
         if hint.run_id is not None and not hints.has_ended(hint.run_id):
@@ -103,26 +100,21 @@ def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_m
         hint = None
     plan = _warm(hint, claim, hints, clock, ttl_ms) if hint is not None else None
     if plan is None:
-        # If the last plan was not committed, its user saw the failure and starts again. If it was,
-        # the run slept or has ended. Only a run that slept must not take back what another leader
-        # took.
+        # If the last plan was not committed, its user saw the failure and starts again. Else the
+        # run slept or has ended; only one that slept must not take back what another leader took.
         slept = hint is not None and hint.planned is None and not hints.has_ended(hint.goes_on)
         known = hint.leadership if hint is not None and slept else None
         with hints.forgotten_when_fenced(claim.leader_id):
             plan = cold_plan(open_log(), claim, hints, clock, ttl_ms, known)
-        _save(hints, plan.leadership, claim.plan_id, "", "", plan.looked_ms, clock)
+        last = Hint(plan.leadership, claim.plan_id, "", "", plan.looked_ms, *_now(clock))
+        hints.save(claim.leader_id, last)
     else:
         events.emit(events.Planned(plan.position, plan.plan_id, plan.leadership.term, "warm"))
     return plan
 
 
 def cold_plan(
-    log: LogStore,
-    claim: Claim,
-    hints: Hints,
-    clock: Clock,
-    ttl_ms: int,
-    known: Leadership | None = None,
+    log: LogStore, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int, known: Leadership | None
 ) -> Plan:
     """Take the log over and plan its next window; see `leadership.lead`."""
     looked_ms = clock.boot_ms()
@@ -135,8 +127,7 @@ def cold_plan(
 
 
 def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan | None:
-    # Tasks of a plan that was not committed may still run: its window is theirs until a leader
-    # record in its slot takes it away.
+    # Tasks of an uncommitted plan may run still: its window is theirs until a leader takes it.
     if hint.planned is not None or is_old(clock, hint.boot_ms, hint.boot_id, ttl_ms):
         return None
     known = hint.leadership
@@ -147,23 +138,14 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     leadership = replace(known, spark_schema=merged)
     # Save before any task may act on the plan: if this planner dies, the next one finds "planned"
     # and starts cold. Without that, a later planner would plan this window again: use no hint then.
-    if not _save(hints, leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, clock):
+    planned = Hint(leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, *_now(clock))
+    if not hints.save(claim.leader_id, planned):
         return None
     return Plan(claim.plan_id, hint.run_id, hint.looked_ms, hint.boot_id, leadership)
 
 
-def _save(
-    hints: Hints,
-    leadership: Leadership,
-    planned: str | None,
-    run_id: str,
-    goes_on: str,
-    looked_ms: int,
-    clock: Clock,
-) -> bool:
-    now = clock.boot_ms(), clock.boot_id()
-    hint = Hint(leadership, planned, run_id, goes_on, looked_ms, *now)
-    return hints.save(leadership.leader_id, hint)
+def _now(clock: Clock) -> tuple[int, str]:
+    return clock.boot_ms(), clock.boot_id()
 
 
 def remember_committed(
@@ -182,7 +164,8 @@ def remember_committed(
     hint = hints.load(leader_id)
     if isinstance(hint, Hint) and hint.planned == plan.plan_id:
         # SAFETY(hint-names-run) §6: a hint names the run whose microbatch was done last
-        _save(hints, after, None, looked_by or run_id, run_id, looked_ms, clock)
+        done = Hint(after, None, looked_by or run_id, run_id, looked_ms, *_now(clock))
+        hints.save(leader_id, done)
     # Another leader took the log over meanwhile, and this run goes on: its next plan must raise.
     # SAFETY(note-gets-run) §6: a commit under a fencing note adds its run to the note
     elif isinstance(hint, FencingNote) and hint.run_id is None:

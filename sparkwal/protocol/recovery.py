@@ -51,17 +51,13 @@ class Head:
 
 
 def find_head(
-    log: LogStore,
-    window_guess: int = DEFAULT_WINDOW,
-    *,
-    tolerant: bool = False,
-    thorough: bool = False,
+    log: LogStore, window: int = DEFAULT_WINDOW, *, tolerant: bool = False, thorough: bool = False
 ) -> Head:
     """The head by one LIST and, in a log that only the sink wrote, one GET. Records after the gap
     cost one GET more: the newest shows whether the gap was once filled.
 
     Args:
-        window_guess: saves one or two GETs when it is the log's window.
+        window: a guess, which saves one or two GETs if it is right.
         thorough: read all records after the gap, for a writer about to fill it or a check.
         tolerant: if records are missing or damaged, report the newest intact one instead of
             raising. For readers only: a writer's record there would kill acknowledged commits.
@@ -71,12 +67,11 @@ def find_head(
     missing: MissingRecord | None = None
     for _ in range(_LOOKS):
         try:
-            return _find_head(log, window_guess, tolerant, thorough)
+            return _find_head(log, window, tolerant, thorough)
         except MissingRecord as error:
             twice = missing is not None and missing.position == error.position
             missing = error
-        # A LIST is no snapshot: a hole may have been filled while it ran, or the log is being
-        # recreated just now. Only a hole that two looks find counts.
+        # A LIST is no snapshot: only a hole that two looks find counts.
         if twice and read_slot(log, missing.position, missing.window, GLANCE) is None:
             break
     assert missing is not None
@@ -198,8 +193,7 @@ def _looked_after(
 def _intact(
     log: LogStore, position: int, window: int, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
-    """`position` and its record; if tolerant, the newest intact one at or before it, if there is
-    one. Raises InvalidLogError."""
+    """`position` and its record, or if tolerant the last intact one. Raises InvalidLogError."""
     while True:
         try:
             record = read_slot(log, position, window)

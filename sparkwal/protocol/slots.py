@@ -115,8 +115,7 @@ def open_slot(
             )
         if not isinstance(header, (CommitHeader, LeaderHeader)):
             raise InvalidLogError(
-                f"{where}: a {header.kind} object where the record of position {position} is "
-                "expected"
+                f"{where}: a {header.kind} object; the record of position {position} is expected"
             )
         # In a copied or renamed object the number differs from the key's.
         if header.number != number:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 
@@ -65,11 +66,9 @@ def write_partition(
     """Write the rows of one partition under `plan`; safe to run any number of times.
 
     Args:
-        batches: always consumed to the end: stateful operators upstream commit their state only
-            then.
+        batches: consumed to the end: only then stateful operators upstream commit their state.
         attempt: unique to this attempt of the task under this plan.
-        again: an attempt of this task ran before. Then the content of a large object's rows is
-            kept, to compare them with an object that is there.
+        again: an attempt of this task ran before: a large object's content is kept, to compare.
 
     Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
     """
@@ -83,8 +82,7 @@ def write_partition(
     whole = None if partition else plan
     result = TaskResult(bare.plan_id, whole, query_id, batch_id, partition, run_id)
     target = schema.to_arrow(lead.spark_schema)
-    # A replay: the commit's reply was lost, the checkpoint was restored, or Spark's commit log lost
-    # its last entry. The commit checks whether the log has these very rows.
+    # A replay, after a lost reply or of another checkpoint: the commit compares the rows.
     # SAFETY(replay-writes-nothing) §6: a task of a microbatch that the log has writes nothing
     if batch_id <= last_batch(open_log, plan.known_txns(), query_id):
         repeated = (schema.conform(batch, target) for batch in batches)
@@ -117,15 +115,9 @@ def write_partition(
         rows=_MANY,
         stage_attempt=attempt,
     )
-    all_rows = _chain(first, rows)
+    all_rows = chain((first.pop(0) for _ in range(len(first))), rows)
     batch = write_object(open_log, header, lead.spark_schema, all_rows, limits, compare=again)
     return replace(result, batch=batch, put_ms=(time.monotonic() - started) * 1000)
-
-
-def _chain(first: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    while first:
-        yield first.pop(0)
-    yield from rest
 
 
 def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:

@@ -8,9 +8,8 @@ delivers; it looks again where the last look is too old.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.lifecycle import LifecycleRecord
@@ -32,33 +31,16 @@ _CLOCK = SystemClock()
 @dataclass(frozen=True)
 class Looked:
     """A look at the floor of a log, which is at `position`; it began at wall_ms and boot_ms, and
-    may be trusted for ttl_ms. A task trusts its plan's, or looks again itself."""
+    may be trusted for ttl_ms. Who reads what was planned before trusts the plan's, or looks again
+    itself: at once where the plan knows no more than the log_id."""
 
-    prefix: str
     log_id: str | None
-    position: int
-    wall_ms: int
-    boot_ms: int
-    boot_id: str
-    ttl_ms: int
-
-
-@dataclass(frozen=True)
-class Pinned:
-    """The very log of a read that is planned now and made elsewhere, and the look at the floor that
-    it relies on; None: it looks itself."""
-
-    log_id: str
-    looked: Looked | None = None
-
-    def text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of(cls, text: str) -> Pinned:
-        document = json.loads(text)
-        looked = document["looked"]
-        return cls(document["log_id"], Looked(**looked) if looked else None)
+    prefix: str = ""
+    position: int = 0
+    wall_ms: int = 0
+    boot_ms: int = 0
+    boot_id: str = ""
+    ttl_ms: int = 0
 
 
 def ends_before(name: str, gap: int, floor: int) -> InvalidLogError:
@@ -96,7 +78,7 @@ class Floor:
         log_id, position = (state.log_id, state.floor) if state else (None, 0)
         # The grace of a chain never shrinks.
         ttl_ms = state.gc_grace_ms // 2 if state else LOOK_TTL_MS
-        self._looked = Looked(self.log.prefix, log_id, position, wall_ms, boot_ms, boot_id, ttl_ms)
+        self._looked = Looked(log_id, self.log.prefix, position, wall_ms, boot_ms, boot_id, ttl_ms)
 
     @property
     def state(self) -> LifecycleRecord | None:

@@ -74,10 +74,9 @@ def walk(
             # Asked after it was read: what is there may be a stray.
             floor = log.floor.current()
             if floor > position:
+                yield Collected(start if newest_first else position, floor)
                 if newest_first:
-                    yield Collected(start, floor)
                     return
-                yield Collected(position, floor)
                 start = floor
                 break
             if isinstance(found, InvalidLogError) or (

@@ -20,7 +20,7 @@ from sparkwal.protocol.replay import (
     newer,
 )
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
-from sparkwal.reading.floor import Floor, Pinned, ends_before
+from sparkwal.reading.floor import Floor, Looked, ends_before
 from sparkwal.reading.rows import PassedOver, Piece, pieces_of, read_pieces
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -45,14 +45,14 @@ class LogRange:
 
     def __init__(
         self, options: SourceOptions, name: str, root: LogStore, clock: Clock = _CLOCK,
-        passed_over: PassedOver | None = None, pinned: Pinned | None = None,
+        passed_over: PassedOver | None = None, pinned: Looked | None = None,
     ) -> None:  # fmt: skip
         self.options, self.name = options, name
         self.passed_over = None if options.on_corruption == "stop" else passed_over
         several = options.sequencers is not None
         self.log = root.sequencer(name) if several else root
         self._pinned = pinned
-        self.floor = Floor(self.log, clock=clock, looked=pinned.looked if pinned else None)
+        self.floor = Floor(self.log, clock=clock, looked=pinned)
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
         self.gap = 0

@@ -12,14 +12,13 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.replay import WIDEST_PROBE, AnotherLog, about_bytes, live_records
-from sparkwal.reading.floor import Floor, Looked, Pinned
+from sparkwal.reading.floor import Floor, Looked
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.rows import Piece, pack, pieces_of, read_pieces, split
 from sparkwal.store.base import Store
 from sparkwal.store.log_store import LogStore
 
 _CLOCK = SystemClock()
-
 # Of a range above PLANNED_RECORDS each task gets a stretch of positions and reads their
 # records itself. A few of its records show how much such a range holds.
 _SAMPLES = 8
@@ -56,20 +55,11 @@ class Budget:
 class StreamedLog(LogRange):
     """One sequencer's log, which the stream keeps."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        name: str,
-        root: LogStore,
-        clock: Clock = _CLOCK,
-        pinned: Pinned | None = None,
-    ) -> None:
-        super().__init__(options, name, root, clock, pinned=pinned)
-        # A startingTimestamp that no record had reached when the stream began, and the position
-        # below which all records are known to be older.
-        self._not_before: int | None = None
-        self._passed = 0
-        self._entry: int | None = None
+    # A startingTimestamp that no record had reached when the stream began, and the position below
+    # which all records are known to be older.
+    _not_before: int | None = None
+    _passed = 0
+    _entry: int | None = None
 
     def start(self) -> int:
         start, moment = super().start(), self.options.starting_timestamp_ms
@@ -85,7 +75,7 @@ class StreamedLog(LogRange):
             self._entry = self.start() if timed else self.floor.current()
         return self._entry
 
-    def check_offset(self, position: int, log_id: str | None) -> None:
+    def check_offset(self, position: int, log_id: int | str | None) -> None:
         """Raises InvalidLogError unless a stream that has read up to `position` of the log with
         this log_id, if the checkpoint knows it, can go on here."""
         if None not in (log_id, self.log_id) and log_id != self.log_id:
@@ -107,23 +97,20 @@ class StreamedLog(LogRange):
             return begin
         first = self.first(begin)
         if self._not_before is not None:
-            self._pass(self._not_before, max(first, self._passed), end)
-            if self._not_before is not None:
+            # Look for the first record of a moment that was in the future when the stream began.
+            for record in self.records(first, end):
+                if record.header.timestamp_ms >= self._not_before:
+                    self._not_before, self._passed = None, record.header.position
+                    break
+            else:
+                self._passed = end
+                self.forget(end)
                 return begin
             first = self.first(begin)
         if budget is not None:
             end = self._limited(first, end, budget)
         end = self.intact_end(first, end)
         return end if end > first else begin
-
-    def _pass(self, not_before: int, first: int, end: int) -> None:
-        """Look for the first record of a moment that was in the future when the stream began."""
-        for record in self.records(first, end):
-            if record.header.timestamp_ms >= not_before:
-                self._not_before, self._passed = None, record.header.position
-                return
-        self._passed = end
-        self.forget(end)
 
     def first(self, begin: int) -> int:
         """The first position to read of a microbatch that begins at `begin`; as `usable`."""
@@ -150,24 +137,15 @@ class StreamedLog(LogRange):
 
 
 @dataclass(frozen=True)
-class PieceTask:
-    """Pieces of known objects."""
+class ReadTask:
+    """Pieces of known objects; None: positions start … end−1 of a log, whose records the task reads
+    itself."""
 
-    pieces: list[Piece]
     looked: Looked
-
-
-@dataclass(frozen=True)
-class StretchTask:
-    """Positions start … end−1 of a log, whose records the task reads itself."""
-
+    pieces: list[Piece] | None
     window: int
     start: int
     end: int
-    looked: Looked
-
-
-ReadTask = PieceTask | StretchTask
 
 
 def read_tasks(
@@ -182,14 +160,14 @@ def read_tasks(
         tasks = min(max(least or 1, _by_size(size, parallelism)), count)
         bounds = [start + count * i // tasks for i in range(tasks + 1)]
         return [
-            StretchTask(log.window, low, high, looked)
+            ReadTask(looked, None, log.window, low, high)
             for low, high in zip(bounds, bounds[1:], strict=False)
         ]
     found = [piece for record in log.records(start, end) for piece in pieces_of(log.log, record)]
     if least is not None and len(found) < least:
         found = split(found)
     wanted = least or _by_size(sum(piece.length for piece in found), parallelism)
-    return [PieceTask(group, looked) for group in pack(found, wanted)]
+    return [ReadTask(looked, group, log.window, start, end) for group in pack(found, wanted)]
 
 
 def _by_size(size: int, parallelism: int | None) -> int:
@@ -209,10 +187,8 @@ def task_rows(
     """The rows of a read task, in the log's order. Raises InvalidLogError, CollectedError."""
     looked = task.looked
     floor = Floor(LogStore(store, looked.prefix), looked.log_id, clock, looked)
-    pieces: Iterable[Piece]
-    if isinstance(task, PieceTask):
-        pieces = task.pieces
-    else:
+    pieces: Iterable[Piece] | None = task.pieces
+    if pieces is None:
         found = live_records(
             floor.log, task.window, task.start, task.end, log_id=floor.log_id,
             tolerant=options.tolerant, at_once=WIDEST_PROBE,

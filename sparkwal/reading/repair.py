@@ -40,10 +40,7 @@ def repair(path: str, position: int, *, give_up: bool = False, **options: object
     # No log comes so far that the name of an object is the position of another.
     if position <= keys.last_position(min(keys.WINDOWS)):
         number = keys.slot(position, find_head(log, tolerant=True).window)
-    if give_up:
-        give_up_record(log, number)
-    else:
-        repair_record(log, number)
+    (give_up_record if give_up else repair_record)(log, number)
 
 
 def repair_record(log: LogStore, number: int) -> None:
@@ -84,22 +81,14 @@ def give_up_record(log: LogStore, number: int) -> None:
         )
     before = last_live(log, found)
     last = vars(before.header)
-    header = LeaderHeader(
-        **{
-            # What both kinds of record say.
-            **{each.name: last[each.name] for each in fields(LeaderHeader) if each.name in last},
-            "number": number,
-            "position": position,
-            # That of the lost record. A higher one would make acknowledged commits after it dead, a
-            # lower one would bring dead ones back.
-            "term": before.header.term + _takeover(log, before, position),
-            "plan_id": uuid.uuid4().hex,
-            "decided": position - 1,
-            "prev_position": position - 1,
-            "reason": "the record that was here is given up",
-            "host": host_of(before.header),
-        }
-    )
+    # What both kinds of record say.
+    both = {each.name: last[each.name] for each in fields(LeaderHeader) if each.name in last}
+    # That of the lost record. A higher one would make acknowledged commits after it dead, a lower
+    # one would bring dead ones back.
+    both["term"] += _takeover(log, before, position)
+    both |= {"number": number, "position": position, "plan_id": uuid.uuid4().hex}
+    both |= {"decided": position - 1, "prev_position": position - 1, "host": host_of(before.header)}
+    header = LeaderHeader(**{**both, "reason": "the record that was here is given up"})
     if not put_leader(log, header, before.spark_schema):
         raise InvalidLogError(f"{where} is there: to give it up delete it first")
 

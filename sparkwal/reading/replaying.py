@@ -7,12 +7,12 @@ it held. (After otel-arrow's Quiver.)
 
 import heapq
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, schema
@@ -73,7 +73,7 @@ def places_of(cursor: str) -> dict[str, Place]:
     )
     try:
         outer = json.loads(cursor)
-        if outer["format"] != _FORMAT or zlib.crc32(outer["logs"].encode()) != outer["crc32"]:
+        if outer["format"] != _FORMAT or crc32(outer["logs"].encode()) != outer["crc32"]:
             raise damaged
         logs = json.loads(outer["logs"])
         for place in logs.values():
@@ -85,7 +85,7 @@ def places_of(cursor: str) -> dict[str, Place]:
         raise damaged from None
 
 
-class Replay:
+class Replay(Iterator[Entry]):
     """An iterator of entries; ends at the heads that the logs had when it began, or `stopped` says
     why before.
 
@@ -115,7 +115,7 @@ class Replay:
         """One line of text; a later replay goes on with the entry after the last that was taken."""
         places = sorted(self._places.items())
         body = json.dumps({name: list(vars(each).values()) for name, each in places})
-        return json.dumps({"format": _FORMAT, "crc32": zlib.crc32(body.encode()), "logs": body})
+        return json.dumps({"format": _FORMAT, "crc32": crc32(body.encode()), "logs": body})
 
     @property
     def schema(self) -> pa.Schema:
@@ -123,9 +123,6 @@ class Replay:
         a column of other types."""
         texts = filter(None, (each.spark_schema for each in self._logs))
         return pa.unify_schemas([schema.to_arrow(text) for text in texts] or [pa.schema([])])
-
-    def __iter__(self) -> Iterator[Entry]:
-        return self
 
     def __next__(self) -> Entry:
         return next(self._entries)
@@ -139,15 +136,17 @@ class Replay:
             if isinstance(item, Stop):
                 self.stopped = item
                 return
-            header = item.header
+            header, target = item.header, schema.to_arrow(item.spark_schema)
+            found, check = pieces_of(log.log, item), log.floor.check
             try:
-                rows = log.checked_rows(item)
+                # Checked to the last byte.
+                rows = tuple(read_pieces(log.log.store, found, target, full=True, check=check))
             except InvalidLogError as error:
                 self.stopped = log.stop(header.position, error)
                 return
             self._places[name] = Place(header.log_id, header.position + 1, _name(item))
             if isinstance(header, CommitHeader):
-                yield Entry(name, header, tuple(rows))
+                yield Entry(name, header, rows)
 
 
 class _OneLog(LogRange):
@@ -182,23 +181,21 @@ class _OneLog(LogRange):
                 f"{self.log.url} is not the log that the cursor belongs to: it was deleted and "
                 "recreated. Replay it without the cursor"
             )
-        if place.position > self.gap:
-            if self._damage is not None:
-                return
-            raise self._older(place)
-        # First: what stands below the floor may be a stray. The record at the floor − 1 is kept.
-        self.floor.check(place.position, "the cursor")
-        # One that was damaged since was read before.
-        last = read_slot(self.log, place.position - 1, self.window, tolerant=True)
-        if last is not None and _name(last) != place.last:
-            raise self._older(place)
-
-    def _older(self, place: Place) -> InvalidLogError:
-        return InvalidLogError(
-            f"the cursor is at position {place.position} of {self.log.url}, whose record before "
-            "that is not the one that was replayed: the log was cut or restored from an older "
-            "copy. Replay it without the cursor, or from one of that copy's time"
-        )
+        is_cut = place.position > self.gap
+        if is_cut and self._damage is not None:
+            return
+        if not is_cut:
+            # What stands below the floor may be a stray. The record at the floor − 1 is kept.
+            self.floor.check(place.position, "the cursor")
+            # One that was damaged since was read before.
+            last = read_slot(self.log, place.position - 1, self.window, tolerant=True)
+            is_cut = last is not None and _name(last) != place.last
+        if is_cut:
+            raise InvalidLogError(
+                f"the cursor is at position {place.position} of {self.log.url}, whose record "
+                "before that is not the one that was replayed: the log was cut or restored from an "
+                "older copy. Replay it without the cursor, or from one of that copy's time"
+            )
 
     def found(self) -> Iterator[SlotRecord | Stop]:
         """The live records in order; the first that is invalid comes as a Stop and ends it. Raises
@@ -215,12 +212,6 @@ class _OneLog(LogRange):
             return
         if self._damage is not None:
             yield self.stop(self.gap, self._damage)
-
-    def checked_rows(self, record: SlotRecord) -> list[pa.RecordBatch]:
-        """Checked to the last byte. Raises InvalidLogError, CollectedError."""
-        target, found = schema.to_arrow(record.spark_schema), pieces_of(self.log, record)
-        check = self.floor.check
-        return list(read_pieces(self.log.store, found, target, full=True, check=check))
 
     def stop(self, position: int, error: InvalidLogError) -> Stop:
         key = error.key or self.log.key(keys.slot(position, self.window))

@@ -1,7 +1,6 @@
 """A commit's rows: which bytes hold them, how those are shared among read tasks, and the reading of
 them: fetched ahead, checked against their CRCs, decoded in order."""
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,6 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, schema
@@ -90,17 +90,12 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
             end = frame.offset + frame.length
         if run:
             found.append(of_batch(offset=start, spans=tuple(run)))
-    begin, key = 0, log.key(header.number)
-    for inline in header.inline:
-        end = begin + inline.bytes
+    begin, of_record = 0, partial(piece, key=log.key(header.number), inlined=True)
+    for part in header.inline:
+        end = begin + part.bytes
         data = None if record.inlined is None else record.inlined[begin:end]
-        spans = (Span(inline.bytes, inline.rows, inline.crc32),)
-        found.append(
-            piece(
-                key=key, partition=inline.partition, offset=record.body + begin, spans=spans,
-                inlined=True, data=data,
-            )
-        )  # fmt: skip
+        spans, offset = (Span(part.bytes, part.rows, part.crc32),), record.body + begin
+        found.append(of_record(offset=offset, spans=spans, partition=part.partition, data=data))
         begin = end
     return sorted(found, key=lambda each: each.partition)
 
@@ -194,7 +189,7 @@ def _decode(
         offset = 0
         view = memoryview(data)
         for span in piece.spans:
-            if zlib.crc32(view[offset : offset + span.length]) != span.crc32:
+            if crc32(view[offset : offset + span.length]) != span.crc32:
                 begin = piece.offset + offset
                 raise InvalidLogError(
                     f"{where}: bytes {begin}…{begin + span.length} do "

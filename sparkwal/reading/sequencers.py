@@ -4,13 +4,13 @@ if they always go to the same one.
 """
 
 import struct
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
@@ -26,7 +26,7 @@ def sequencer_for(key: object, count: int) -> str:
     key of a type without a canonical form."""
     if count < 1:
         raise OptionError(f"count is {count}; at least one sequencer is needed")
-    return str(zlib.crc32(encode_key(key)) % count)
+    return str(crc32(encode_key(key)) % count)
 
 
 def encode_key(key: object) -> bytes:
@@ -109,20 +109,21 @@ def list_sequencers(path: str, **options: object) -> list[str]:
     return all_logs(open_log(settings, fail_fast=True))
 
 
-def sequencers_under(root: LogStore) -> list[str]:
-    """The names of the sequencers under a path, sorted. Hops from name to name: one LIST for each
-    sequencer of a thousand objects or more, fewer where they are smaller."""
-    names: list[str] = []
+def all_logs(root: LogStore) -> list[str]:
+    """The names of the sequencers under a path, sorted, and ROOT first if there is a log at the
+    path itself. Hops from name to name: one LIST for each sequencer of a thousand objects or more,
+    fewer where they are smaller."""
+    first, names = [ROOT] if has_log(root) else [], set[str]()
     folder = sequencers_prefix(root.prefix)
     page = root.store.list(folder)
     while True:
         for entry in page.entries:
             name, _, rest = entry.key.removeprefix(folder).partition("/")
             # A writer that was refused may have left its proof there, and no log.
-            if rest.startswith("batches/") and name not in names:
-                names.append(name)
+            if rest.startswith("batches/"):
+                names.add(name)
         if not page.more:
-            return sorted(names)
+            return first + sorted(names)
         newest = page.entries[-1].key
         last = newest.removeprefix(folder).partition("/")[0]
         # "0" is the character after "/": beyond every key of that name.
@@ -132,8 +133,3 @@ def sequencers_under(root: LogStore) -> list[str]:
 def has_log(log: LogStore) -> bool:
     """Whether there is any object of a log: 1 LIST."""
     return bool(log.store.list(batches_prefix(log.prefix), 1).entries)
-
-
-def all_logs(root: LogStore) -> list[str]:
-    """`sequencers_under`, and ROOT first if there is a log at the path itself."""
-    return ([ROOT] if has_log(root) else []) + sequencers_under(root)

@@ -1,8 +1,9 @@
 """Proof of a whole log: every record, every object, every row count, every CRC."""
 
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
@@ -11,7 +12,6 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.archive import read_archive
-from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, open_slot
 from sparkwal.reading.floor import Floor, ends_before
@@ -20,7 +20,6 @@ from sparkwal.store.base import NotFound, all_entries
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import run_parallel
 
-_CLOCK = SystemClock()
 # Of a query without a transaction.
 _NEVER = (-1, 0)
 
@@ -89,7 +88,7 @@ def verify(path: str, **options: object) -> Report:
 
 
 def verify_store(
-    log: LogStore, path: str, clock: Clock = _CLOCK, done: Callable[[int, int], None] | None = None
+    log: LogStore, path: str, done: Callable[[int, int], None] | None = None
 ) -> Report:
     """As `verify`, of a store that is already open. `done` is called with how many positions were
     checked, and how many there are."""
@@ -103,9 +102,7 @@ def verify_store(
     # A damaged end belongs to the log, though the head was found before it.
     while log.key(keys.slot(report.head + 1, window)) in listed:
         report.head += 1
-    named: set[str] = set()
-    chain = _Chain(log, report)
-    floor = Floor(log, head.live.header.log_id, clock)
+    floor = Floor(log, head.live.header.log_id)
     try:
         report.floor = floor.current()
     except InvalidLogError as error:
@@ -114,6 +111,7 @@ def verify_store(
     if report.floor > head.gap:
         report.problems.append(str(ends_before(log.url, head.gap, report.floor)))
     positions = range(report.floor, report.head + 1)
+    named, chain = set[str](), _Chain(log, report)
 
     def fetch(position: int) -> SlotRecord | str:
         try:
@@ -176,7 +174,7 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
     # The files of a checkpoint, which neither the header nor the footer covers.
     if entry is not None and entry.position == header.position and entry.bytes:
         start = arrowfile.block_offset(record.size)
-        if zlib.crc32(data[start : start + entry.bytes]) != entry.crc32:
+        if crc32(data[start : start + entry.bytes]) != entry.crc32:
             raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
     return record
 
@@ -257,14 +255,12 @@ def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
         report.problems.append(f"position {header.position}: its row counts do not add up")
     inlined = [piece for piece in pieces_of(log, record) if piece.inlined]
     target = schema.to_arrow(record.spark_schema)
-    for _ in read_pieces(
-        log.store, inlined, target, passed_over=lambda error: report.problems.append(str(error))
-    ):
-        pass
+    damage: list[InvalidLogError] = []
+    list(read_pieces(log.store, inlined, target, passed_over=damage.append))
+    report.problems += map(str, damage)
     objects = [replace(header, batches=(batch,), inline=()) for batch in header.batches]
-    report.problems += filter(
-        None, run_parallel(log.store, lambda each: _check_object(log, record, each), objects)
-    )
+    found = run_parallel(log.store, lambda each: _check_object(log, record, each), objects)
+    report.problems += filter(None, found)
     return {log.key(batch.number) for batch in header.batches}
 
 
@@ -277,7 +273,7 @@ def _check_object(log: LogStore, record: SlotRecord, header: CommitHeader) -> st
     try:
         data = log.store.get(key)
         found = arrowfile.open_front(data, where).header
-        if len(data) != batch.bytes or zlib.crc32(data) != batch.crc32:
+        if len(data) != batch.bytes or crc32(data) != batch.crc32:
             return f"{where}: its bytes are not those that were committed"
         plan = header.plan_id, header.log_id, batch.number
         if (found.plan_id, found.log_id, found.number) != plan:

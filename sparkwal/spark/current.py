@@ -106,7 +106,7 @@ def _tail(session: SparkSession, options: Mapping[str, Any], tail: Tail) -> Data
     # Always these columns: the log may have gained others since.
     columns = StructType.fromJson(json.loads(tail.spark_schema))
     reader = session.read.format("weaselwal").options(**options).schema(columns)
-    reader = reader.option("sequencer", tail.name).option(PINNED, tail.pinned.text())
+    reader = reader.option("sequencer", tail.name).option(PINNED, json.dumps(vars(tail.pinned)))
     return reader.options(startingPosition=tail.start, endingPosition=tail.end - 1).load()
 
 

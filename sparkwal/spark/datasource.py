@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from sparkwal.options.parsing import nearest, parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
-from sparkwal.reading.floor import Pinned
+from sparkwal.reading.floor import Looked
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader, log_schema
@@ -21,7 +22,7 @@ from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.path import absolute
 
 T = TypeVar("T", bound=StoreOptions)
-# How this library hands a `Pinned` to a read that Spark makes: no option of a user's.
+# How this library hands a `Looked` to a read that Spark makes: no option of a user's.
 PINNED = "sparkwal_pinned"
 _VIEW = (
     "Spark hands the path of a catalog's table to no Python data source: use CREATE TEMPORARY VIEW "
@@ -56,10 +57,8 @@ class WeaselWalDataSource(PickledByValue, DataSource):
             for name in self.options:
                 if nearest(name, ["path"]):
                     raise OptionError(f"unknown option {name!r}; did you mean 'path'?")
-            raise OptionError(
-                'option path is missing: give it to load, save or start ("s3://bucket/wal"). '
-                f"{_VIEW}"
-            )
+            where = 'give it to load, save or start ("s3://bucket/wal")'
+            raise OptionError(f"option path is missing: {where}. {_VIEW}")
         options = parse(kind, {n: text for n, text in self.options.items() if n != PINNED})
         # Here, on the driver: executors have working directories of their own.
         return replace(options, path=absolute(options.path))
@@ -74,7 +73,7 @@ class WeaselWalDataSource(PickledByValue, DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         with readable_errors():
             text = self.options.get(PINNED)
-            pinned = Pinned.of(text) if text else None
+            pinned = Looked(**json.loads(text)) if text else None
             return BatchReader(self._options(SourceOptions), schema, self.parallelism, pinned)
 
     def streamReader(self, schema: StructType) -> StreamReader:
@@ -84,9 +83,8 @@ class WeaselWalDataSource(PickledByValue, DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         with readable_errors():
             if overwrite:
-                raise OptionError(
-                    'a log is never overwritten: use mode("append"), or write to a new path'
-                )
+                advice = 'use mode("append"), or write to a new path'
+                raise OptionError(f"a log is never overwritten: {advice}")
             return BatchWriter(self._options(SinkOptions), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:

@@ -18,7 +18,6 @@ from sparkwal.format.lifecycle import APPEND, LifecycleRecord, Target
 from sparkwal.format.schema import columns, normalize, type_name
 from sparkwal.format.widening import contradictions, holds, widened
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableConflict, TableState
-from sparkwal.reading.floor import Pinned
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta_log import FORGETS, check_put_if_absent, delta_log, held, spark_path
@@ -104,8 +103,17 @@ class SparkDeltaTable:
     def prepare(self, log: LogStore, spark_schema: str, first: bool = False) -> None:
         schema = StructType.fromJson(json.loads(spark_schema))
         self._check_target(schema)
-        if first and self.target.delete_when:
-            self._try_condition()
+        if first and (condition := self.target.delete_when):
+            # The first intent fixes it: if it failed only when the range is written, that range
+            # would stay open for ever.
+            rows = self._session.read.format("weaselwal").options(**self._options).load().limit(100)
+            try:
+                rows.select(F.expr(condition).cast("boolean")).collect()
+            except Exception as error:
+                if failure_of_ours(error):
+                    raise ReadError(f"the log cannot be read: {line(error)}") from error
+                text = f"delete_when {condition!r} fails on rows of the log: {line(error)}"
+                raise PlanError(text) from error
         try:
             check_put_if_absent(self._session, self._path)
             if not self._log.update():
@@ -132,7 +140,7 @@ class SparkDeltaTable:
         kept = {n: getattr(state, n) for n in ("log_id", "k", "cut", "to", "sequencer")}
         session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(kept))
         asked = {"startingPosition": str(state.cut), "endingPosition": str(state.to - 1)}
-        asked[PINNED] = Pinned(state.log_id).text()
+        asked[PINNED] = json.dumps({"log_id": state.log_id})
         range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
         try:
             # In the log's order, from one partition to the next.
@@ -211,24 +219,11 @@ class SparkDeltaTable:
             except Exception as error:
                 raise PlanError(f"delete_when {target.delete_when!r}: {line(error)}") from error
 
-    def _try_condition(self) -> None:
-        """Try the condition on rows of the log. The first intent fixes it: if it failed only when
-        the range is written, that range would stay open for ever."""
-        rows = self._session.read.format("weaselwal").options(**self._options).load().limit(100)
-        condition = f"delete_when {self.target.delete_when!r}"
-        try:
-            rows.select(F.expr(self.target.delete_when).cast("boolean")).collect()
-        except Exception as error:
-            if failure_of_ours(error):
-                raise ReadError(f"the log cannot be read: {line(error)}") from error
-            raise PlanError(f"{condition} fails on rows of the log: {line(error)}") from error
-
     def _create(self, schema: StructType) -> None:
         from delta import DeltaTable
 
         target = self.target
-        making = DeltaTable.createIfNotExists(self._session).location(self._path)
-        making = making.addColumns(schema)
+        making = DeltaTable.createIfNotExists(self._session).location(self._path).addColumns(schema)
         if target.partition_by:
             making = making.partitionedBy(*target.partition_by)
         if target.cluster_by:

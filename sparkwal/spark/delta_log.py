@@ -49,17 +49,21 @@ def spark_path(table: str) -> str:
 
 class HadoopFiles:
     def __init__(self, session: SparkSession, path: str) -> None:
-        assert session._jvm is not None
-        self._jvm, self._session, self._path = session._jvm, session, path
+        self._session, self._path = session, path
+        # py4j would ask the JVM for each part of a name, every time: it looks through all jars.
+        jvm: Any = session._jvm
+        self._file_name = getattr(jvm, "org.apache.hadoop.fs.Path")
+        self._pattern = getattr(jvm, "org.apache.hadoop.fs.GlobFilter")
+        self._bytes = getattr(jvm, "org.apache.commons.io.IOUtils").toByteArray
+        self._checks: bool | None = None
 
     def sizes(self, start: int) -> Mapping[str, int]:
         with self._readable():
             digits = f"{start:020d}"
             later = (f"{digits[:at]}[{int(d) + 1}-9]" for at, d in enumerate(digits) if d < "9")
             pattern = f"{{{','.join([digits, *later])}}}*"
-            names = self._jvm.org.apache.hadoop.fs.GlobFilter(pattern)
             try:
-                found = self._system().listStatus(self._file(""), names)
+                found = self._system().listStatus(self._file(""), self._pattern(pattern))
             except Exception as error:
                 if "FileNotFoundException" in cause(error):
                     return {}
@@ -67,19 +71,18 @@ class HadoopFiles:
             return {str(each.getPath().getName()): int(each.getLen()) for each in found}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        utils = self._jvm.org.apache.commons.io.IOUtils
         with self._readable():
             stream = self._system().open(self._file(name))
             try:
                 if length is None:
-                    return bytes(utils.toByteArray(stream))
+                    return bytes(self._bytes(stream))
                 stream.seek(offset)
-                return bytes(utils.toByteArray(stream, length))
+                return bytes(self._bytes(stream, length))
             finally:
                 stream.close()
 
     def _file(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/_delta_log/{name}".rstrip("/"))
+        return self._file_name(f"{self._path}/_delta_log/{name}".rstrip("/"))
 
     def _system(self) -> Any:
         from py4j.java_gateway import is_instance_of
@@ -87,9 +90,11 @@ class HadoopFiles:
         conf = self._session._jsparkSession.sessionState().newHadoopConf()
         found = self._file("").getFileSystem(conf)
         # On a disk: a writer without Hadoop leaves the checksum of the file that it replaced.
-        gateway = self._session.sparkContext._gateway
-        checks = is_instance_of(gateway, found, "org.apache.hadoop.fs.ChecksumFileSystem")
-        return found.getRawFileSystem() if checks else found
+        if self._checks is None:
+            gateway = self._session.sparkContext._gateway
+            name = "org.apache.hadoop.fs.ChecksumFileSystem"
+            self._checks = bool(is_instance_of(gateway, found, name))
+        return found.getRawFileSystem() if self._checks else found
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -176,7 +181,7 @@ def _log_store(session: SparkSession, path: str) -> str:
     stores = getattr(getattr(jvm, f"{_DELTA}.storage.LogStore$"), "MODULE$")
     store = stores.apply(session._jsparkSession)
     if store.getClass().getSimpleName() == "DelegatingLogStore":
-        store = store.getDelegate(jvm.org.apache.hadoop.fs.Path(path))
+        store = store.getDelegate(getattr(jvm, "org.apache.hadoop.fs.Path")(path))
     if store.getClass().getSimpleName() == "LogStoreAdaptor":
         store = store.logStoreImpl()
     return str(store.getClass().getName())

@@ -73,16 +73,8 @@ class Lifecycle(coordinator.Lifecycle):
             given = ((x.metadata["name"], getattr(settings, x.name)) for x in fields(StoreOptions))
             reach = {name: str(value) for name, value in given if value is not None}
             filled = SparkDeltaTable(spark, target, reach)
-        super().__init__(
-            open_log(settings),
-            settings,
-            sequencer=settings.sequencer,
-            table=filled,
-            target=target,
-            gc_grace_ms=settings.gc_grace_ms,
-            consumer_expiry_ms=settings.consumer_expiry_ms,
-            collects=collects,
-        )
+        log, times = open_log(settings), (settings.gc_grace_ms, settings.consumer_expiry_ms)
+        super().__init__(log, settings, settings.sequencer, filled, target, *times, collects)
 
 
 def target_of(
@@ -95,9 +87,8 @@ def target_of(
     properties: Mapping[str, str] | None = None,
 ) -> Target | None:
     """How a log is compacted; None without a table. Raises OptionError for a contradiction."""
-    about = (keys, sequence_by, delete_when, partition_by, cluster_by, properties)
     if table is None:
-        if any(about):
+        if any((keys, sequence_by, delete_when, partition_by, cluster_by, properties)):
             raise OptionError("keys, partitions and properties are of a table: name the table")
         return None
     if not table.strip():
@@ -114,14 +105,7 @@ def target_of(
         )
     if partition_by and cluster_by:
         raise OptionError("a table is either partitioned or clustered: give one of the two")
-    return Target(
-        # The same for a run in another folder.
-        absolute(table.strip()).rstrip("/"),
-        MERGE if keys else APPEND,
-        tuple(keys),
-        sequence_by,
-        delete_when,
-        tuple(partition_by),
-        tuple(cluster_by),
-        tuple(sorted((properties or {}).items())),
-    )
+    # The same for a run in another folder.
+    place, mode = absolute(table.strip()).rstrip("/"), MERGE if keys else APPEND
+    about = tuple(keys), sequence_by, delete_when, tuple(partition_by), tuple(cluster_by)
+    return Target(place, mode, *about, tuple(sorted((properties or {}).items())))

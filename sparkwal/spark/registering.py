@@ -4,8 +4,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -41,19 +40,36 @@ def register_once(spark: SparkSession) -> None:
     if session is None:  # Spark Connect: planners are on the server's machine, and nobody can ask
         _register(spark, WeaselWalDataSource)
     else:
-        context = spark.sparkContext
-        _choose_python(context)
-        _write_files_plainly(spark, context)
-        if (name := str(session.sessionUUID())) not in _listened:
-            _listened.add(name)
-            spark.streams.addListener(_RunEnds(ended_runs()))
-        sources = session.sessionState().dataSourceManager()
-        # Another wrapper around the same session, foreachBatch's for example, may have done it.
-        if not sources.dataSourceExists(WeaselWalDataSource.name()):
-            with _active(spark, session):
-                source = WeaselWalDataSource.with_parallelism(context.defaultParallelism)
-                _register(spark, source)
+        _register_classic(spark, session)
     _registered.add(spark)
+
+
+def _register_classic(spark: SparkSession, session: Any) -> None:
+    context = spark.sparkContext
+    _choose_python(context)
+    if _is_local(context) and spark.conf.get(FILE_MANAGER, None) is None:
+        # Checkpoints on its disk without a process for each file, if it knows no object store.
+        hadoop = context._jsc.hadoopConfiguration()
+        on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
+        if on_disk and all(hadoop.getClassByNameOrNull(x) is None for x in _OBJECT_STORES):
+            spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
+    if (name := str(session.sessionUUID())) not in _listened:
+        _listened.add(name)
+        spark.streams.addListener(_RunEnds(ended_runs()))
+    # Another wrapper around the same session, foreachBatch's for example, may have done it.
+    if session.sessionState().dataSourceManager().dataSourceExists(WeaselWalDataSource.name()):
+        return
+    assert spark._jvm is not None
+    sessions = getattr(spark._jvm, "org.apache.spark.sql.SparkSession")
+    before = sessions.getActiveSession()
+    # Spark refuses a name that the active session has, whichever session is to get it.
+    sessions.setActiveSession(session)
+    try:
+        _register(spark, WeaselWalDataSource.with_parallelism(context.defaultParallelism))
+    finally:
+        sessions.clearActiveSession()
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
 
 
 def _register(spark: SparkSession, source: type[WeaselWalDataSource]) -> None:
@@ -82,34 +98,8 @@ def _choose_python(context: SparkContext) -> None:
         events.emit(events.OtherPython(python=found or context.pythonExec, advice=advice))
 
 
-def _write_files_plainly(spark: SparkSession, context: SparkContext) -> None:
-    """Checkpoints on the disk of a local Spark that knows no object store, without a process for
-    each file."""
-    if not _is_local(context) or spark.conf.get(FILE_MANAGER, None) is not None:
-        return
-    hadoop = context._jsc.hadoopConfiguration()
-    on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
-    if on_disk and all(hadoop.getClassByNameOrNull(name) is None for name in _OBJECT_STORES):
-        spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
-
-
 def _is_local(context: SparkContext) -> bool:
     return str(context.master).startswith("local")
-
-
-@contextmanager
-def _active(spark: SparkSession, session: Any) -> Iterator[None]:
-    """Spark refuses a name that the active session has, whichever session is to get it."""
-    assert spark._jvm is not None
-    sessions = spark._jvm.org.apache.spark.sql.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session)
-    try:
-        yield
-    finally:
-        sessions.clearActiveSession()
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
 
 
 class _RunEnds(StreamingQueryListener):

@@ -70,18 +70,6 @@ def _retries_in(heard: list[events.Event]) -> int:
     return sum(isinstance(event, events.Retried) for event in heard)
 
 
-@contextmanager
-def _measuring(query_id: str) -> Iterator[dict[str, float]]:
-    """For the commit within: what its record holds of the one before."""
-    with _hearing() as heard:
-        yield _pending.pop(query_id, {})
-    for event in heard:
-        if isinstance(event, events.Durable):
-            _pending[query_id] = {"last_put_ms": event.put_ms, "retries": _retries_in(heard)}
-    while len(_pending) > _MOST_PENDING:
-        del _pending[next(iter(_pending))]
-
-
 @dataclass(frozen=True)
 class Message(WriterCommitMessage):
     """All that the worker that commits knows of the plan."""
@@ -93,9 +81,7 @@ class _Writer(PickledByValue):
     def __init__(
         self, options: SinkOptions, spark_schema: StructType, checkpoint: str = ""
     ) -> None:
-        self.options = options
-        self.spark_schema = spark_schema
-        self.checkpoint = checkpoint
+        self.options, self.spark_schema, self.checkpoint = options, spark_schema, checkpoint
         self.plan: TaskPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -150,33 +136,26 @@ class _Writer(PickledByValue):
             events.emit(events.RemoteCheckpoint(location=self.checkpoint))
         return log
 
-    def _task_log(self) -> LogStore:
-        """Raises OptionError where a task reaches another log than the driver."""
-        assert self.plan is not None
-        log = open_log(self.options)
-        if is_local(self.options.path):
-            check_visible(log, self.plan)
-        return log
-
     def _write(
         self, query_id: str, batch_id: int, rows: Iterator[pa.RecordBatch], run_id: str = ""
     ) -> Message:
-        context = TaskContext.get()
-        assert context is not None and self.plan is not None
+        context, plan, options = TaskContext.get(), self.plan, self.options
+        assert context is not None and plan is not None
         names = [field.name for field in fields(TaskLimits)]
-        limits = TaskLimits(**{name: getattr(self.options, name) for name in names})
+        limits = TaskLimits(**{name: getattr(options, name) for name in names})
+
+        def visible() -> LogStore:
+            """Raises OptionError where a task reaches another log than the driver."""
+            log = open_log(options)
+            if is_local(options.path):
+                check_visible(log, plan)
+            return log
+
         with readable_errors(), _hearing() as heard:
+            place = query_id, batch_id, context.partitionId()
+            attempt, again = context.taskAttemptId(), context.attemptNumber() > 0
             result = write_partition(
-                self._task_log,
-                self.plan,
-                query_id,
-                batch_id,
-                context.partitionId(),
-                rows,
-                limits,
-                attempt=context.taskAttemptId(),
-                again=context.attemptNumber() > 0,
-                run_id=run_id,
+                visible, plan, *place, rows, limits, attempt=attempt, again=again, run_id=run_id
             )
         return Message(replace(result, retries=_retries_in(heard)))
 
@@ -190,9 +169,15 @@ class _Writer(PickledByValue):
                 )
             log, query_id = open_log(self.options), results[0].query_id
             hints, ttl_ms, codec = Hints(log.identity), self.options.plan_ttl_ms, self.options.codec
-            carrier = self._carrier(query_id)
-            with _measuring(query_id) as metrics:
+            carrier, metrics = self._carrier(query_id), _pending.pop(query_id, {})
+            with _hearing() as heard:
                 commit(lambda: log, results, hints, SystemClock(), ttl_ms, codec, carrier, metrics)
+            for event in heard:
+                if isinstance(event, events.Durable):
+                    retries = _retries_in(heard)
+                    _pending[query_id] = {"last_put_ms": event.put_ms, "retries": retries}
+            while len(_pending) > _MOST_PENDING:
+                del _pending[next(iter(_pending))]
 
     def _carrier(self, query_id: str) -> Carrier | None:
         return None
@@ -225,7 +210,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         # Nothing ties two batch writes together: each looks at the log.
         log = self._proven_log()
-        plan = cold_plan(log, claim, hints, clock, self.options.plan_ttl_ms)
+        plan = cold_plan(log, claim, hints, clock, self.options.plan_ttl_ms, None)
         if self.options.txn_app_id is not None and self.options.txn_version is not None:
             # Before Spark computes the rows.
             app_id, version = self.options.txn_app_id, self.options.txn_version

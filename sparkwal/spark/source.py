@@ -21,11 +21,12 @@ from pyspark.sql.types import StructType
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.lifecycle.consumers import leased
+from sparkwal.lifecycle.current import union_of
 from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions, refuse
 from sparkwal.protocol.holds import LOG_ID, Holds
-from sparkwal.reading.floor import Pinned
+from sparkwal.reading.floor import Looked
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.sequencers import all_logs
@@ -51,7 +52,7 @@ class Logs:
     remember what they have seen."""
 
     def __init__(
-        self, options: SourceOptions, root: LogStore, pinned: Pinned | None = None
+        self, options: SourceOptions, root: LogStore, pinned: Looked | None = None
     ) -> None:
         self._options, self._root, self._pinned = options, root, pinned
         self._known: dict[str, StreamedLog] = {}
@@ -85,18 +86,8 @@ class Logs:
 
     def columns(self) -> str | None:
         """All columns of the logs that exist. Raises OptionError where two do not agree."""
-        union: str | None = None
-        for log in self._known.values():
-            try:
-                if union is not None and log.spark_schema is not None:
-                    union = schema.merge(union, log.spark_schema, allow_new=True)
-                union = union or log.spark_schema
-            except OptionError as error:
-                raise OptionError(
-                    f"the sequencers' schemas do not fit together: {log.name} differs from those "
-                    f"before it: {error}. Read them one by one"
-                ) from None
-        return union
+        logs = [log for log in self._known.values() if log.spark_schema]
+        return union_of({f"sequencer {x.name}": x.spark_schema or "" for x in logs}) or None
 
     def offset(
         self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
@@ -122,16 +113,11 @@ class Logs:
             )
         return found if several else {single: found[single]}
 
-    def entry(self, offset: Offset, name: str) -> int:
-        """Where the rows of a log begin that appears in this offset."""
-        return int(offset.get(_FROM + name, 0))
-
     def check(self, offset: Offset, positions: Mapping[str, int]) -> None:
         """Raises InvalidLogError where an offset speaks of other logs than there are now."""
         for log in self.known():
             if log.name in positions:
-                log_id = offset.get(LOG_ID + log.name)
-                log.check_offset(positions[log.name], None if log_id is None else str(log_id))
+                log.check_offset(positions[log.name], offset.get(LOG_ID + log.name))
 
 
 def log_schema(options: SourceOptions) -> StructType:
@@ -158,9 +144,7 @@ class _Reader(PickledByValue):
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None
     ) -> None:
-        self.options = options
-        self.spark_schema = spark_schema
-        self.parallelism = parallelism
+        self.options, self.spark_schema, self.parallelism = options, spark_schema, parallelism
 
     def __getstate__(self) -> dict[str, object]:
         return {"options": self.options, "spark_schema": self.spark_schema}
@@ -192,7 +176,7 @@ class BatchReader(_Reader, DataSourceReader):
         options: SourceOptions,
         spark_schema: StructType,
         parallelism: int | None = None,
-        pinned: Pinned | None = None,
+        pinned: Looked | None = None,
     ) -> None:
         super().__init__(options, spark_schema, parallelism)
         self._logs = Logs(options, open_log(options), pinned)
@@ -311,7 +295,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._logs.check(end, lasts)
             for name, last in moved.items():
                 log = self._logs[name]
-                begin = firsts.get(name, self._logs.entry(end, name))
+                # Where the rows begin of a log that appears in this offset.
+                begin = firsts.get(name, int(end.get(_FROM + name, 0)))
                 self._join(log, begin)
                 tasks += self._tasks(log, log.first(begin), last, len(moved))
                 log.forget(last)

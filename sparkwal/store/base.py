@@ -71,8 +71,7 @@ class Upload(Protocol):
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         """Send part `number` (1, 2, …), the object's bytes from `offset` on, in any order, in the
-        background; blocks while as many as the store was configured for are on their way. Raises
-        what an earlier part failed with."""
+        background; blocks while too many are on their way. Raises an earlier part's failure."""
 
     def complete(self) -> bool:
         """Wait for the parts and publish the object if its key is free. True: this call created it.
@@ -115,17 +114,15 @@ class Store(Protocol):
         """`length` bytes from `offset`, fewer at the object's end. Raises NotFound."""
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """The first `limit` (at most 1000) keys under `prefix` that are greater than `after`, in
-        byte order; or fewer, with `more`."""
+        """The first `limit` (≤ 1000) keys under `prefix` after `after`, in byte order, or fewer."""
 
     def delete(self, key: str) -> None:
         """Remove the object; one that is not there is no error."""
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """Remove at most 1000 objects; those that are not there are no error. Where the store knows
-        such a condition, an object that has another ETag by now than the one listed stays, which is
-        no error. Raises for the first key that was not removed; others may be gone. It may be
-        repeated."""
+        """Remove at most 1000 objects; those that are not there are no error, nor are those that
+        stay because their ETag is not the listed one, in a store that checks it. Raises for the
+        first key that was not removed; others may be gone. It may be repeated."""
 
     def age_ms(self, key: str) -> int:
         """How old the object is by the store's own clock: never an overestimate, but that S3 dates
@@ -155,8 +152,7 @@ def first_entries(store: Store, prefix: str, limit: int) -> Page:
 
 
 def all_entries(store: Store, prefix: str, after: str = "", limit: int = 1000) -> Iterator[Entry]:
-    """Every key under `prefix` greater than `after`, in byte order: one LIST for each page of
-    `limit` keys."""
+    """The keys under `prefix` greater than `after`, in byte order: a LIST for each `limit` keys."""
     more = True
     while more:
         entries, more = store.list(prefix, limit, after)

@@ -22,8 +22,7 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
 
     Stores a few tiny objects under `{prefix}/proof/` and removes them. Their names are new for each
     call, so any number of processes may prove at once; nothing ever reads what a killed one leaves.
-    Raises OptionError for a store that does not enforce If-None-Match, StoreUnavailableError where
-    it could not be found out.
+    Raises OptionError for a store that does not enforce If-None-Match, StoreUnavailableError.
     """
     proof = (os.getpid(), store.identity, prefix)
     if proof in _proven:

@@ -1,12 +1,13 @@
 """How a store is reached and how patiently: plain values, checked when they are made."""
 
 import base64
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
+
+from isal.isal_zlib import crc32
 
 from sparkwal.errors import OptionError
 
@@ -21,8 +22,7 @@ def said(**parameters: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class S3Config:
-    """How to reach S3, and what its requests say. What is None comes from the environment, as with
-    any AWS tool, or is the bucket's to say.
+    """How to reach S3, and what requests say. None: from the environment, or the bucket's to say.
 
     Raises OptionError for an endpoint that is no http(s) URL and for half a pair of keys.
     """
@@ -82,12 +82,11 @@ class S3Config:
         """Parameters of the request that sends these bytes."""
         if not self.checksum:
             return {}
-        return {"ChecksumCRC32": base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()}
+        return {"ChecksumCRC32": base64.b64encode(crc32(body).to_bytes(4, "big")).decode()}
 
 
 def normal_endpoint(endpoint: str) -> str:
-    """One spelling of an endpoint's URL. Raises OptionError, without a password, for any other
-    text."""
+    """One spelling of an endpoint's URL. Raises OptionError for other text, without a password."""
     if "@" in endpoint:
         raise OptionError(
             "the endpoint must hold no credentials; use accessKeyId and secretAccessKey"

@@ -130,11 +130,12 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
 
 
 class Call(Generic[R]):
-    """A call in a thread of its own, for who waits for its result: `now`, a request; or what
-    changes nothing and makes requests, where it `reads`, or else what hedges its own.
+    """A call that runs in a thread of its own, while another thread waits for its result.
 
-    The requests of one that reads run in its thread too: to hand each over to one more thread takes
-    a fifth of a GET's CPU time. When one of them is late the whole call is made once more.
+    With `now` it is that request, which is sent once more when it is late. A call that only `reads`
+    makes requests in its own thread: one more thread for each would take a fifth of a GET's CPU
+    time. When one of them is late, the whole call is made once more. Any other call hedges its
+    requests itself.
     """
 
     def __init__(

@@ -159,8 +159,7 @@ class LocalStore:
             return os.open(temp, flags, 0o666), temp
 
     def publish(self, temp: Path, path: Path, key: str, replaces: bool) -> bool:
-        """Make the synced content of `temp` the object, if its name is free, or whatever is there
-        where it `replaces` that. Raises OSError."""
+        """Make `temp`, synced, the object, if its name is free or it `replaces`. Raises OSError."""
         self._prepare(path.parent)
         self._sync(temp)
         # Its age counts from here, not from before a sync that took long.
@@ -177,8 +176,7 @@ class LocalStore:
                 f"{self.url}: this filesystem cannot make hard links ({error.strerror}), "
                 "which decide between two writers; use a local disk or an object store"
             ) from None
-        # Also when the name was taken: its writer may have died before this sync, and a caller
-        # that reads the object back and trusts it must not lose it to a power cut.
+        # Also when the name was taken: its writer may have died before this sync.
         try:
             self._sync(path.parent)
         except OSError as error:
@@ -244,8 +242,7 @@ class LocalStore:
                         f"{self.url}: no folder can be made in {top}; use another path"
                     ) from None
             raise
-        # Folders that were there may be another process's, made a moment ago and not
-        # synced: an object in a folder that a power cut takes away is gone too.
+        # Another process may not have synced its folders, and a power cut would take them away.
         chain = [folder, *folder.parents]
         last = max(chain.index(top), chain.index(self._root.parent))
         for parent in chain[1 : last + 1]:

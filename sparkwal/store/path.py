@@ -81,8 +81,7 @@ def _scheme(path: str) -> str:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether one of two paths is inside the other, or both are the same. Links on a disk are
-    followed; s3://, s3a:// and s3n:// are one."""
+    """Whether one path is in the other, or both are one. Links are followed; s3a:// is s3://."""
     pairs = zip(_place(one), _place(other), strict=False)
     return all(first == second for first, second in pairs)
 

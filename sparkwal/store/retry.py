@@ -1,5 +1,4 @@
-"""A `Store` that retries transient failures, with backoff and jitter, and sends late requests
-twice."""
+"""A `Store` that retries transient failures with backoff, and sends late requests twice."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class RetryingStore:
     Args:
         store: makes one attempt per call.
         rng: a number in [0, 1).
-        fail_fast: until the store has answered once, do not retry a request that reached no server:
-            a wrong endpoint must not look like a slow one.
+        fail_fast: do not retry what reached no server (a wrong endpoint) before a first answer.
         pace: this process's for the store, whose attempts then run in any thread; None: no hedging.
     """
 
@@ -50,8 +48,7 @@ class RetryingStore:
         self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Create the object. False may mean: created by an attempt whose reply was lost, or came
-        after the refusal of the other one."""
+        """Create the object. False may mean: created by an attempt whose reply was lost or late."""
         put, size = self.store.put_if_absent, len(body)
         return self.attempt("put", key, put, key, body, size=size, writes=True)
 
@@ -116,8 +113,7 @@ class RetryingStore:
             except OptionError as error:
                 if not maybe_applied:
                     raise
-                # An attempt before this refusal may have been stored (credentials
-                # that expired between the two): "nothing was written" could be false.
+                # An attempt before may be stored: "nothing was written" could be false.
                 raise StoreUnavailableError(
                     f"{operation} of {key} at {self.url}: an attempt got no answer, and the "
                     f"next one was refused: {error}",
@@ -131,8 +127,7 @@ class RetryingStore:
                 maybe_applied = maybe_applied or writes
             elif self.fail_fast:
                 raise StoreUnavailableError(
-                    f"nothing answers at {self.url} ({fault.reason}); check the option "
-                    "endpoint and the network"
+                    f"nothing answers at {self.url} ({fault.reason}); check endpoint and network"
                 ) from None
             if attempt > self.policy.max_retry_attempts or stopped():
                 raise StoreUnavailableError(

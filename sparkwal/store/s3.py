@@ -17,17 +17,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.store import s3_errors
 from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
 from sparkwal.store.config import S3Config, normal_endpoint, said
 from sparkwal.store.s3_client import provider, renew, s3_client
-from sparkwal.store.s3_errors import (
-    BeyondEnd,
-    KeyTaken,
-    UploadGone,
-    credentials_refused,
-    not_deleted,
-    translate,
-)
+from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, UploadGone
 from sparkwal.store.s3_get import get_object, whole
 
 if TYPE_CHECKING:
@@ -107,13 +101,13 @@ class S3Store:
 
     def _failure(self, error: Exception, key: str, client: S3Client | None) -> Exception:
         """`error` as this library's, or itself where it is a programming error."""
-        if client is not None and credentials_refused(error):
+        if client is not None and s3_errors.credentials_refused(error):
             try:
                 if renew(self.config, self.endpoint, client):
                     return Transient("the credentials were refused; they were read again")
             except Exception as unreadable:
                 error = unreadable
-        return translate(error, key, self.url, self.config.secrets) or error
+        return s3_errors.translate(error, key, self.url, self.config.secrets) or error
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         try:
@@ -189,7 +183,7 @@ class S3Store:
         if known and any(each.get("Code") in _NO_ETAGS for each in errors):
             self._knows_etags = False
             return self.delete_many(keys)
-        failure = not_deleted(errors, self.url, self.config.secrets)
+        failure = s3_errors.not_deleted(errors, self.url, self.config.secrets)
         if failure is not None:
             raise failure
 
@@ -288,10 +282,8 @@ class S3Upload:
         return True
 
     def abort(self) -> None:
-        if self._id is None:
-            return
-        with suppress(NotFound, UploadGone), self._store.request(self._key) as client:
-            client.abort_multipart_upload(**self._at, UploadId=self._id)
+        if self._id is not None:
+            self._store.discard(Unfinished(self._key, self._id, 0))
 
 
 def given(reply: Any, name: str, url: str) -> str:

@@ -27,8 +27,7 @@ _clients_lock = threading.Lock()
 
 
 def _forget_parent() -> None:
-    # No thread of the child would release a lock that was held at the fork; and two processes on
-    # one socket would read each other's replies.
+    # Nobody would release a lock that was held; on one socket two would read mixed replies.
     global _clients_lock
     _clients_lock = threading.Lock()
     _clients.clear()
@@ -81,8 +80,7 @@ def _frozen(made: _Made) -> object:
 
 
 def _new_client(config: S3Config, endpoint: str | None) -> _Made:
-    # boto3's session asks this one for everything, credentials of every kind included. Importing
-    # it would cost each new worker of Spark a quarter more: 0.49 s instead of 0.38 s.
+    # boto3's session asks this one for everything, and costs each worker of Spark 0.1 s more.
     from botocore.config import Config
     from botocore.session import Session
 
@@ -99,8 +97,7 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
         # Other stores ignore the region, but the signature needs one.
         region_name=region or ("us-east-1" if endpoint else None),
         config=Config(
-            # Only the retry decorator retries: it alone knows that a refusal after a lost
-            # reply may mean our own object.
+            # RetryingStore retries: it knows that after a lost reply a refusal may mean our own.
             retries={"total_max_attempts": 1, "mode": "standard"},
             max_pool_connections=config.max_pool_connections,
             connect_timeout=config.connect_timeout,
@@ -135,9 +132,8 @@ _ETAG, _NEXT = re.compile(rb"<ETag>([^<]*)</ETag>"), re.compile(rb"</Contents>\s
 def _keys_and_sizes(
     operation_model: Any, response_dict: Any, customized_response_dict: Any, **others: object
 ) -> None:
-    # For botocore to parse a LIST of 1000 keys costs more than everything else in a recovery. So
-    # the entries are cut out here. botocore parses the rest, and a reply that looks different, so
-    # it still finds one that breaks off.
+    # For botocore to parse a LIST of 1000 keys costs more than the rest of a recovery. So the
+    # entries are cut out here. It parses the rest, any other form, and a reply that breaks off.
     if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
     before, _, rest = response_dict["body"].partition(b"<Contents>")

@@ -7,8 +7,7 @@ from sparkwal.errors import OptionError
 from sparkwal.store.base import NotFound, Transient
 
 
-# Callers that expect these answers catch them. As the answer to any other request they mean that
-# this is no S3 store, and the user sees an OptionError.
+# Callers that expect these answers catch them. To any other request they mean: no S3 store.
 class KeyTaken(OptionError):
     """The conditional write found its key taken (412)."""
 
@@ -93,8 +92,7 @@ def credentials_refused(error: Exception) -> bool:
 
 
 def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> Exception | None:
-    """The error of this library that `error` stands for, or None for a programming error. No text
-    that came from outside shows one of `secrets`."""
+    """This library's error for `error`, without `secrets`, or None for a programming error."""
     from botocore import exceptions as boto
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
@@ -105,9 +103,13 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
     if isinstance(error, boto.SSLError):
         said = str(error).lower()
         if any(each in said for each in ("certificate", *_ANOTHERS_NAME)):
+            advice = "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
+            if "expired" in said or "not yet valid" in said:
+                advice = "renew the certificate, or set this machine's clock"
+            elif any(each in said for each in _ANOTHERS_NAME):
+                advice = "write a name in the endpoint that the certificate is made for"
             return OptionError(
-                f"{url}: the endpoint's certificate was not accepted ({text(error)}); "
-                f"{_of_certificate(said)}"
+                f"{url}: the endpoint's certificate was not accepted ({text(error)}); {advice}"
             )
         if any(each in said for each in _NO_TLS):
             return OptionError(f"{url} speaks no TLS: write http:// in the endpoint")
@@ -132,14 +134,6 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
     if isinstance(error, boto.BotoCoreError | ValueError):
         return OptionError(f"{url}: {text(error)}; correct the path or the store's options")
     return None
-
-
-def _of_certificate(said: str) -> str:
-    if "expired" in said or "not yet valid" in said:
-        return "renew the certificate, or set this machine's clock"
-    if any(each in said for each in _ANOTHERS_NAME):
-        return "write a name in the endpoint that the certificate is made for"
-    return "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
 
 
 def not_deleted(errors: Iterable[Any], url: str, secrets: Sequence[str]) -> Exception | None:

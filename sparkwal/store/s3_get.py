@@ -28,8 +28,7 @@ _OWN = {
 
 @dataclass(frozen=True)
 class _Form:
-    """What all GETs of one bucket by one client have in common; `url` goes up to the key, the
-    signature names `service` and `region`."""
+    """What a client's GETs of one bucket share; `url` up to the key, and what is signed."""
 
     url: str
     headers: dict[str, str]

@@ -15,8 +15,7 @@ class MemoryStore:
     """A Store whose every call is atomic.
 
     Attributes:
-        objects: key → bytes, to look at and to damage in tests; as `modified`, when each was
-            written.
+        objects: key → bytes, to look at and to damage; `modified`: when each was written.
         counts: how often each operation was called.
         page: keys of one LIST at most, whatever its limit; also of a list of uploads.
         now_ms: the store's clock, to be replaced by a test's.

@@ -6,7 +6,7 @@
         assert proxy.counts()["PUT"] == 2
 
 `python -m sparkwal.testing.proxy --upstream URL --port N --latency-ms 20` runs it for
-other processes: GET /__counts, /__injected, /__requests; POST /__reset, /__faults.
+other processes: GET /__counts, /__requests; POST /__reset.
 """
 
 import argparse
@@ -84,9 +84,8 @@ class S3Proxy:
     """A reverse proxy for plain HTTP on 127.0.0.1, one thread for each client connection.
 
     Which requests a rule with a probability hits depends on `seed`, on the request (kind, key,
-    part) and on how often it came before, not on the order of concurrent requests. `faults` may be
-    changed at any time. Headers pass as they are, so that a signed Host stays valid. Nothing is
-    ever sent upstream twice.
+    part) and on how often it came before, not on the order of concurrent ones. `faults` may change
+    at any time. Headers pass as they are: a signed Host stays valid. Nothing is sent twice.
 
     `latency_ms` is added to each request; with `p99_ms` it is the median of a lognormal delay. Any
     thread calls `watch` with the head and the body of each request that the store answered, and the
@@ -184,15 +183,19 @@ class S3Proxy:
         if head.headers.get("expect", "").lower() == "100-continue":
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if target.startswith("/__"):
-            told = self._control(method, target, read_body(reader, head.headers))
-            client.sendall(told.raw)
+            read_body(reader, head.headers)
+            client.sendall(self._control(method, target).raw)
             return True
         kind, key = kind_of(method, target)
         conditional = not head.headers.keys().isdisjoint(("if-none-match", "if-match"))
         with self._lock:
             part = parse_qs(urlsplit(target).query).get("partNumber", [""])[0]
             fault = self._draws.pick(self.faults, kind, key, part)
-            wait = self._latency_ms() / 1000
+            wait = self.latency_ms / 1000
+            if self.p99_ms > self.latency_ms:
+                # 2.326 standard deviations above the median lies the 99th percentile.
+                sigma = math.log(self.p99_ms / self.latency_ms) / 2.326
+                wait *= self._rng.lognormvariate(0, sigma)
         action = fault.action if fault else None
         if fault and action != "stall":
             wait += fault.seconds
@@ -244,31 +247,16 @@ class S3Proxy:
         last = version == "HTTP/1.0" or head.headers.get("connection", "").lower() == "close"
         return not last and action != "truncate"
 
-    def _latency_ms(self) -> float:
-        if self.p99_ms <= self.latency_ms:
-            return self.latency_ms
-        # 2.326 standard deviations above the median lies the 99th percentile.
-        sigma = math.log(self.p99_ms / self.latency_ms) / 2.326
-        return self._rng.lognormvariate(math.log(self.latency_ms), sigma)
-
-    def _control(self, method: str, target: str, body: bytes) -> Answer:
+    def _control(self, method: str, target: str) -> Answer:
         match method, target:
             case "GET", "/__counts":
                 return _json(200, self.counts())
-            case "GET", "/__injected":
-                return _json(200, self.injected)
             case "GET", "/__requests":
                 return _json(200, [asdict(x) for x in self.requests])
             case "POST", "/__reset":
                 self.reset()
-            case "POST", "/__faults":
-                try:
-                    self.faults = [Fault(**x) for x in json.loads(body)]
-                except (TypeError, ValueError) as error:
-                    return _json(400, {"error": str(error)})
-            case _:
-                return _json(404, {"error": f"no {method} {target} here"})
-        return _json(200, {})
+                return _json(200, {})
+        return _json(404, {"error": f"no {method} {target} here"})
 
 
 def _answer(status: int, kind: str, body: bytes, extra: str = "") -> Answer:

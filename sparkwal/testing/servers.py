@@ -60,9 +60,8 @@ class Server:
 
 
 def start_ministack(*, enforces: bool = False) -> Server:
-    """Start ministack with nothing but S3, in memory. `enforces`: with IAM and STS too, so that
-    signatures and policies are checked. ACCESS_KEY may do everything; for others
-    `s3_client(url, "iam")` makes users."""
+    """Start ministack with S3 alone, in memory. `enforces`: with IAM and STS, so that signatures
+    and policies count: ACCESS_KEY may do all; `s3_client(url, "iam")` makes other users."""
     settings = {
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": "{port}",
@@ -93,9 +92,8 @@ def start_server(
     command: Sequence[str], files: Mapping[str, str], health: str = "/",
     settings: Mapping[str, str] | None = None,
 ) -> Server:  # fmt: skip
-    """Start any S3 server as a process, on a free port; {port} in its command, files and settings
-    is the port's number. `files`: by name what lies in its folder. `health`: where it answers once
-    it has started."""
+    """Start any S3 server as a process, on a free port: {port} in its command, files and settings.
+    `files`: by name what lies in its folder. `health`: where it answers once it has started."""
     for left in reversed(range(_ATTEMPTS)):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
@@ -134,8 +132,7 @@ def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
 
 def log_options(url: str, *, hedge: bool = False) -> dict[str, str]:
     """The options of a log, its path aside, to reach it on a local server or through a proxy.
-    `hedge` sends late requests twice, as by default: a busy machine makes requests late, so a test
-    that counts requests goes without."""
+    `hedge` as by default; a test that counts requests goes without: a busy machine is late."""
     return {
         "endpoint": url,
         "region": REGION,

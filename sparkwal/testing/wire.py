@@ -49,8 +49,7 @@ class Upstream:
 
     def _connect(self) -> socket.socket:
         if self._socket is not None:
-            # An idle connection that can be read was closed by the other side. Seen before
-            # sending, so that nothing needs to be (and nothing is) sent a second time.
+            # Idle and readable: the other side closed it. So nothing is sent a second time.
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
             if poll.poll(0):

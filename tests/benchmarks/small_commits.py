@@ -62,9 +62,11 @@ def _serve(commits: int, seed: int, pipe: Connection) -> None:
         pipe.poll(None)
 
 
-def _runs(url: str, names: list[str], commits: int, spark: Any) -> dict[str, Callable[[], int]]:
+def _runs(
+    url: str, names: list[str], commits: int, hedge: bool, spark: Any
+) -> dict[str, Callable[[], int]]:
     """What is measured: each returns the rows, or objects, that it read."""
-    given = log_options(url)
+    given = log_options(url, hedge=hedge)
     path = f"s3://{BUCKET}/small"
     store = open_log(from_keywords(SourceOptions, path, given)).store
     client = s3_client(url, max_pool_connections=store.concurrency)
@@ -97,13 +99,13 @@ def _runs(url: str, names: list[str], commits: int, spark: Any) -> dict[str, Cal
 
 
 def measure(
-    url: str, names: list[str], commits: int, turns: int, spark: Any
+    url: str, names: list[str], commits: int, turns: int, hedge: bool, spark: Any
 ) -> dict[str, tuple[float, float, str]]:
     """Of each run, in turns: median seconds, least CPU seconds of this process, requests."""
     wall: dict[str, list[float]] = defaultdict(list)
     cpu: dict[str, list[float]] = defaultdict(list)
     requests: dict[str, str] = {}
-    runs = _runs(url, names, commits, spark)
+    runs = _runs(url, names, commits, hedge, spark)
     expected = {"GETs by boto3": len(names), "GETs by the store": len(names)}
     expected["Log.current, 1,000 commits"] = ROWS * TAIL
     for turn in range(turns + 1):
@@ -127,12 +129,14 @@ def measure(
 @click.option("--latency", "latencies", default="0,20", show_default=True, callback=numbers)
 @click.option("--turns", default=3, show_default=True, help="One more warms up.")
 @click.option("--spark/--no-spark", default=True, show_default=True)
+@click.option("--hedge/--no-hedge", default=True, show_default=True, help="The option `hedge`.")
 @click.option("--seed", type=int, help="Of the rows.  [default: a new one]")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
               default=Path("benchmark/small-commits.json"), show_default=True)  # fmt: skip
 def main(
-    commits: int, latencies: list[int], turns: int, spark: bool, seed: int | None, output: Path
-) -> None:
+    commits: int, latencies: list[int], turns: int, spark: bool, hedge: bool, seed: int | None,
+    output: Path,
+) -> None:  # fmt: skip
     """Read a log of many small commits: by Log.scan and by Spark, beside bare parallel GETs of the
     same objects by boto3 and by the library's own store, and beside the same rows in 100 commits.
 
@@ -146,7 +150,7 @@ def main(
     with spawned(_serve, commits, seed) as (server, names):
         for latency_ms in latencies:
             with delayed(server, latency_ms) as url:
-                found = measure(url, names, commits, turns, session)
+                found = measure(url, names, commits, turns, hedge, session)
             bare, boto = found["GETs by the store"][0], found["GETs by boto3"][0]
             lines: list[list[Any]] = []
             for name, (seconds, cpu, requests) in found.items():

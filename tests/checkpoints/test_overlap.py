@@ -179,10 +179,12 @@ def test_a_link_in_a_checkpoint_is_no_part_of_it(room: Room) -> None:
 
 
 @pytest.mark.parametrize("inside", ["lifecycle", "batches/cp", "txns/a/b", ""])
-def test_a_folder_in_another_log_is_refused(tmp_path: Path, inside: str) -> None:
+@pytest.mark.parametrize("sequencer", ["default", "s"])
+def test_a_folder_in_another_log_is_refused(tmp_path: Path, inside: str, sequencer: str) -> None:
     schema = pa.schema([("v", pa.int64())])
     for name in ("one", "other"):
-        with sparkwal.Appender(str(tmp_path / name), schema, producer_id="p") as wal:
+        path = str(tmp_path / name)
+        with sparkwal.Appender(path, schema, producer_id="p", sequencer=sequencer) as wal:
             wal.append([{"v": 1}]).result()
     before = sorted((tmp_path / "other").rglob("*"))
     with pytest.raises(OptionError, match="is a log"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -16,6 +17,8 @@ from .logs import ran
 def test_the_list_tells_of_each_command_what_its_help_does(name: str) -> None:
     assert COMMANDS[name] in " ".join(ran(name, "--help").split())
     assert COMMANDS[name] in " ".join(ran("--help").split())
+    # Indentation of the source is no part of a paragraph.
+    assert not re.search(r"[^ ] {5}[^ ]", ran(name, "--help").partition("Options:")[0])
 
 
 # What each short flag stands for; -n is a number of what the command shows.

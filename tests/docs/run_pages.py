@@ -33,6 +33,9 @@ def main(logs: str, folder: Path) -> None:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        # For some rows Spark would take longer to compile than to go through them.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -19,6 +19,7 @@ from sparkwal.events import Event
 from sparkwal.events.emitting import OfPath
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.metrics.table import METRICS
+from sparkwal.options import types
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
@@ -78,8 +79,8 @@ _TYPES = {
     "timestamp": "moment",
     "account_id": "account",
     "star": "*",
-    "parse_choice": "choice",
 }
+_NAMES = {parser: name for name, parser in vars(types).items() if callable(parser)}
 
 
 def described(
@@ -90,7 +91,7 @@ def described(
     for each in dataclasses.fields(kind):
         about = each.metadata
         if known.get(each.name) != about:
-            parser = about["parse"].__name__
+            parser = _NAMES.get(about["parse"], "choice")
             default = about["shown"] or ("" if each.default is None else str(each.default).lower())
             shown = _TYPES.get(parser, parser) + (f"; {default}" if default else "")
             yield about["name"], shown, about["meaning"]

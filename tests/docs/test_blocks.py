@@ -38,7 +38,9 @@ def run_pages(logs: str, folder: Path, **environment: str) -> None:
     assert ran == [page for page in PAGES if blocks(page, "python")]
 
 
+# The pages speak of S3, where all of them run always.
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_python_blocks_run_on_local_disk(tmp_path: Path) -> None:
     run_pages(str(tmp_path / "logs"), tmp_path)
 

@@ -36,17 +36,19 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "secret": (["", "  "], "a text that is not empty"),
     "position": (["", "first", "-1", "1.5"], "earliest, latest or a position"),
     "timestamp": (["", "yesterday", "-1", "2026-13-01", "12:00"], "a time such as 2026-01-31"),
-    "parse_choice": (["", "snappy", "ignore"], " or "),
+    "choice": (["", "snappy", "ignore"], " or "),
     "sequencer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
     "consumer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
     "account_id": (["", "1", "1234-5678-9012", "١٢٣٤٥٦٧٨٩٠١٢"], "the 12 digits of an AWS account"),
     "star": (["", "**", "a", "a,b"], "* (for one of them: sequencer=NAME)"),
 }
+NAMES = {parser: name for name, parser in vars(types).items() if callable(parser)}
 VALUES = [
-    (kind, name, value, WRONG[spec["parse"].__name__][1])
+    (kind, name, value, expected)
     for kind in KINDS
     for name, spec in specs(kind).items()
-    for value in WRONG[spec["parse"].__name__][0]
+    for values, expected in [WRONG[NAMES.get(spec["parse"], "choice")]]
+    for value in values
 ]
 
 

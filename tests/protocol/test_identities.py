@@ -245,9 +245,10 @@ def test_two_batch_writes_of_one_session_each_look_at_the_log(
     query: Query, store: MemoryStore
 ) -> None:
     claim = Claim("host:1:1:batch", "host", "1", SCHEMA, False, None, 1, "test")
-    cold_plan(query.open(), claim, query.hints, query.clock, TTL_MS)
+    cold_plan(query.open(), claim, query.hints, query.clock, TTL_MS, None)
     delete_all(store)
-    again = cold_plan(query.open(), replace(claim, plan_id="2"), query.hints, query.clock, TTL_MS)
+    claim = replace(claim, plan_id="2")
+    again = cold_plan(query.open(), claim, query.hints, query.clock, TTL_MS, None)
     assert again.position == 1 and again.leadership.log_id == "2"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
-from sparkwal.reading.floor import LOOK_TTL_MS, Pinned
+from sparkwal.reading.floor import LOOK_TTL_MS, Looked
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.verification import verify_store
@@ -443,20 +444,19 @@ def test_a_read_that_is_made_later_relies_on_its_plans_look(store: MemoryStore) 
     log, clock = LogStore(store, "wal"), StoppedClock()
     move_floor(log, 1)
     planned = reader(log, clock)
-    log_id = str(planned.log_id)
-    seen = Pinned(log_id, planned.floor.looked())
-    assert Pinned.of(seen.text()) == seen
+    seen = planned.floor.looked()
+    assert Looked(**json.loads(json.dumps(vars(seen)))) == seen
     move_floor(log, HEAD - 1)
 
-    def later(pinned: Pinned) -> LogRange:
+    def later(pinned: Looked) -> LogRange:
         settings = parse(SourceOptions, {"path": "s3://b/wal", "startingPosition": "3"})
-        found = LogRange(settings, "default", log, clock, pinned=Pinned.of(pinned.text()))
+        found = LogRange(settings, "default", log, clock, pinned=pinned)
         store.counts.clear()
         found.look()
         return found
 
     with pytest.raises(CollectedError):
-        later(Pinned(log_id)).start()
+        later(Looked(planned.log_id)).start()
     clock.since_boot_ms += DAY_MS // 3
     clock.wall_ms += DAY_MS // 3
     found = later(seen)
@@ -472,7 +472,7 @@ def test_a_read_that_is_made_later_relies_on_its_plans_look(store: MemoryStore) 
 def test_a_read_that_is_made_later_is_of_the_log_that_it_was_planned_of(store: MemoryStore) -> None:
     for place in ("wal", "nothing"):
         settings = parse(SourceOptions, {"path": f"s3://b/{place}"})
-        pinned = Pinned("another")
+        pinned = Looked("another")
         found = LogRange(settings, "default", LogStore(store, place), StoppedClock(), pinned=pinned)
         with pytest.raises(InvalidLogError, match="log another at .* is gone, or was recreated"):
             found.look()

@@ -11,7 +11,7 @@ from protocol.query import SCHEMA, Query, StoppedClock, hints_in
 from sparkwal.format import keys
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.recovery import find_head
-from sparkwal.reading.sequencers import sequencers_under
+from sparkwal.reading.sequencers import all_logs
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
@@ -77,4 +77,4 @@ def test_every_sequencer_is_found_over_short_pages(tmp_path: Path) -> None:
         replace(query, query_id=f"q{number}").microbatch(0, (1,))
     for page in (1000, 5, 1):
         store.page = page
-        assert sequencers_under(LogStore(store, "wal")) == names
+        assert all_logs(LogStore(store, "wal")) == names

@@ -58,8 +58,8 @@ MUTATIONS = [
         "checkpoint-position",
         _BEGIN,
         "protocol/commit_record.py",
-        "    if carried is None:\n        return checkpoints\n",
-        "    if carried is None or query_id in checkpoints:\n        return checkpoints\n",
+        "    if carried is not None:\n        block, places",
+        "    if carried is not None and query_id not in checkpoints:\n        block, places",
     ),
     Mutation(
         "inherit-checkpoints",

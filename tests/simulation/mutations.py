@@ -334,8 +334,8 @@ MUTATIONS = [
         "last-sequence-durable",
         "an appender and a sink",
         "appender/sender.py",
-        "            self._sent[sent.position] = sent.header, [batch]\n",
-        "            self._sent[sent.position] = sent.header, [batch]\n"
+        "            self._sent[header.position] = header, [batch]\n",
+        "            self._sent[header.position] = header, [batch]\n"
         "            self.intake.last_sequence = last\n",
     ),
     Mutation(

@@ -136,9 +136,10 @@ def appender(
     def run(ask: Ask) -> str:
         clock, log = WorldClock(ask), world_log(WorldStore(ask, patient=True), retries)
         claim = Claim(leader_id or f"host:{name}", "host", name, SCHEMA, False, None, limit, "open")
+        claim = replace(claim, attempts=attempts)
         looked_ms = clock.boot_ms()
         try:
-            leadership = lead(log, claim, clock, TTL_MS, attempts=attempts)
+            leadership = lead(log, claim, clock, TTL_MS)
             first = last_batch(lambda: log, leadership, producer_id) + 1
         except FencedError:
             return "FencedError before it led"

@@ -25,9 +25,9 @@ MUTATIONS = [
         "hint-names-run",
         _AGAIN,
         "protocol/plan.py",
-        "        _save(hints, after, None, looked_by or run_id, run_id, looked_ms, clock)\n",
+        "        done = Hint(after, None, looked_by or run_id, run_id, looked_ms, *_now(clock))\n",
         "        known = looked_by or run_id\n"
-        "        _save(hints, after, None, known, known, looked_ms, clock)\n",
+        "        done = Hint(after, None, known, known, looked_ms, *_now(clock))\n",
     ),
     Mutation(
         "ended-run-not-fenced",

@@ -33,7 +33,7 @@ def batch_write(name: str, version: int, *, others: bool = False) -> Process:
         clock, log = WorldClock(ask), world_log(WorldStore(ask), 1)
         claim = Claim(f"host:{name}", "host", name, SCHEMA, False, None, 1, "cold start")
         try:
-            plan = cold_plan(log, claim, WorldHints(ask), clock, TTL_MS).for_tasks()
+            plan = cold_plan(log, claim, WorldHints(ask), clock, TTL_MS, None).for_tasks()
             result = write_partition(
                 lambda: log, plan, "t", version, 0, iter([_rows(version, others)]), _LIMITS
             )

@@ -4,7 +4,7 @@ network between them, as a value that can be copied, compared and stepped."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sparkwal.store.base import Entry, NotFound, Transient
@@ -73,6 +73,14 @@ SEEN = frozenset(
 REMOTE = frozenset(
     {"put", "overwrite", "get_range", "list", "look", "age", "table_look", "table_write"}
 )
+
+
+def replace(state: State, **changes: Any) -> State:
+    """As that of dataclasses, in a quarter of its time: a search makes a State for each step."""
+    assert changes.keys() <= state.__dict__.keys(), changes
+    made = object.__new__(State)
+    made.__dict__.update(state.__dict__, **changes)
+    return made
 
 
 @dataclass(frozen=True, eq=False)

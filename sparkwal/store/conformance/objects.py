@@ -136,21 +136,16 @@ def big_object(tested: StoreUnderTest) -> Found:
 def file_system(tested: StoreUnderTest) -> Found:
     if tested.root is None:
         return None
-    kind = _kind(tested.root)
+    kind = ""
+    with suppress(OSError):
+        device = os.stat(tested.root).st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+        mount = next((each for each in mounts if each.split()[2] == number), "")
+        kind = mount.partition(" - ")[2].partition(" ")[0]
     shared = kind.startswith(_NETWORKED)
     must(not shared, f"{kind} is shared by machines, and may show two of them two logs")
     return f"{kind or 'a file system of unknown kind'}: hard links and renames decide"
-
-
-def _kind(path: Path) -> str:
-    """The kind of the file system that holds `path`, "" where the system does not say."""
-    with suppress(OSError):
-        device = os.stat(path).st_dev
-        number = f"{os.major(device)}:{os.minor(device)}"
-        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
-            if line.split()[2] == number:
-                return line.partition(" - ")[2].split()[0]
-    return ""
 
 
 def list_order(tested: StoreUnderTest) -> Found:

@@ -180,10 +180,9 @@ class Report:
 def prove(
     stores: Sequence[Store], prefix: str, trial: Trial, checks: Sequence[Check]
 ) -> Iterator[Finding]:
-    """Ask these checks, in order, and remove what they wrote under `{prefix}/proof/{run}/`, a name
-    of its own, also when it is interrupted. `stores` are endpoints of one; each makes one attempt
-    for each call. Raises StoreUnavailableError or OptionError where the first check gets no
-    answer."""
+    """Ask these checks, in order, and remove what they wrote under `{prefix}/proof/{run}/`, also if
+    interrupted. `stores` are endpoints of one; each makes one attempt for each call. Raises
+    StoreUnavailableError or OptionError where the first check gets no answer."""
     with StoreUnderTest(tuple(stores), prefix, trial) as tested:
         for check in checks:
             if check.s3 and not tested.s3:
