@@ -44,7 +44,7 @@ DELTA = {
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
 
 
-# The JVM starts its Pythons with pyspark in a zip, of which none keeps what it compiled: for each of
+# The JVM starts its Pythons with pyspark in a zip, where none keeps what it compiled: for each of
 # a dozen processes half a second. The same files are installed beside it.
 PLAIN_FILES = """\
 import sys; sys.path[:] = [each for each in sys.path if not (each.startswith(sys.prefix) \

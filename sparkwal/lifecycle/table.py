@@ -142,8 +142,7 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
     if found not in ([], expected):
         raise ConfirmError(
             f"{name} holds the ranges {found} of the log since version {state.table_version}, and "
-            f"{expected} could be there: the log came back from an older copy? "
-            f"{way_back(state)}"
+            f"{expected} could be there: the log came back from an older copy? {way_back(state)}"
         )
     # §10: the open range counts only if a version since the confirmed one brought it
     if state.is_open and table.k == state.k and not found:

@@ -143,8 +143,7 @@ class LogRange:
         # At once, where the log is likely to be there: who waits for one does not ask twice.
         if floor and self.head is None and not self.floor.is_known:
             steps.append(self.floor.look)
-        for _ in run_parallel(self.log.store, lambda step: step(), steps):
-            pass
+        list(run_parallel(self.log.store, lambda step: step(), steps))
         if floor and self.floor.current() > self.gap:
             self.look_again()
         if self.live is not None:
@@ -160,9 +159,7 @@ class LogRange:
 
     def _find_head(self) -> None:
         before = self.log_id
-        self.head, self.gap = find_end(
-            self.log, tolerant=self._steps_back, passed_over=self.passed_over
-        )
+        self.head, self.gap = find_end(self.log, self._steps_back, self.passed_over)
         if before is not None and self.live is not None:
             check_log(self.log, self.live, before)
         if self._pinned is not None and self._pinned.log_id != self.log_id:
@@ -275,7 +272,7 @@ class LogRange:
 
 
 def find_end(
-    log: LogStore, *, tolerant: bool = False, passed_over: PassedOver | None = None
+    log: LogStore, tolerant: bool = False, passed_over: PassedOver | None = None
 ) -> tuple[Head, int]:
     """The head as `find_head`, and the first position after it that holds nothing: between the two
     lie damaged records, where damage is passed over. Else, and where not one record is intact,

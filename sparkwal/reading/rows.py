@@ -158,8 +158,7 @@ def read_pieces(
         except NotFound:
             return piece, InvalidLogError(
                 f"{_where(store, piece)} is missing, though its commit record names it. It was "
-                "deleted from outside (or collected while it was read): restore it, or start after "
-                "it"
+                "deleted from outside, or collected meanwhile: restore it, or start after it"
             )
 
     fetched = run_parallel(

@@ -64,9 +64,8 @@ class Report:
         if self.floor > self.head >= 0:
             positions = f"no position above its floor, {self.floor}"
         text = (
-            f"{self.path}: {positions}, {self.commits} commits, "
-            f"{self.leaders} leader records, {self.dead} dead, {self.rows} rows, "
-            f"{self.bytes} bytes, {len(self.orphans)} orphans"
+            f"{self.path}: {positions}, {self.commits} commits, {self.leaders} leader records, "
+            f"{self.dead} dead, {self.rows} rows, {self.bytes} bytes, {len(self.orphans)} orphans"
         )
         return "\n".join([text, *self.problems]) if self.problems else f"{text}: sound"
 

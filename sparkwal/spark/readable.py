@@ -38,8 +38,7 @@ def readable(error: BaseException) -> tuple[str, bool]:
     if isinstance(error, SparkWalError):
         return str(error), isinstance(error, OptionError)
     text = str(error)
-    ours = _OURS.findall(text)
-    if ours:
+    if ours := _OURS.findall(text):
         kind, message = ours[-1]
         return message.strip(), kind == OptionError.__name__
     wrong = type(error).__name__ in ("AnalysisException", "ParseException")

@@ -76,9 +76,8 @@ class Logs:
                 self[name]
         elif not self._known:
             self[self._options.sequencer]
-        store, known = self._root.store, self._known.values()
-        for _ in run_parallel(store, lambda log: log.look(floor=floor), known):
-            pass
+        known = self._known.values()
+        list(run_parallel(self._root.store, lambda log: log.look(floor=floor), known))
         is_new = waited or len(self._known) > before
         if wanted is not None and is_new and (union := self.columns()) is not None:
             check_projection(schema.normalize(wanted.jsonValue()), union)

@@ -98,7 +98,7 @@ MUTATIONS = [
         _WRITER,
         "lifecycle/coordinator.py",
         "floor = state.cut if keeps == (None, None) else min(floor, state.cut)",
-        "floor = head.gap",
+        "floor = find_head(self._log).gap",
     ),
     Mutation(
         "grace-before-delete",
