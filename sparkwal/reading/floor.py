@@ -122,11 +122,13 @@ class Floor:
         gone = " by retention" if self._state else ""  # a task does not know
         if target:
             gone = f", they are in the table {target.table}"
+        go_on = f"set failOnDataLoss=false, or begin at {floor} (a stream with a new checkpoint)"
+        if what == "the cursor":
+            go_on = "replay it without the cursor"
         raise CollectedError(
             f"{what + ': ' if what else ''}position {position} of {self.log.url} is below the "
             f"log's floor, {floor}: its rows left the log{gone}. To go on with what the log "
-            f"still holds set failOnDataLoss=false, or begin at position {floor} (a stream with a "
-            "new checkpoint, a replay without its cursor)",
+            f"still holds {go_on}",
             floor=floor,
         )
 

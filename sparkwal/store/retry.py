@@ -127,7 +127,8 @@ class RetryingStore:
                 maybe_applied = maybe_applied or writes
             elif self.fail_fast:
                 raise StoreUnavailableError(
-                    f"nothing answers at {self.url} ({fault.reason}); check endpoint and network"
+                    f"nothing answers at {self.url} ({fault.reason}); check the option "
+                    "endpoint and the network"
                 ) from None
             if attempt > self.policy.max_retry_attempts or stopped():
                 raise StoreUnavailableError(

@@ -136,7 +136,7 @@ def test_sequencers_whose_columns_contradict_are_refused(
     ) as wal:
         wal.append([{"value": "x"}])
     shown = refused(lambda: read(spark, tmp_path, sequencers="*").collect())
-    assert_one_error(shown, "OptionError", "b differs", "bigint", "string")
+    assert_one_error(shown, "OptionError", "sequencer b", "bigint", "string")
 
 
 def test_columns_that_one_sequencer_lacks_are_null(spark: SparkSession, tmp_path: Path) -> None:

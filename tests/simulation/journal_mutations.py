@@ -82,7 +82,7 @@ MUTATIONS = [
         "content-crc",
         ROT,
         "journal/segment.py",
-        "if zlib.crc32(content) != crc:",
+        "if crc32(content) != crc:",
         "if False:",
     ),
     Mutation(
