@@ -238,7 +238,8 @@ def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`, by name, or null; zero-copy where the layouts are equal."""
+    """`batch` with exactly `schema`: columns by name, those it lacks as null. Zero-copy where only
+    nullability, field names or time zones differ."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     arrays = []

@@ -260,7 +260,8 @@ class _Opening:
     def _write_again(self, segment: Segment) -> None:
         """Put a segment's bytes on the disk, unless the cursor says that they are there: reading
         them proves only that memory has them. After a failed fsync Linux marks pages as clean that
-        are not on the disk, and syncs them only if they are written again."""
+        are not on the disk, and syncs them only if they are written again. The bytes stay the same,
+        so a crash in between changes none."""
         cursor, ends = self._contents.cursor, [segment.header.id, segment.size]
         if cursor is not None and cursor.owner == self._owner.name and cursor.ends == ends:
             return

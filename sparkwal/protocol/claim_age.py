@@ -92,8 +92,9 @@ class ClaimAge:
         if live.header.term > header.term:
             taken = read_slot(self.log, header.position, header.window)
             raise fenced(self.log, taken or live)
-        # All that this writer knows to be durable must be there; in a log that one LIST shows whole
-        # from `began` on. Else the log was deleted, and there is what this writer put since.
+        # All that this writer knows to be durable must be there. A log that one LIST shows whole
+        # must hold it from `began` on. (A collection leaves more than one LIST shows.) If not, the
+        # log was deleted, and what stands there is what this writer put since.
         if head.gap <= header.position - self.limit:
             raise self._gone(header, f"it ends at position {head.position}")
         lost = (head.oldest or 0) > self.began

@@ -159,7 +159,8 @@ class LocalStore:
             return os.open(temp, flags, 0o666), temp
 
     def publish(self, temp: Path, path: Path, key: str, replaces: bool) -> bool:
-        """Make `temp`, synced, the object, if its name is free or it `replaces`. Raises OSError."""
+        """Make the synced content of `temp` the object, if its name is free, or whatever is there
+        where it `replaces` that. Raises OSError."""
         self._prepare(path.parent)
         self._sync(temp)
         # Its age counts from here, not from before a sync that took long.

@@ -27,7 +27,8 @@ _clients_lock = threading.Lock()
 
 
 def _forget_parent() -> None:
-    # Nobody would release a lock that was held; on one socket two would read mixed replies.
+    # No thread of the child would release a lock that was held at the fork; and two processes on
+    # one socket would read each other's replies.
     global _clients_lock
     _clients_lock = threading.Lock()
     _clients.clear()
