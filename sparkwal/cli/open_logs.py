@@ -18,7 +18,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.reading import RANGE, SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
@@ -78,15 +78,12 @@ takes_range = options(
 )  # fmt: skip
 
 
-_ENDS = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
-
-
 def bounds(
     start: int | None, end: int | None, since: int | None, until: int | None
 ) -> dict[str, str]:
     """The positions and times of a range, both inclusive, as options of reading."""
     times = [None if each is None else moment(each) for each in (since, until)]
-    ends = zip(_ENDS, (start, end, *times), strict=True)
+    ends = zip(RANGE, (start, end, *times), strict=True)
     return {name: str(value) for name, value in ends if value is not None}
 
 

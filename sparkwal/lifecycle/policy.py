@@ -127,8 +127,7 @@ def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
     if state.to > state.cut or not state.table or state.first_ms is None:
         return Due(None, limit)
     last_ms = state.first_ms if state.last_ms is None else max(state.first_ms, state.last_ms)
-    # The last moment whose rows have waited out the window.
-    before = now_ms - policy.late_window_seconds * 1000
+    before = _late_before(policy, now_ms)
     # A log that is cold, or misdated, goes whole.
     is_whole = last_ms <= before or last_ms > now_ms + MISDATED_MS
     if is_whole or limit == "hardLimitBytes":
@@ -140,6 +139,11 @@ def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
         or limit
     )
     return Due(before if is_enough and state.first_ms <= before else None, limit)
+
+
+def _late_before(policy: Policy, now_ms: int) -> int:
+    """The last moment whose rows have waited out the window."""
+    return now_ms - policy.late_window_seconds * 1000
 
 
 def split(log: LogStore, head: Head, cut: int, before_ms: int) -> int:
@@ -185,7 +189,7 @@ def measure(
 
 def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> LogState:
     """With the first commit's time and, where it matters, what has waited out the window."""
-    before_ms = now_ms - policy.late_window_seconds * 1000
+    before_ms = _late_before(policy, now_ms)
 
     def is_decided() -> bool:
         is_young = state.first_ms is not None and state.first_ms > before_ms

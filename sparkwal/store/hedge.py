@@ -116,17 +116,20 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
     """
     # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
     kind = (operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0)
-    now, call, is_answer = _Request(pace, operation, key, *pace.begin(kind)), _here.call, True
-    try:
-        return Call(request, now=now).result() if call is None else call.run(now, request)
-    except NotFound:
-        raise
-    except BaseException:
-        is_answer = False
-        raise
-    finally:
-        if is_answer and (call is None or call.is_single):
+    now, call = _Request(pace, operation, key, *pace.begin(kind)), _here.call
+
+    def answered() -> None:
+        # An answer that nobody waits for any more does not count.
+        if call is None or call.is_single:
             pace.answered(kind, pace.clock() - now.began)
+
+    try:
+        found: R = Call(request, now=now).result() if call is None else call.run(now, request)
+    except NotFound:
+        answered()
+        raise
+    answered()
+    return found
 
 
 class Call(Generic[R]):
