@@ -45,10 +45,13 @@ HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
 
 
 # The JVM starts its Pythons with pyspark in a zip, where none keeps what it compiled: for each of
-# a dozen processes half a second. The same files are installed beside it.
+# a dozen processes half a second. The same files are installed beside it. And each worker imports
+# by itself what all of them need: the daemon that they are forks of has it already.
 PLAIN_FILES = """\
 import sys; sys.path[:] = [each for each in sys.path if not (each.startswith(sys.prefix) \
 and each.endswith(("/python/lib/pyspark.zip", "-src.zip")))]
+import sys; sys.orig_argv[1:3] == ["-m", "pyspark.daemon"] and [__import__(each) for each in \
+("pyspark.worker", "sparkwal.spark.datasource", "botocore.session", "pyarrow.compute")]
 """
 
 
@@ -76,7 +79,9 @@ def with_delta() -> dict[str, str]:
 def _import_plain_files() -> None:
     place = Path(sysconfig.get_path("purelib"), "sparkwal-tests.pth")
     # Not in a Python that others use too.
-    if sys.prefix != sys.base_prefix and not place.exists():
+    if sys.prefix == sys.base_prefix:
+        return
+    if not place.exists() or place.read_text() != PLAIN_FILES:
         unfinished = place.with_suffix(".unfinished")
         unfinished.write_text(PLAIN_FILES)
         unfinished.rename(place)

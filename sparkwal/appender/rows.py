@@ -66,7 +66,7 @@ class RowSchema:
         except OptionError:
             raise
         except RecursionError:
-            raise OptionError("these rows hold themselves, or are nested too deeply") from None
+            raise OptionError("these rows contain themselves, or are nested too deeply") from None
         except (pa.ArrowException, ValueError, TypeError, LookupError, OverflowError) as error:
             said = " ".join(str(error).split())
             raise OptionError(

@@ -118,7 +118,7 @@ def _bytes(array: pa.Array) -> pa.Array:
 
 
 def _mixed(numbers: pa.Array) -> pa.Array:
-    """Each bit depends on every bit of the number (SplitMix64), and 0 is not 0, as a null is."""
+    """Each bit depends on every bit of the number (SplitMix64); 0, a null, becomes another."""
     numbers = pc.add(numbers, _number(0x9E3779B97F4A7C15))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = pc.bit_wise_xor(numbers, pc.shift_right(numbers, _number(shift)))

@@ -67,8 +67,8 @@ class Logs:
         return [log for _, log in sorted(self._known.items())]
 
     def look(self, wanted: StructType | None = None, *, floor: bool = True) -> list[StreamedLog]:
-        """Every log that exists now, with its head. Raises OptionError where one that appears has
-        not the columns that are wanted, and InvalidLogError."""
+        """Every log that exists now, with its head. Raises OptionError where a new one lacks
+        wanted columns, and InvalidLogError."""
         waited = any(log.spark_schema is None for log in self._known.values())
         before = len(self._known)
         if self._options.sequencers:

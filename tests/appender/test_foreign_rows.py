@@ -313,7 +313,7 @@ def holds_itself() -> list[dict[str, Any]]:
         (lambda: pd.DataFrame({0: [1]}), "column 0 of these rows is not in the schema"),
         (lambda: pd.DataFrame([[1, 2]], columns=["0", "0"]), "'0' stands twice"),
         (lambda: pa.table([[1], [2]], names=["0", "0"]), "'0'"),
-        (holds_itself, "hold themselves"),
+        (holds_itself, "contain themselves"),
     ],
 )
 def test_rows_that_cannot_be_read_are_refused_in_one_line(

@@ -19,8 +19,8 @@ from sparkwal.reading.replaying import Replay
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
-POSITIONS = 10_000
-DEPTH = 14  # the logarithm of POSITIONS, rounded up
+POSITIONS = 1_500
+DEPTH = 11  # the logarithm of POSITIONS, rounded up
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def values(replay: Replay) -> list[int]:
     return [v for entry in replay for batch in entry.rows for v in batch.column("v").to_pylist()]
 
 
-@pytest.mark.parametrize("position", [2, 1234, 5000, POSITIONS - 1])
+@pytest.mark.parametrize("position", [2, 1234, 750, POSITIONS - 1])
 def test_a_moment_is_found_with_a_logarithm_of_gets(long: MemoryStore, position: int) -> None:
     moment = 1_700_000_000_000 + 1000 * position
     given = parse(SourceOptions, {"path": "memory", "startingTimestamp": str(moment)})
@@ -52,7 +52,7 @@ def test_a_moment_is_found_with_a_logarithm_of_gets(long: MemoryStore, position:
 
 
 def test_a_position_is_found_without_looking_for_it(long: MemoryStore) -> None:
-    given = parse(SourceOptions, {"path": "memory", "startingPosition": "7000"})
+    given = parse(SourceOptions, {"path": "memory", "startingPosition": "1000"})
     log = LogRange(given, "default", LogStore(long, "wal"), StoppedClock())
     long.counts.clear()
     log.look()
@@ -65,11 +65,11 @@ def test_a_position_is_found_without_looking_for_it(long: MemoryStore) -> None:
 def test_a_cursor_is_found_without_looking_for_it(long: MemoryStore) -> None:
     logs = {"default": LogStore(long, "wal")}
     replay = Replay(logs, None)
-    for _ in range(7000):
+    for _ in range(1000):
         next(replay)
     long.counts.clear()
     again = Replay(logs, replay.cursor)
-    assert next(again).header.position == 7001
+    assert next(again).header.position == 1001
     # The head, the floor, the record that was replayed last, and the next.
     assert long.counts == {"LIST": 2, "GET": 3}
 

@@ -8,7 +8,18 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from queries import append, assert_one_error, commits, error_lines, numbers, start, wait_for, write
+from queries import (
+    append,
+    assert_one_error,
+    commits,
+    error_lines,
+    numbers,
+    read,
+    refused,
+    start,
+    wait_for,
+    write,
+)
 
 from sparkwal.format import keys
 from sparkwal.testing.proxy import Fault, S3Proxy
@@ -125,3 +136,16 @@ def test_outcome_unknown_error(
     s3_proxy.faults = [Fault("lost_reply", kind="PUT", key_contains="615")]
     text = shown(query)
     assert_readable(text, "OutcomeUnknownError", "It may be durable", "same checkpoint")
+
+
+def test_a_log_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    shown = refused(lambda: read(spark, nowhere))
+    assert_one_error(shown, "OptionError", "no log at", str(nowhere))
+    # As Spark's own files: a path with a typo is no empty log, whatever its columns would be.
+    reader = spark.read.format("weaselwal").schema("value bigint")
+    for options in ({}, {"sequencers": "*"}):
+        load = reader.options(**options).load
+        shown = refused(lambda load=load: load(str(nowhere)).collect())
+        assert_one_error(shown, "OptionError", "no log at", str(nowhere), "check the path")
+    assert not nowhere.exists()

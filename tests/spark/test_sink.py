@@ -376,3 +376,15 @@ def test_a_folder_of_somebodys_parquet_is_refused(spark: SparkSession, tmp_path:
     shown = refused(lambda: write(spark.range(3), folder))
     assert_one_error(shown, "OptionError", "holds Parquet files", "empty path")
     assert objects(folder) == before
+
+
+def test_a_stream_copies_one_log_to_another_exactly_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    append(numbers(spark, 30, 3), tmp_path / "a", tmp_path / "cp")
+    for _ in range(2):
+        stream = spark.readStream.format("weaselwal").load(str(tmp_path / "a"))
+        append(stream, tmp_path / "b", tmp_path / "cp-b")
+        append(numbers(spark, 30, 3), tmp_path / "a", tmp_path / "cp")
+    assert values(read(spark, tmp_path / "b").collect()) == list(range(60))
+    assert [c.rows for c in commits(tmp_path / "b")] == [30, 30]

@@ -16,12 +16,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 from queries import (
-    append,
     assert_one_error,
-    commits,
     follow,
     lose_last,
-    numbers,
     read,
     refused,
     values,
@@ -422,19 +419,6 @@ def test_without_checksums_a_flipped_value_is_read_as_it_is(
     assert found == sorted([*span(0, 4)[:27], *span(0, 4)[28:], 26])
 
 
-def test_a_log_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
-    nowhere = tmp_path / "nowhere"
-    shown = refused(lambda: read(spark, nowhere))
-    assert_one_error(shown, "OptionError", "no log at", str(nowhere))
-    # As Spark's own files: a path with a typo is no empty log, whatever its columns would be.
-    reader = spark.read.format("weaselwal").schema("value bigint")
-    for options in ({}, {"sequencers": "*"}):
-        load = reader.options(**options).load
-        shown = refused(lambda load=load: load(str(nowhere)).collect())
-        assert_one_error(shown, "OptionError", "no log at", str(nowhere), "check the path")
-    assert not nowhere.exists()
-
-
 def test_a_log_without_commits_reads_empty(spark: SparkSession, tmp_path: Path) -> None:
     write(spark.range(3).selectExpr("id as value").where("value < 0"), tmp_path)
     assert read(spark, tmp_path).collect() == []
@@ -504,15 +488,3 @@ def test_a_long_log_is_read_in_stretches(spark: SparkSession, tmp_path: Path, wi
     part = read(spark, writer.path, startingPosition=20, endingPosition=580, minPartitions=7)
     assert part.rdd.getNumPartitions() == 7
     assert values(part.collect()) == span(19, 579)
-
-
-def test_a_stream_copies_one_log_to_another_exactly_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    append(numbers(spark, 30, 3), tmp_path / "a", tmp_path / "cp")
-    for _ in range(2):
-        stream = spark.readStream.format("weaselwal").load(str(tmp_path / "a"))
-        append(stream, tmp_path / "b", tmp_path / "cp-b")
-        append(numbers(spark, 30, 3), tmp_path / "a", tmp_path / "cp")
-    assert values(read(spark, tmp_path / "b").collect()) == list(range(60))
-    assert [c.rows for c in commits(tmp_path / "b")] == [30, 30]
