@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent
 from queries import append, commits, numbers, read, refused, start, values, wait_for, write
 
 if TYPE_CHECKING:
@@ -70,3 +71,12 @@ def test_a_query_that_runs_learns_that_a_batch_write_took_its_log(
     # Its restart takes the log over.
     start(rows, log, tmp_path / "cp").awaitTermination()
     assert [commit.rows for commit in commits(log)] == [1, 1, 1]
+
+
+def test_a_query_waits_for_no_listener_that_its_progress_is_converted_for(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted: list[object] = []
+    monkeypatch.setattr(QueryProgressEvent, "fromJObject", converted.append)
+    query = append(numbers(spark, 1), tmp_path / "log", tmp_path / "cp")
+    assert query.recentProgress and converted == []
