@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark import SparkContext
+from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
+    QueryProgressEvent,
+    StreamingQueryListener,
+)
 
 from sparkwal.errors import OptionError
 from sparkwal.metrics import table
@@ -74,6 +81,11 @@ class _Watch(StreamingQueryListener):
         threading.Thread(target=self._run, name="sparkwal-metrics", daemon=True).start()
         spark.streams.addListener(self)
 
+    @cached_property
+    def _jlistener(self) -> Any:
+        assert SparkContext._jvm is not None
+        return SparkContext._jvm.PythonStreamingQueryListenerWrapper(_ByJson(self))
+
     def onQueryStarted(self, event: Any) -> None:
         pass
 
@@ -132,3 +144,11 @@ class _Watch(StreamingQueryListener):
                 self._meter.observe(table.ADD_BATCH, took_ms / 1000, *log.labels)
             if error is not None and "FencedError" in error:
                 self._meter.add(table.FENCED, 1, *log.labels)
+
+
+class _ByJson(JStreamingQueryListener):
+    """Takes a progress in one call of the JVM. PySpark takes hundreds: 50 ms of each trigger."""
+
+    def onQueryProgress(self, jevent: Any) -> None:
+        event = QueryProgressEvent.fromJson(json.loads(jevent.json()))
+        self.pylistener.onQueryProgress(event)
