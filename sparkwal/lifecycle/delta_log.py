@@ -113,7 +113,7 @@ class DeltaLog:
         """Of all versions after `since` those that may have taken rows away.
 
         A restore and an overwrite remove files, and a checkpoint keeps which were removed, and
-        when. A version that the checkpoint lists no removed file of took nothing away.
+        when. A version of which the checkpoint lists no removed file took nothing away.
         """
         self._fetch([since])
         if since not in self._commits or self._removed is None or _RETENTION in self.properties:

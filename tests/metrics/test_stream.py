@@ -56,7 +56,7 @@ def test_the_numbers_are_those_of_the_log(
     meter: tuple[Prometheus, Callable[[], dict[str, float]]], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     made, look = meter
-    # PySpark's own way to a progress takes longer than many a microbatch.
+    # The listener reads a progress as JSON: PySpark's own conversion is slow.
     monkeypatch.delattr(QueryProgressEvent, "fromJObject")
     path, options = f"s3://{s3_bucket}/log", log_options(s3_proxy.url)
     unwatch = watch_stream(spark, path, made, **options)

@@ -73,7 +73,7 @@ def test_a_query_that_runs_learns_that_a_batch_write_took_its_log(
     assert [commit.rows for commit in commits(log)] == [1, 1, 1]
 
 
-def test_a_query_waits_for_no_listener_that_its_progress_is_converted_for(
+def test_no_progress_is_converted_for_the_listener_of_run_ends(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     converted: list[object] = []
