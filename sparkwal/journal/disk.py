@@ -10,6 +10,7 @@ from io import FileIO
 from pathlib import Path
 
 from sparkwal.errors import OptionError
+from sparkwal.journal.files import segment_id
 from sparkwal.journal.storage import QUARANTINE, Bytes, Reader, Writer
 
 LOCK = "lock"
@@ -91,6 +92,7 @@ class DiskFolder:
         try:
             missing = [each for each in (self._path, *self._path.parents) if not each.exists()]
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_ours({*os.listdir(self._path)})
             (self._path / QUARANTINE).mkdir(mode=0o700, exist_ok=True)
             for made in missing:
                 _sync(made.parent)
@@ -106,6 +108,15 @@ class DiskFolder:
             os.close(self._lock)
             raise
         _held.add(self)
+
+    def _check_ours(self, names: set[str]) -> None:
+        # Each opening makes both first, and a backup may have left out an empty folder.
+        ours = {QUARANTINE, LOCK} <= names or any(segment_id(name) >= 0 for name in names)
+        if not ours and names - {QUARANTINE, "lost+found"}:
+            raise OptionError(
+                f"journal {self._path} holds other files and is no journal: nothing was changed. "
+                "Give a folder of its own"
+            )
 
     def _take(self) -> None:
         try:

@@ -10,9 +10,17 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.recovery import Head, MissingRecord, last_live
-from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, fetch_slot, open_slot, read_slot
+from sparkwal.protocol.slots import (
+    GLANCE,
+    WHOLE,
+    SlotRecord,
+    fetch_slot,
+    first_get,
+    open_slot,
+    read_slot,
+)
 from sparkwal.store.log_store import LogStore
-from sparkwal.store.parallel import run_parallel
+from sparkwal.store.parallel import SMALL, Reply, run_parallel
 
 # The most records fetched at once. A probe grows up to this while more records come.
 WIDEST_PROBE = 32
@@ -53,20 +61,20 @@ def live_records(
 
     Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
-    asked, largest = size, 0
+    asked, largest, are_small = size, 0, size <= SMALL
     # While all records are small, ask for less of each. A larger one costs another request.
     wide = min(size, _AHEAD // max(log.store.concurrency, 1))
 
-    def fetch(each: tuple[int, int]) -> bytes | InvalidLogError | None:
+    def fetch(each: tuple[int, int], sent: Reply | None = None) -> bytes | InvalidLogError | None:
         position, size = each
-        return None if position in known else fetch_slot(log, position, window, size)
+        return None if position in known else fetch_slot(log, position, window, size, sent)
 
     # SAFETY(read-to-head) §3: readers read every record up to the head
     positions = range(start, end)
     fetched = run_parallel(
         log.store, fetch, ((position, asked) for position in positions), at_once=at_once,
         weigh=itemgetter(1), capacity=_AHEAD, is_here=lambda each: each[0] in known,
-        reads=True,
+        gets=lambda each: first_get(log, each[0], window, each[1]) if are_small else None,
     )  # fmt: skip
     for position, front in zip(positions, fetched, strict=True):
         try:
@@ -82,7 +90,9 @@ def live_records(
         if record is None:
             continue
         largest = max(largest, record.size)
-        asked = wide if position - start >= WIDEST_PROBE and largest <= wide else size
+        many = position - start >= WIDEST_PROBE
+        asked = wide if many and largest <= wide else size
+        are_small = size <= SMALL or many and largest <= SMALL
         log_id = log_id or record.header.log_id
         check_log(log, record, log_id)
         if term is None:

@@ -8,6 +8,7 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.store.base import NotFound
 from sparkwal.store.log_store import LogStore
+from sparkwal.store.parallel import Reply
 
 # Reads any record of up to some ten thousand frames; a longer header costs a second request.
 WHOLE = 4 * 2**20
@@ -59,9 +60,11 @@ def read_front(
     return arrowfile.open_front(_front(log, number, window, size), log.where(number, window))
 
 
-def _front(log: LogStore, number: int, window: int | None, size: int) -> bytes:
+def _front(
+    log: LogStore, number: int, window: int | None, size: int, sent: Reply | None = None
+) -> bytes:
     key = log.key(number)
-    front = log.store.get_range(key, 0, size)
+    front = sent() if sent is not None else log.store.get_range(key, 0, size)
     needed = arrowfile.needed(front)
     if len(front) == size < needed:
         if needed > arrowfile.LARGEST_FRONT:
@@ -72,12 +75,14 @@ def _front(log: LogStore, number: int, window: int | None, size: int) -> bytes:
 
 
 def read_slot(
-    log: LogStore, position: int, window: int, size: int = WHOLE, *, tolerant: bool = False
-) -> SlotRecord | None:
+    log: LogStore, position: int, window: int, size: int = WHOLE, sent: Reply | None = None, *,
+    tolerant: bool = False,
+) -> SlotRecord | None:  # fmt: skip
     """The record at `position`, or None. Inlined rows among the first `size` bytes come along.
-    Raises InvalidLogError for anything else, unless tolerant; one of them is WrongWindow."""
+    Raises InvalidLogError for anything else, unless tolerant; one of them is WrongWindow. `sent`:
+    the reply to `first_get`."""
     try:
-        return open_slot(log, position, window, fetch_slot(log, position, window, size))
+        return open_slot(log, position, window, fetch_slot(log, position, window, size, sent))
     except InvalidLogError:
         if not tolerant:
             raise
@@ -85,15 +90,20 @@ def read_slot(
 
 
 def fetch_slot(
-    log: LogStore, position: int, window: int, size: int = WHOLE
+    log: LogStore, position: int, window: int, size: int = WHOLE, sent: Reply | None = None
 ) -> bytes | InvalidLogError | None:
     """The first bytes at `position`, for `open_slot`; an InvalidLogError is returned."""
     try:
-        return _front(log, keys.slot(position, window), window, size)
+        return _front(log, keys.slot(position, window), window, size, sent)
     except NotFound:
         return None
     except InvalidLogError as error:
         return error
+
+
+def first_get(log: LogStore, position: int, window: int, size: int) -> tuple[str, int, int]:
+    """What a read of a slot begins with, for `run_parallel`."""
+    return log.key(keys.slot(position, window)), 0, size
 
 
 def open_slot(

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.recovery import MissingRecord, last_live
 from sparkwal.protocol.replay import WIDEST_PROBE, AnotherLog, check_log
-from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
+from sparkwal.protocol.slots import GLANCE, SlotRecord, first_get, read_slot
 from sparkwal.reading.log_range import LogRange
-from sparkwal.store.parallel import run_parallel
+from sparkwal.store.parallel import Reply, run_parallel
 
 # Records asked for before any of them is delivered, at most.
 _CHUNK = 256
@@ -45,9 +46,9 @@ def walk(
     # Of the last live record that was seen. No record's is greater than that of the head.
     live: int | None = log.live.header.term if newest_first else None
 
-    def fetch(position: int) -> SlotRecord | InvalidLogError:
+    def fetch(position: int, sent: Reply | None = None) -> SlotRecord | InvalidLogError:
         try:
-            found = read_slot(log.log, position, window, GLANCE)
+            found = read_slot(log.log, position, window, GLANCE, sent)
         except InvalidLogError as error:
             error.position = position
             return error
@@ -70,7 +71,9 @@ def walk(
         count = min(end - start, left, _CHUNK)
         chunk = range(end - 1, end - 1 - count, -1) if newest_first else range(start, start + count)
         start, end = (start, chunk[-1]) if newest_first else (chunk[-1] + 1, end)
-        for position, found in zip(chunk, run_parallel(log.log.store, fetch, chunk), strict=True):
+        gets = partial(first_get, log.log, window=window, size=GLANCE)
+        records = run_parallel(log.log.store, fetch, chunk, gets=gets)
+        for position, found in zip(chunk, records, strict=True):
             # Asked after it was read: what is there may be a stray.
             floor = log.floor.current()
             if floor > position:

@@ -266,7 +266,10 @@ class LogRange:
                 position += 1
         except AnotherLog:
             raise
-        except InvalidLogError:
+        except InvalidLogError as error:
+            # Damage in the records before `start` is no end: nobody knows what is live after it.
+            if error.position is not None and error.position < start:
+                raise
             return position
         return end
 

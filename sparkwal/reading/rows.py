@@ -17,7 +17,7 @@ from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.metadata import METADATA, RESERVED
 from sparkwal.store.base import NotFound, Store
 from sparkwal.store.log_store import LogStore
-from sparkwal.store.parallel import run_parallel
+from sparkwal.store.parallel import SMALL, Reply, run_parallel
 
 # Frames are fetched together up to this size: fewer requests, bounded memory.
 RUN_SIZE = 8 * 2**20
@@ -150,11 +150,14 @@ def read_pieces(
     Raises InvalidLogError for a missing or damaged object.
     """
 
-    def fetch(piece: Piece) -> tuple[Piece, bytes | InvalidLogError]:
+    def asked(piece: Piece) -> tuple[str, int, int]:
+        return piece.key, piece.offset, piece.length
+
+    def fetch(piece: Piece, sent: Reply | None = None) -> tuple[Piece, bytes | InvalidLogError]:
         if piece.data is not None:
             return piece, piece.data
         try:
-            return piece, store.get_range(piece.key, piece.offset, piece.length)
+            return piece, sent() if sent is not None else store.get_range(*asked(piece))
         except NotFound:
             return piece, InvalidLogError(
                 f"{_where(store, piece)} is missing, though its commit record names it. It was "
@@ -163,7 +166,8 @@ def read_pieces(
 
     fetched = run_parallel(
         store, fetch, found, at_once=at_once, weigh=attrgetter("length"), capacity=AHEAD,
-        is_here=lambda piece: piece.data is not None, reads=True,
+        is_here=lambda piece: piece.data is not None,
+        gets=lambda piece: asked(piece) if piece.length <= SMALL else None,
     )  # fmt: skip
     for piece, data in fetched:
         check(piece.position)

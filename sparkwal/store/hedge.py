@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from sparkwal import events
 from sparkwal.store.base import NotFound, Transient
@@ -114,45 +114,31 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
     refusal may stem from the other attempt, as after a lost reply: who gets one reads the object.
     Raises Transient where no answer comes in time, else what the attempts failed with.
     """
-    # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
-    kind = (operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0)
-    now, call = _Request(pace, operation, key, *pace.begin(kind)), _here.call
-
-    def answered() -> None:
-        # An answer that nobody waits for any more does not count.
-        if call is None or call.is_single:
-            pace.answered(kind, pace.clock() - now.began)
-
+    kind = kind_of(operation, size)
+    now = _Request(pace, operation, key, *pace.begin(kind))
     try:
-        found: R = Call(request, now=now).result() if call is None else call.run(now, request)
+        found = Call(request, now).result()
     except NotFound:
-        answered()
+        pace.answered(kind, pace.clock() - now.began)
         raise
-    answered()
+    pace.answered(kind, pace.clock() - now.began)
     return found
 
 
+def kind_of(operation: str, size: int) -> tuple[str, int]:
+    """Sizes within a factor of 4 are one kind, and so are all below 64 KiB."""
+    return operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0
+
+
 class Call(Generic[R]):
-    """A call that runs in a thread of its own, while another thread waits for its result.
+    """A call that runs in a thread of its own, while another thread waits for its result. With
+    `now` it is that request, which is sent once more when it is late."""
 
-    With `now` it is that request, which is sent once more when it is late. A call that only `reads`
-    makes requests in its own thread: one more thread for each would take a fifth of a GET's CPU
-    time. When one of them is late, the whole call is made once more. Any other call hedges its
-    requests itself.
-    """
-
-    def __init__(
-        self, call: Callable[[], R], *, reads: bool = False, now: _Request | None = None
-    ) -> None:
-        self._call, self._reads, self._now = call, reads, now
+    def __init__(self, call: Callable[[], R], now: _Request | None = None) -> None:
+        self._call, self._now, self._process = call, now, os.getpid()
         self._results: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
-        self.is_single = True
-        run_in_daemon(self._first if reads else self._attempt)
-
-    def _first(self) -> None:
-        _here.call = self
-        self._attempt()
-        _here.call = None
+        self._is_single = True
+        run_in_daemon(self._attempt)
 
     def _attempt(self) -> None:
         try:
@@ -160,21 +146,16 @@ class Call(Generic[R]):
         except BaseException as error:
             self._results.put((None, error))
 
-    def run(self, now: _Request, request: Callable[[], Any]) -> Any:
-        """A request of a call that reads, in this thread."""
-        self._now = now
-        try:
-            return request()
-        finally:
-            self._now = None
-
     def result(self) -> R:
         """What the call returns or raises: its first success, or else its failure."""
+        # A fork has none of the threads that would bring a result.
+        if os.getpid() != self._process:
+            return self._call()
         failures: list[BaseException] = []
         # While the other attempt may succeed it is waited for.
-        while len(failures) < (1 if self.is_single else 2):
+        while len(failures) < (1 if self._is_single else 2):
             try:
-                result, error = self._results.get(timeout=self._patience())
+                result, error = self._results.get(timeout=self._now.left() if self._now else None)
             except Empty:
                 self._repeat_if_late()
                 continue
@@ -189,38 +170,17 @@ class Call(Generic[R]):
         )
         raise next(unknown, failures[0])
 
-    def _patience(self) -> float | None:
-        if self._reads and not self.is_single:
-            return None  # the second attempt gives up by itself
-        if (now := self._now) is not None:
-            return now.left()
-        return _FLOOR if self._reads else None  # between two requests
-
     def _repeat_if_late(self) -> None:
         if (now := self._now) is None or now.left():
             return
         if now.until == now.given_up:
             now.pace.gave_up()
-            why = f"no answer in {now.given_up:.1f} s"
-            if not self._reads:
-                raise Transient(why)
-            events.emit(events.Retried(now.operation, now.key, 1, 0, why))
-        else:
-            now.until = now.given_up
-            if not now.pace.may_repeat():
-                return
+            raise Transient(f"no answer in {now.given_up:.1f} s")
+        now.until = now.given_up
+        if now.pace.may_repeat():
             events.emit(events.Hedged(now.operation, now.key, after_ms=round(now.late * 1000)))
-        self.is_single = False
-        run_in_daemon(self._attempt)
-
-
-class _Here(threading.local):
-    """Of one thread: the call that it makes for another one."""
-
-    call: Call[Any] | None = None
-
-
-_here = _Here()
+            self._is_single = False
+            run_in_daemon(self._attempt)
 
 
 # Threads that wait for work take it from here. They are daemons: an attempt that nobody waits for

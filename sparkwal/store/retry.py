@@ -13,7 +13,17 @@ from typing import Any, TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
-from sparkwal.store.base import NotFound, Page, Store, Transient, Unfinished, UnfinishedPage, Upload
+from sparkwal.store.ahead import Ahead
+from sparkwal.store.base import (
+    NotFound,
+    Page,
+    SendsAhead,
+    Store,
+    Transient,
+    Unfinished,
+    UnfinishedPage,
+    Upload,
+)
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.hedge import Pace, hedged
 
@@ -46,6 +56,7 @@ class RetryingStore:
     def __post_init__(self) -> None:
         store = self.store
         self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
+        self._send_range = store.send_range if isinstance(store, SendsAhead) else None
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object. False may mean: created by an attempt whose reply was lost or late."""
@@ -61,6 +72,14 @@ class RetryingStore:
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         return self.attempt("get", key, self.store.get_range, key, offset, length, size=length)
+
+    def send_range(self, key: str, offset: int, length: int) -> Ahead | None:
+        """Send a `get_range` now; None where this thread would have to wait for that."""
+        sent = self._send_range(key, offset, length) if self._send_range is not None else None
+        if sent is None:
+            return None
+        again = partial(self.get_range, key, offset, length)
+        return Ahead(sent, again, key, length, self.pace() if self.pace is not None else None)
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         return self.attempt("list", prefix, self.store.list, prefix, limit, after, size=0)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, Un
 from sparkwal.store.config import S3Config, normal_endpoint, said
 from sparkwal.store.s3_client import provider, renew, s3_client
 from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, UploadGone
-from sparkwal.store.s3_get import get_object, whole
+from sparkwal.store.s3_get import SentObject, get_object, send_object, whole
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -128,19 +129,20 @@ class S3Store:
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         if length <= 0:
             return b""
-        span = f"bytes={offset}-{offset + length - 1}"
         try:
             with self.request(key) as client:
-                body, got = get_object(client, self.at, key, span)
+                body, got = get_object(client, self.at, key, _span(offset, length))
         except BeyondEnd:
             return b""
-        if got is None:
-            # A store may ignore Range and answer with everything.
-            return body[offset : offset + length]
-        match = re.match(r"bytes (\d+)-(\d+)/", got)
-        if match is None or int(match[1]) != offset or len(body) > length:
-            raise Transient(f"asked for {span}, got {got}")
-        return body
+        return _in_range(offset, length, body, got)
+
+    def send_range(self, key: str, offset: int, length: int) -> SentObject | None:
+        found = partial(_in_range, offset, length)
+        try:
+            client = s3_client(self.config, self.endpoint)
+            return send_object(client, self.at, key, _span(offset, length), found)
+        except Exception:
+            return None  # `get_range` meets it again, and reports it
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """One ListObjectsV2; more where S3 cuts a page off before its first key."""
@@ -284,6 +286,21 @@ class S3Upload:
     def abort(self) -> None:
         if self._id is not None:
             self._store.discard(Unfinished(self._key, self._id, 0))
+
+
+def _span(offset: int, length: int) -> str:
+    return f"bytes={offset}-{offset + length - 1}"
+
+
+def _in_range(offset: int, length: int, body: bytes, got: str | None) -> bytes:
+    """The bytes asked for, of a body that is what the reply's Content-Range says."""
+    if got is None:
+        # A store may ignore Range and answer with everything.
+        return body[offset : offset + length]
+    match = re.match(r"bytes (\d+)-(\d+)/", got)
+    if match is None or int(match[1]) != offset or len(body) > length:
+        raise Transient(f"asked for {_span(offset, length)}, got {got}")
+    return body
 
 
 def given(reply: Any, name: str, url: str) -> str:

@@ -4,12 +4,18 @@ botocore takes 0.97 ms of CPU time for a GET, of which the signature and urllib3
 (`tests/benchmark.sh small-commits` measures both). So it makes the first GET of a bucket, and the
 next ones are made as that one was: the same URL, headers, signer and session, with its connections,
 proxies, certificates and timeouts. A reply that is no success it reads itself.
+
+Threads that wait for replies wait for Python's lock too, which doubles the price again. So one
+thread can send many GETs on open connections (`send_object`) and read the replies one by one.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPException
+from queue import Empty, Full
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
@@ -28,12 +34,14 @@ _OWN = {
 
 @dataclass(frozen=True)
 class _Form:
-    """What a client's GETs of one bucket share; `url` up to the key, and what is signed."""
+    """What a client's GETs of one bucket share; `url` up to the key, and what is signed. `pool` are
+    urllib3's connections to its host; None behind a proxy."""
 
     url: str
     headers: dict[str, str]
     service: str
     region: str
+    pool: Any
 
 
 class _Here(threading.local):
@@ -85,6 +93,81 @@ def get_object(
         _here.reply = None
 
 
+class SentObject:
+    """A GET on its way; `found` makes the bytes of the body and of Content-Range."""
+
+    def __init__(self, pool: Any, connection: Any, found: Callable[[bytes, str | None], bytes]):
+        self._pool, self._connection, self._found = pool, connection, found
+
+    def wait(self, seconds: float) -> bool:
+        from urllib3.util.wait import wait_for_read
+
+        return wait_for_read(self._connection.sock, seconds)
+
+    def read(self, seconds: float | None) -> bytes | None:
+        from urllib3.exceptions import HTTPError
+
+        idle, connection, is_whole = self._pool.pool, self._connection, False
+        self._connection = None
+        try:
+            connection.sock.settimeout(seconds or self._pool.timeout.read_timeout)
+            reply = connection.getresponse()
+            if reply.status >= 300:
+                return None
+            length = reply.headers.get("Content-Length", "")
+            found = {"Body": reply, "ContentLength": int(length) if length.isdigit() else None}
+            body = whole(found)
+            is_whole = True
+        except (OSError, HTTPException, HTTPError) as error:
+            raise Transient(f"the reply broke off ({type(error).__name__})") from None
+        finally:
+            # The next request on a connection would read what is left of this reply.
+            if not is_whole or not _put_back(idle, connection):
+                connection.close()
+        return self._found(body, reply.headers.get("Content-Range"))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def send_object(
+    client: S3Client, at: dict[str, Any], key: str, span: str,
+    found: Callable[[bytes, str | None], bytes],
+) -> SentObject | None:  # fmt: skip
+    """Send what `get_object` sends on a connection that is open and idle; None where none is."""
+    form = _forms.get(client, {}).get(at["Bucket"])
+    idle = form and form.pool and form.pool.pool
+    if not form or not idle:
+        return None
+    try:
+        connection = idle.get(block=False)
+    except Empty:
+        return None
+    # A new connection takes some round trips; whoever sends ahead does not wait for them.
+    if not getattr(connection, "is_connected", False):
+        _put_back(idle, connection)
+        return None
+    try:
+        request = _signed(client, form, key, span)
+        target = "/" + request.url.split("/", 3)[3]
+        connection.request(
+            "GET", target, headers=request.headers, preload_content=False, decode_content=False
+        )
+    except BaseException:
+        connection.close()
+        raise
+    return SentObject(form.pool, connection, found)
+
+
+def _put_back(idle: Any, connection: Any) -> bool:
+    try:
+        idle.put(connection, block=False)
+    except Full:
+        return False
+    return True
+
+
 def whole(reply: Any) -> bytes:
     """The body of a GET. Raises Transient for one that broke off."""
     body: bytes = reply["Body"].read()
@@ -103,6 +186,10 @@ def _by_botocore(
 
 
 def _send(client: Any, form: _Form, key: str, span: str) -> Any:
+    return client._endpoint.http_session.send(_signed(client, form, key, span))
+
+
+def _signed(client: Any, form: _Form, key: str, span: str) -> Any:
     from botocore.awsrequest import AWSRequest
 
     headers = {**form.headers, "Range": span} if span else form.headers
@@ -110,7 +197,7 @@ def _send(client: Any, form: _Form, key: str, span: str) -> Any:
     # Every time: it has credentials refreshed that are about to expire.
     signer = client._request_signer.get_auth_instance(form.service, form.region, "s3v4")
     signer.add_auth(request)
-    return client._endpoint.http_session.send(request.prepare())
+    return request.prepare()
 
 
 def _form_of(client: Any, sent: Any, key: str) -> _Form | None:
@@ -134,7 +221,17 @@ def _form_of(client: Any, sent: Any, key: str) -> _Form | None:
     common = {name: value for name, value in headers.items() if name.lower() not in _OWN}
     # The signer would work it out of the URL, twice.
     common["Host"] = urlsplit(url).netloc
-    return _Form(url, common, service=scope[-2], region=scope[-3])
+    pool = _pool(getattr(endpoint, "http_session", None), url)
+    return _Form(url, common, service=scope[-2], region=scope[-3], pool=pool)
+
+
+def _pool(session: Any, url: str) -> Any:
+    """urllib3's connections to a host; None behind a proxy, or where it is not known here."""
+    try:
+        proxy = session._proxy_config.proxy_url_for(url)
+        return None if proxy else session._get_connection_manager(url).connection_from_url(url)
+    except AttributeError:
+        return None
 
 
 def _quoted(key: str) -> str:

@@ -423,8 +423,8 @@ def test_a_later_version_is_not_taken_for_this_one() -> None:
 
 @pytest.mark.parametrize("name", [segment_name(0), segment_name(7), "cursor", "accepted"])
 def test_a_folder_is_where_a_file_should_be(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
     folder = DiskFolder(tmp_path)
+    (tmp_path / name).mkdir()
     with pytest.raises(JournalReadError, match=name):
         open_journal(folder)
     (tmp_path / name).rmdir()
@@ -436,6 +436,7 @@ def test_a_folder_is_where_a_file_should_be(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["lock", "quarantine"])
 def test_the_lock_or_the_quarantine_is_something_else(tmp_path: Path, name: str) -> None:
     if name == "lock":
+        (tmp_path / "quarantine").mkdir()
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).write_bytes(b"x")

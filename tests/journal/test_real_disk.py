@@ -46,6 +46,15 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
+def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    mine = {name: f"my {name}" for name in ("lock", "cursor", "accepted", "notes.txt")}
+    for name, text in mine.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(OptionError, match="holds other files and is no journal"):
+        DiskFolder(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == mine
+
+
 def test_a_folder_that_another_process_holds_is_refused_with_its_pid(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:

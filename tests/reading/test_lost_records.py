@@ -61,6 +61,12 @@ def test_a_read_that_begins_above_damage_reads_around_it(path: Path, start: int)
         values(path, start)
 
 
+def test_damage_before_the_start_is_not_taken_for_the_end(path: Path) -> None:
+    record(path, 4).unlink()
+    with pytest.raises(InvalidLogError, match="position 4"):
+        values(path, 6, onCorruption="stop")
+
+
 def test_a_moment_is_found_in_a_log_with_holes(path: Path) -> None:
     times = [header.timestamp_ms for header in Log(str(path)).records()]
     for lost in (2, 3, 4, 5):

@@ -23,7 +23,6 @@ from sparkwal.store.config import RetryPolicy
 from sparkwal.store.hedge import Pace, pace_of
 from sparkwal.store.local import LocalStore
 from sparkwal.store.open import open_store
-from sparkwal.store.parallel import run_parallel
 from sparkwal.store.retry import RetryingStore
 
 GONE = Transient("reset by peer")
@@ -230,83 +229,6 @@ def test_a_part_and_a_complete_are_sent_twice(tmp_path: Path) -> None:
     assert calls == ["part", "part", "complete", "complete"]
     assert store.get("key") == b"body"
     held.set()
-
-
-def read_all(store: Store, *, reads: bool = True) -> list[bytes]:
-    return [*run_parallel(store, store.get, ["a", "b", "c"], reads=reads)]
-
-
-def held_reads(tmp_path: Path, *script: str | Exception | None) -> Scripted:
-    bare = Scripted(tmp_path, None, None, None, *script)
-    for key in ("a", "b", "c"):
-        bare.put_if_absent(key, key.encode())
-    return bare
-
-
-@pytest.mark.parametrize("reads", [True, False])
-def test_a_read_for_who_waits_is_made_once_more_when_it_is_late(
-    tmp_path: Path, caught: list[events.Event], reads: bool
-) -> None:
-    bare = held_reads(tmp_path, "before")
-    assert read_all(hedging(bare, Soon()), reads=reads) == [b"a", b"b", b"c"]
-    assert [each.name for each in caught] == ["hedged"] and bare.attempts == 3 + 4
-    bare.release.set()
-
-
-def test_a_read_for_who_waits_runs_in_one_thread(tmp_path: Path) -> None:
-    threads: dict[str, set[int]] = {}
-
-    class Noting(LocalStore):
-        def get(self, key: str) -> bytes:
-            threads.setdefault(key, set()).add(threading.get_ident())
-            return key.encode()
-
-    store = hedging(Noting(tmp_path), Pace())
-
-    def read(key: str) -> bytes:
-        threads.setdefault(key, set()).add(threading.get_ident())
-        return store.get(key)
-
-    assert [*run_parallel(store, read, "abc", reads=True)] == [b"a", b"b", b"c"]
-    assert [len(each) for each in threads.values()] == [1, 1, 1]
-    assert store.get("d") == b"d" and threads["d"] != {threading.get_ident()}
-
-
-def test_without_a_budget_a_late_read_is_made_once_more_when_it_is_given_up(
-    tmp_path: Path, caught: list[events.Event]
-) -> None:
-    bare = held_reads(tmp_path, "before")
-    pace = Soon(given_up=0.1, spare=False)
-    assert read_all(hedging(bare, pace)) == [b"a", b"b", b"c"]
-    assert [str(each) for each in caught] == [
-        "retried operation=get key=a attempt=1 delay_ms=0 reason=no answer in 0.1 s"
-    ]
-    bare.release.set()
-
-
-def test_what_a_late_read_fails_with_is_nothing_where_the_other_one_succeeds(
-    tmp_path: Path,
-) -> None:
-    bare = held_reads(tmp_path, "before", None, None, REFUSED)
-    threading.Timer(0.2, bare.release.set).start()
-    store = hedging(bare, Soon())
-    assert read_all(store) == [b"a", b"b", b"c"] and bare.attempts == 3 + 4
-    bare.script[:] = [REFUSED] * 20
-    with pytest.raises(OptionError, match="AccessDenied"):
-        read_all(store)
-
-
-def test_an_answer_to_a_read_that_was_given_up_says_nothing_of_the_pace(tmp_path: Path) -> None:
-    bare, seen = held_reads(tmp_path, "before"), []
-
-    class Noting(Soon):
-        def answered(self, kind: tuple[str, int], seconds: float) -> None:
-            seen.append(kind[0])
-
-    assert read_all(hedging(bare, Noting())) == [b"a", b"b", b"c"]
-    bare.release.set()
-    _ends(bare, 3 + 4)
-    assert len(seen) == 3
 
 
 def test_late_is_what_is_slow_for_its_kind_and_size() -> None:

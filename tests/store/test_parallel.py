@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -105,3 +106,13 @@ def test_who_ends_in_the_middle_leaves_no_thread() -> None:
     work.close()  # type: ignore[attr-defined]
     wait_for_no_thread_but(before)
     assert len(begun) <= 1 + WIDE.concurrency
+
+
+def test_a_forked_child_goes_on_with_what_its_parent_began() -> None:
+    work = run_parallel(WIDE, lambda number: number, range(20))
+    assert [next(work), next(work)] == [0, 1]
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if [*work] == [*range(2, 20)] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [*work] == [*range(2, 20)]

@@ -1,0 +1,291 @@
+"""GETs that one thread sends before it reads their replies."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sparkwal import events
+from sparkwal.errors import StoreUnavailableError
+from sparkwal.store.ahead import Ahead
+from sparkwal.store.base import NotFound, Transient
+from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.hedge import Pace
+from sparkwal.store.local import LocalStore
+from sparkwal.store.parallel import run_parallel
+from sparkwal.store.retry import RetryingStore
+from sparkwal.store.s3 import S3Store
+from sparkwal.testing.faults import Fault
+from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.servers import log_options
+
+from .stub_s3 import CONFIG, Stub
+
+POLICY = RetryPolicy(max_retry_attempts=3, base_delay_ms=1)
+KEYS = [f"key-{n:03}" for n in range(40)]
+# Of a store that holds back: longer than any test waits.
+HELD = 60.0
+
+
+class Pacing(Pace):
+    """A request is late after 20 ms; notes the answers that count."""
+
+    def __init__(self, given_up: float = 30.0, spare: bool = True) -> None:
+        super().__init__()
+        self.given_up, self.spare, self.seen = given_up, spare, 0
+
+    def begin(self, kind: tuple[str, int]) -> tuple[float, float]:
+        return 0.02, self.given_up
+
+    def may_repeat(self) -> bool:
+        return self.spare
+
+    def answered(self, kind: tuple[str, int], seconds: float) -> None:
+        self.seen += 1
+
+
+class Reply:
+    """A reply that comes after `comes` looks, and what it brings."""
+
+    def __init__(self, found: bytes | None | Transient, comes: int = 0) -> None:
+        self.found, self.looks, self.closed = found, comes, False
+
+    def wait(self, seconds: float) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+    def read(self, seconds: float | None) -> bytes | None:
+        if isinstance(self.found, Transient):
+            raise self.found
+        return self.found
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def caught() -> Iterator[list[str]]:
+    found: list[str] = []
+    unsubscribe = events.subscribe(lambda event: found.append(str(event)))
+    yield found
+    unsubscribe()
+
+
+def sent(root: Path, reply: Reply, pace: Pace) -> Ahead:
+    """A GET of bytes 1 and 2 of an object that the store below has."""
+    store = LocalStore(root, fsync=False)
+    store.put("key", b"abcd")
+    again = partial(RetryingStore(store, POLICY, pace=lambda: pace).get_range, "key", 1, 2)
+    return Ahead(reply, again, "key", 2, pace)
+
+
+def test_a_reply_that_is_there_is_read_and_says_nothing_of_the_pace(
+    tmp_path: Path, caught: list[str]
+) -> None:
+    pace = Pacing()
+    assert sent(tmp_path, Reply(b"BC"), pace).result() == b"BC"
+    assert sent(tmp_path, Reply(b"BC", comes=1), pace).result() == b"BC"
+    assert pace.seen == 1 and not caught
+
+
+def test_a_late_reply_is_given_up_for_a_second_request(tmp_path: Path, caught: list[str]) -> None:
+    reply, pace = Reply(b"BC", comes=2), Pacing()
+    assert sent(tmp_path, reply, pace).result() == b"bc"
+    assert caught == ["hedged operation=get key=key after_ms=20"]
+    assert reply.closed and pace.seen == 1  # the second request's
+
+
+def test_without_a_budget_a_late_reply_is_waited_for_until_it_is_given_up(
+    tmp_path: Path, caught: list[str]
+) -> None:
+    pace = Pacing(given_up=0.1, spare=False)
+    assert sent(tmp_path, Reply(b"BC", comes=2), pace).result() == b"BC"
+    assert not caught and pace.seen == 1
+    assert sent(tmp_path, Reply(b"BC", comes=3), pace).result() == b"bc"
+    assert caught == [
+        "retried operation=get key=key attempt=1 delay_ms=0 reason=no answer in 0.1 s"
+    ]
+
+
+def test_a_reply_that_breaks_off_is_asked_for_again(tmp_path: Path, caught: list[str]) -> None:
+    reply = Reply(Transient("reset by peer"))
+    assert sent(tmp_path, reply, Pacing()).result() == b"bc"
+    assert reply.closed
+    assert caught == ["retried operation=get key=key attempt=1 delay_ms=0 reason=reset by peer"]
+
+
+def test_what_is_no_success_is_reported_as_get_range_reports_it(tmp_path: Path) -> None:
+    assert sent(tmp_path, Reply(None), Pacing()).result() == b"bc"
+    missing = sent(tmp_path, Reply(None), Pacing())
+    (tmp_path / "key").unlink()
+    with pytest.raises(NotFound):
+        missing.result()
+
+
+def test_a_forked_child_leaves_the_reply_to_its_parent(tmp_path: Path) -> None:
+    ahead = sent(tmp_path, Reply(b"BC"), Pacing())
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if ahead.result() == b"bc" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert ahead.result() == b"BC"
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    stub = Stub()
+    yield stub
+    stub.close()
+
+
+def on_stub(stub: Stub) -> S3Store:
+    return S3Store("bucket", S3Config(**{**vars(CONFIG), "endpoint": stub.url}))
+
+
+def part(body: bytes) -> tuple[int, dict[str, str], bytes]:
+    return 206, {"Content-Range": f"bytes 1-{len(body)}/100"}, body
+
+
+def open_connection(stub: Stub, store: S3Store) -> None:
+    stub.replies = [part(b"xx")]
+    assert store.send_range("key", 1, 2) is None  # no connection is open
+    assert store.get_range("key", 1, 2) == b"xx"
+
+
+def test_a_request_is_sent_ahead_on_an_open_connection_and_is_get_ranges_twin(stub: Stub) -> None:
+    store = on_stub(stub)
+    open_connection(stub, store)
+    (_, _, first), *_ = stub.requests
+    stub.replies = [part(b"yy")]
+    ahead = store.send_range("key", 1, 2)
+    assert ahead is not None and store.send_range("key", 1, 2) is None  # its connection is taken
+    assert ahead.wait(30) and ahead.read(30) == b"yy"
+    (method, target, second) = stub.requests[-1]
+    assert (method, target) == ("GET", "/bucket/key")
+    for own in ("authorization", "x-amz-date", "amz-sdk-invocation-id", "amz-sdk-request"):
+        assert own.startswith("amz-sdk") or own in second
+        first.pop(own, None), second.pop(own, None)
+    assert first == second
+    # The connection is free again.
+    stub.replies = [part(b"zz")]
+    assert (again := store.send_range("key", 1, 2)) is not None and again.read(30) == b"zz"
+
+
+def test_a_reply_that_nobody_read_is_never_another_requests(stub: Stub) -> None:
+    store = on_stub(stub)
+    open_connection(stub, store)
+    stub.replies = [part(b"yy"), part(b"zz")]
+    ahead = store.send_range("one", 1, 2)
+    assert ahead is not None and ahead.wait(30)
+    ahead.close()
+    assert store.send_range("two", 1, 2) is None
+    assert store.get_range("two", 1, 2) == b"zz"
+
+
+@pytest.mark.parametrize("reply", [None, (206, {"Content-Length": "9"}, b"yy")])
+def test_a_connection_that_breaks_is_a_transient_failure(
+    stub: Stub, reply: tuple[int, dict[str, str], bytes] | None
+) -> None:
+    store = on_stub(stub)
+    open_connection(stub, store)
+    stub.replies = [reply, part(b"zz")]
+    ahead = store.send_range("key", 1, 2)
+    assert ahead is not None
+    with pytest.raises(Transient, match="the reply broke off"):
+        ahead.read(30)
+    assert store.get_range("key", 1, 2) == b"zz"
+
+
+def test_another_range_than_was_asked_for_is_a_transient_failure(stub: Stub) -> None:
+    store = on_stub(stub)
+    open_connection(stub, store)
+    stub.replies = [(206, {"Content-Range": "bytes 5-6/100"}, b"yy")]
+    ahead = store.send_range("key", 1, 2)
+    assert ahead is not None
+    with pytest.raises(Transient, match="asked for bytes=1-2, got bytes 5-6"):
+        ahead.read(30)
+
+
+@pytest.fixture
+def filled(s3_bucket: str, s3_proxy: S3Proxy) -> tuple[RetryingStore, S3Proxy]:
+    """A store of 40 objects behind a proxy, with some open connections."""
+    given = log_options(s3_proxy.url)
+    config = S3Config(
+        endpoint=s3_proxy.url, region="us-east-1", access_key_id=given["accessKeyId"],
+        secret_access_key=given["secretAccessKey"], max_pool_connections=8,
+    )  # fmt: skip
+    bare = S3Store(s3_bucket, config)
+    for key in KEYS:
+        bare.put(key, key.encode())
+    store = RetryingStore(bare, POLICY, pace=partial(_pace, Pace()))
+    assert [*run_parallel(store, store.get, KEYS)] == [key.encode() for key in KEYS]
+    return store, s3_proxy
+
+
+def _pace(pace: Pace) -> Pace:
+    return pace
+
+
+def read_all(store: RetryingStore) -> Iterator[bytes]:
+    def get(key: str, sent: Callable[[], bytes] | None = None) -> bytes:
+        return sent() if sent is not None else store.get_range(key, 0, 100)
+
+    return run_parallel(store, get, KEYS, gets=lambda key: (key, 0, 100))
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [],
+        [Fault("stall", kind="GET", times=1, seconds=HELD)],
+        [Fault("lost_reply", kind="GET", probability=0.2)],
+        [Fault("truncate", kind="GET", probability=0.2)],
+        [Fault("error", kind="GET", probability=0.2, status=503)],
+    ],
+    ids=lambda faults: faults[0].action if faults else "none",
+)
+def test_every_reply_comes_once_and_in_order_through(
+    filled: tuple[RetryingStore, S3Proxy], faults: list[Fault]
+) -> None:
+    store, proxy = filled
+    proxy.faults = faults
+    before, threads = len(proxy.requests), threading.active_count()
+    for _ in range(3):
+        assert [*read_all(store)] == [key.encode() for key in KEYS]
+    if not faults:
+        assert len(proxy.requests) - before == 3 * len(KEYS)
+        assert threading.active_count() <= threads  # none was begun
+    else:
+        assert proxy.injected[faults[0].action]
+
+
+@pytest.mark.s3
+def test_an_error_comes_where_its_object_stands(filled: tuple[RetryingStore, S3Proxy]) -> None:
+    store, proxy = filled
+    store.delete(KEYS[20])
+    found = []
+    with pytest.raises(NotFound):
+        for body in read_all(store):
+            found.append(body)
+    assert len(found) == 20
+    proxy.faults = [Fault("error", kind="GET", key_contains=KEYS[10], status=503)]
+    with pytest.raises(StoreUnavailableError, match=f"get of {KEYS[10]}"):
+        [*read_all(store)]
+
+
+@pytest.mark.s3
+def test_who_ends_in_the_middle_leaves_no_reply_for_the_next(
+    filled: tuple[RetryingStore, S3Proxy],
+) -> None:
+    store, _ = filled
+    for stop in (1, 9, 20):
+        some = read_all(store)
+        assert [next(some) for _ in range(stop)] == [key.encode() for key in KEYS[:stop]]
+        some.close()  # type: ignore[attr-defined]
+        assert [*read_all(store)] == [key.encode() for key in KEYS]
