@@ -73,8 +73,9 @@ class Log:
         return found
 
     def head(self) -> HeadInfo | None:
-        """The end of the log (1 LIST + 1 GET), or None when there is none yet. Raises
-        InvalidLogError, StoreUnavailableError, OptionError."""
+        """The end of the log, or None when there is none yet: 1 LIST + 1 GET, and m − 1 GETs more
+        where its last writer may have m requests in flight. Raises InvalidLogError,
+        StoreUnavailableError, OptionError."""
         log = self._look(floor=False)
         if log.live is None:
             return None
