@@ -45,8 +45,8 @@ HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
 
 
 # The JVM starts its Pythons with pyspark in a zip, where none keeps what it compiled: for each of
-# a dozen processes half a second. The same files are installed beside it. And each worker imports
-# by itself what all of them need: the daemon that they are forks of has it already.
+# a dozen processes half a second. The same files are installed beside it. And Spark imports a
+# worker's modules after each fork. Here the daemon imports them once, before it forks.
 PLAIN_FILES = """\
 import sys; sys.path[:] = [each for each in sys.path if not (each.startswith(sys.prefix) \
 and each.endswith(("/python/lib/pyspark.zip", "-src.zip")))]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from sparkwal import events
 from sparkwal.store.base import Sent, Transient
-from sparkwal.store.hedge import Pace, kind_of
+from sparkwal.store.hedge import Pace, Request
 
 
 class Ahead:
@@ -15,12 +15,9 @@ class Ahead:
     def __init__(
         self, sent: Sent, again: Callable[[], bytes], key: str, length: int, pace: Pace | None
     ) -> None:
-        self._sent, self._again, self._key, self._pace = sent, again, key, pace
+        self._sent, self._again, self._key = sent, again, key
         self._process = os.getpid()
-        if pace is not None:
-            self._kind = kind_of("get", length)
-            self._late, self._given_up = pace.begin(self._kind)
-            self._began = pace.clock()
+        self._now = Request(pace, "get", key, length) if pace is not None else None
 
     def result(self) -> bytes:
         """The bytes. Raises as `again`."""
@@ -28,7 +25,7 @@ class Ahead:
             # Two processes would share the reply.
             found = self._answer() if os.getpid() == self._process else None
         except Transient as failure:
-            self._retried(failure.reason)
+            events.emit(events.Retried("get", self._key, 1, 0, failure.reason))
             found = None
         finally:
             self._sent.close()
@@ -38,27 +35,17 @@ class Ahead:
         self._sent.close()
 
     def _answer(self) -> bytes | None:
-        pace, is_waited_for = self._pace, False
-        if pace is not None and not self._sent.wait(0):
-            is_waited_for = True
-            if not self._sent.wait(self._left(self._late)):
-                if pace.may_repeat():
-                    late = round(self._late * 1000)
-                    events.emit(events.Hedged("get", self._key, after_ms=late))
-                    return None
-                if not self._sent.wait(self._left(self._given_up)):
-                    pace.gave_up()
-                    self._retried(f"no answer in {self._given_up:.1f} s")
-                    return None
-        found = self._sent.read(self._given_up if pace is not None else None)
-        # An answer that was there already came at a time that nobody knows.
-        if pace is not None and is_waited_for and found is not None:
-            pace.answered(self._kind, pace.clock() - self._began)
+        now = self._now
+        if now is None:
+            return self._sent.read(None)
+        is_there = self._sent.wait(0)
+        if not is_there and not self._sent.wait(now.left()):
+            if now.may_repeat():
+                return None
+            if not self._sent.wait(now.left()):
+                raise now.give_up()
+        found = self._sent.read(now.given_up)
+        # When an answer came that was there already, nobody knows.
+        if found is not None and not is_there:
+            now.answered()
         return found
-
-    def _left(self, seconds: float) -> float:
-        assert self._pace is not None
-        return max(0.0, self._began + seconds - self._pace.clock())
-
-    def _retried(self, why: str) -> None:
-        events.emit(events.Retried("get", self._key, 1, 0, why))

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
@@ -90,21 +89,40 @@ def pace_of(identity: str) -> Pace:
     return _paces.get(identity) or _paces.setdefault(identity, Pace())
 
 
-@dataclass(eq=False)
-class _Request:
-    """One that runs; it is late, and given up, so many seconds after it began."""
+class Request:
+    """One that begins now, of about `size` bytes. It runs until it is late, and then until it is
+    given up."""
 
-    pace: Pace
-    operation: str
-    key: str
-    late: float
-    given_up: float
+    def __init__(self, pace: Pace, operation: str, key: str, size: int) -> None:
+        self._pace, self._operation, self._key = pace, operation, key
+        # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
+        self._kind = operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0
+        self._late, self.given_up = pace.begin(self._kind)
+        self._began, self._until = pace.clock(), self._late
 
-    def __post_init__(self) -> None:
-        self.began, self.until = self.pace.clock(), self.late
+    @property
+    def is_late(self) -> bool:
+        return self._until == self.given_up
 
     def left(self) -> float:
-        return max(0.0, self.began + self.until - self.pace.clock())
+        """Seconds until it is late; of a late one, until it is given up."""
+        return max(0.0, self._began + self._until - self._pace.clock())
+
+    def may_repeat(self) -> bool:
+        """It is late now: whether it is sent once more."""
+        self._until = self.given_up
+        if not self._pace.may_repeat():
+            return False
+        late = round(self._late * 1000)
+        events.emit(events.Hedged(self._operation, self._key, after_ms=late))
+        return True
+
+    def give_up(self) -> Transient:
+        self._pace.gave_up()
+        return Transient(f"no answer in {self.given_up:.1f} s")
+
+    def answered(self) -> None:
+        self._pace.answered(self._kind, self._pace.clock() - self._began)
 
 
 def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[], R]) -> R:
@@ -114,27 +132,21 @@ def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[]
     refusal may stem from the other attempt, as after a lost reply: who gets one reads the object.
     Raises Transient where no answer comes in time, else what the attempts failed with.
     """
-    kind = kind_of(operation, size)
-    now = _Request(pace, operation, key, *pace.begin(kind))
+    now = Request(pace, operation, key, size)
     try:
         found = Call(request, now).result()
     except NotFound:
-        pace.answered(kind, pace.clock() - now.began)
+        now.answered()
         raise
-    pace.answered(kind, pace.clock() - now.began)
+    now.answered()
     return found
-
-
-def kind_of(operation: str, size: int) -> tuple[str, int]:
-    """Sizes within a factor of 4 are one kind, and so are all below 64 KiB."""
-    return operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0
 
 
 class Call(Generic[R]):
     """A call that runs in a thread of its own, while another thread waits for its result. With
     `now` it is that request, which is sent once more when it is late."""
 
-    def __init__(self, call: Callable[[], R], now: _Request | None = None) -> None:
+    def __init__(self, call: Callable[[], R], now: Request | None = None) -> None:
         self._call, self._now, self._process = call, now, os.getpid()
         self._results: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
         self._is_single = True
@@ -173,12 +185,9 @@ class Call(Generic[R]):
     def _repeat_if_late(self) -> None:
         if (now := self._now) is None or now.left():
             return
-        if now.until == now.given_up:
-            now.pace.gave_up()
-            raise Transient(f"no answer in {now.given_up:.1f} s")
-        now.until = now.given_up
-        if now.pace.may_repeat():
-            events.emit(events.Hedged(now.operation, now.key, after_ms=round(now.late * 1000)))
+        if now.is_late:
+            raise now.give_up()
+        if now.may_repeat():
             self._is_single = False
             run_in_daemon(self._attempt)
 

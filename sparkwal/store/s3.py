@@ -137,6 +137,8 @@ class S3Store:
         return _in_range(offset, length, body, got)
 
     def send_range(self, key: str, offset: int, length: int) -> SentObject | None:
+        if length <= 0:
+            return None
         found = partial(_in_range, offset, length)
         try:
             client = s3_client(self.config, self.endpoint)

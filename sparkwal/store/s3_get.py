@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
-from queue import Empty, Full
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
@@ -81,9 +81,7 @@ def get_object(
     reply = _send(client, form, key, span)
     headers = reply.headers
     if reply.status_code < 300:
-        length = headers.get("Content-Length", "")
-        found = {"Body": reply.raw, "ContentLength": int(length) if length.isdigit() else None}
-        return whole(found), headers.get("Content-Range")
+        return _body(reply.raw, headers), headers.get("Content-Range")
     if reply.status_code == 404 and b"<Code>NoSuchKey</Code>" in reply.content:
         raise NotFound(key)
     _here.reply = reply
@@ -107,22 +105,21 @@ class SentObject:
     def read(self, seconds: float | None) -> bytes | None:
         from urllib3.exceptions import HTTPError
 
-        idle, connection, is_whole = self._pool.pool, self._connection, False
-        self._connection = None
+        connection, self._connection, is_whole = self._connection, None, False
         try:
             connection.sock.settimeout(seconds or self._pool.timeout.read_timeout)
             reply = connection.getresponse()
             if reply.status >= 300:
                 return None
-            length = reply.headers.get("Content-Length", "")
-            found = {"Body": reply, "ContentLength": int(length) if length.isdigit() else None}
-            body = whole(found)
+            body = _body(reply, reply.headers)
             is_whole = True
         except (OSError, HTTPException, HTTPError) as error:
             raise Transient(f"the reply broke off ({type(error).__name__})") from None
         finally:
             # The next request on a connection would read what is left of this reply.
-            if not is_whole or not _put_back(idle, connection):
+            if is_whole:
+                self._pool._put_conn(connection)
+            else:
                 connection.close()
         return self._found(body, reply.headers.get("Content-Range"))
 
@@ -144,9 +141,9 @@ def send_object(
         connection = idle.get(block=False)
     except Empty:
         return None
-    # A new connection takes some round trips; whoever sends ahead does not wait for them.
+    # To open a connection takes several round trips, which would delay all replies after it.
     if not getattr(connection, "is_connected", False):
-        _put_back(idle, connection)
+        form.pool._put_conn(connection)
         return None
     try:
         request = _signed(client, form, key, span)
@@ -160,12 +157,9 @@ def send_object(
     return SentObject(form.pool, connection, found)
 
 
-def _put_back(idle: Any, connection: Any) -> bool:
-    try:
-        idle.put(connection, block=False)
-    except Full:
-        return False
-    return True
+def _body(reader: Any, headers: Any) -> bytes:
+    length = headers.get("Content-Length", "")
+    return whole({"Body": reader, "ContentLength": int(length) if length.isdigit() else None})
 
 
 def whole(reply: Any) -> bytes:
