@@ -7,6 +7,7 @@ column with a zone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -59,13 +60,17 @@ def column(items: Sequence[Any], kind: pa.DataType) -> pa.Array | int:
         place = misfit(items, kind)
         return pa.array(items, type=kind) if place is None else place
     except Exception:  # a value's class may raise anything
-        if len(items) == 1:
-            return 0
-        alone = (column([item], kind) for item in items)
-        place = next((at for at, made in enumerate(alone) if isinstance(made, int)), None)
+        place = next((at for at, item in enumerate(items) if not _fits_alone(item, kind)), None)
+        # None: a signal's handler has raised it.
         if place is None:
             raise
         return place
+
+
+def _fits_alone(item: Any, kind: pa.DataType) -> bool:
+    with suppress(Exception):
+        return misfit([item], kind) is None and len(pa.array([item], type=kind)) == 1
+    return False
 
 
 def misfit(values: Sequence[Any], kind: pa.DataType) -> int | None:

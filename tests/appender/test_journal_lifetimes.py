@@ -145,7 +145,10 @@ def test_a_signals_handler_that_closes_what_appends_as_fast_as_it_can_loses_no_r
         assert have == list(range(len(have))) and len(have) > accepted
 
 
-def test_what_a_handler_raises_while_rows_are_converted_comes_out_of_the_append() -> None:
+@pytest.mark.parametrize(("where", "function"), [("rows", "_convert"), ("values", "column")])
+def test_what_a_handler_raises_while_rows_are_converted_comes_out_of_the_append(
+    where: str, function: str
+) -> None:
     plot = Away()
 
     def refused() -> None:
@@ -155,8 +158,9 @@ def test_what_a_handler_raises_while_rows_are_converted_comes_out_of_the_append(
         for skip in range(1000):
             try:
                 if not interrupted(
-                    lambda: wal.append(rows(1)), "_convert", skip, refused, "sparkwal/appender/rows"
-                ):
+                    lambda: wal.append(rows(1)), function, skip, refused,
+                    f"sparkwal/appender/{where}",
+                ):  # fmt: skip
                     break
             except OptionError as error:
                 assert "from a handler" in str(error)
