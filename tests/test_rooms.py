@@ -75,7 +75,7 @@ LIBRARIES = {
     "prometheus_client": {"metrics"},
 }
 # The base installation.
-REQUIRED = {"pyarrow", "botocore", "isal", "urllib3"}
+REQUIRED = {"pyarrow", "botocore", "isal", "msgspec", "urllib3"}
 
 
 class Import(NamedTuple):

@@ -276,8 +276,8 @@ def other_input(
 class _Note:
     """All microbatches after the record of `after` up to `batch_id` wrote nothing."""
 
-    batch_id: int
-    inputs: dict[str, int]
+    batch_id: checked.Whole
+    inputs: dict[str, checked.Whole]
     after: Checkpoint
 
 

@@ -53,9 +53,8 @@ def command(path: str, given: dict[str, str], as_json: bool) -> None:
 
     Requests for each log: for its head 1 LIST and 1 GET (of an appender's log as many GETs as it
     may have in flight), for its lifecycle 1 and 1; for the size 1 LIST, and 4 more above a
-    thousand objects; for the rates no GET of an idle log, 16 with up to 255 records in five
-    minutes, 24 with up to 65,535; for consumers 1 LIST, and 2 or 3 requests each. To list the
-    logs with --all: 1 LIST for each, and 1.
+    thousand objects; for the rates no GET of an idle log, else log₂ n and 16; for consumers 1 LIST,
+    and 2 or 3 requests each. To list the logs with --all: 1 LIST for each, and 1.
     """
     now_ms = time.time_ns() // 1_000_000
     damage = Damage()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format.checked import parse, plain, read, to_json
+from sparkwal.format.checked import Whole, parse, plain, read, to_json
 from sparkwal.format.header import crc_hex
 
 
@@ -21,11 +21,11 @@ class Consumer:
 
     name: str
     log_id: str
-    position: int
-    timestamp_ms: int
+    position: Whole
+    timestamp_ms: Whole
     host: str
     run_id: str
-    expires_ms: int | None = None
+    expires_ms: Whole | None = None
 
 
 def encode(consumer: Consumer) -> bytes:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from isal.isal_zlib import crc32
+from msgspec import Meta
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import checked, keys
-from sparkwal.format.checked import LATER, Crc, Number, Whole
+from sparkwal.format.checked import LARGEST_NUMBER, LATER, Crc, Number, Whole, WholeOrNone
 
 HEADER_KEY = b"weaselwal"
 CRC_KEY = b"weaselwal.crc32"
@@ -25,7 +26,7 @@ ANONYMOUS = "append:"
 
 REMOTE, STATEFUL = "remote", "stateful"
 NOWHERE, HERE = -1, -2
-_Pair = Annotated[tuple[int, int], Whole(low=-1)]
+_Pair = tuple[WholeOrNone, WholeOrNone]
 
 # {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
 Txns = dict[str, _Pair]
@@ -45,9 +46,9 @@ class Checkpoint:
         name: of the query, where `sparkwal.checkpoint` was given it.
     """
 
-    position: int
-    rows: int
-    bytes: int
+    position: Whole
+    rows: Whole
+    bytes: Whole
     crc32: Crc
     reason: str
     files: dict[str, _Pair]
@@ -71,10 +72,10 @@ class QueryProgress:
 class Frame(NamedTuple):
     """One Arrow record batch of an object: `length` bytes at `offset` from the object's start."""
 
-    offset: int
-    length: int
-    rows: int
-    crc32: int
+    offset: Whole
+    length: Whole
+    rows: Whole
+    crc32: Whole
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ class Batch:
     """One data object as its commit record names it; `crc32` covers all of it."""
 
     number: Number
-    partition: int
-    rows: int
-    bytes: int
+    partition: Whole
+    rows: Whole
+    bytes: Whole
     crc32: Crc
     frames: tuple[Frame, ...]
 
@@ -94,10 +95,10 @@ class Inline:
     """Rows of one partition inside the commit record: `record_batches` messages of `bytes` bytes,
     which `crc32` covers; one partition after the other, directly after the schema message."""
 
-    partition: int
-    rows: int
-    record_batches: int
-    bytes: int
+    partition: Whole
+    rows: Whole
+    record_batches: Whole
+    bytes: Whole
     crc32: Crc
 
 
@@ -106,18 +107,18 @@ class Header:
     """What every object says of itself."""
 
     number: Number
-    position: int
-    window: int
+    position: Whole
+    window: Whole
     leader_id: str
-    term: Annotated[int, Whole(low=1)]
+    term: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)]
     plan_id: str
-    in_flight_limit: Annotated[int, Whole(1, 1000)]
-    timestamp_ms: int
+    in_flight_limit: Annotated[int, Meta(ge=1, le=1000)]
+    timestamp_ms: Whole
     schema_crc32: Crc  # of the Spark schema's JSON beside the header
     log_id: str  # drawn by the log's first leader record: a log recreated is another log
     # Every position up to it held a durable record when this object was built. That stays true,
     # also where the object is dead. −1: nothing is known, as in the objects of older versions.
-    decided: Annotated[int, Whole(low=-1), LATER] = field(default=-1, kw_only=True)
+    decided: Annotated[WholeOrNone, LATER] = field(default=-1, kw_only=True)
 
     kind: ClassVar[str]
 
@@ -127,11 +128,11 @@ class DataHeader(Header):
     """Rows of one Spark partition; durable only once a commit record names it."""
 
     query_id: str
-    batch_id: Annotated[int, Whole(low=-1)]
-    partition: int
-    rows: int
+    batch_id: WholeOrNone
+    partition: Whole
+    rows: Whole
     # Spark's id of the task attempt: PySpark shows no other, and a stage's attempts share none.
-    stage_attempt: int
+    stage_attempt: Whole
 
     kind: ClassVar[str] = "data"
 
@@ -141,13 +142,13 @@ class CommitHeader(Header):
     """One committed microbatch."""
 
     query_id: str
-    batch_id: Annotated[int, Whole(low=-1)]
-    rows: int
-    bytes: int
+    batch_id: WholeOrNone
+    rows: Whole
+    bytes: Whole
     batches: tuple[Batch, ...]
     inline: tuple[Inline, ...]
     txns: Txns
-    metrics: dict[str, float]
+    metrics: dict[str, int | float]
     checkpoints: Annotated[Checkpoints, LATER] = field(default_factory=dict)
     txns_archive: Annotated[str, LATER] = ""
 
@@ -169,7 +170,7 @@ class CommitHeader(Header):
 class LeaderHeader(Header):
     """A claim of leadership: from here on a new term. Holds no rows."""
 
-    prev_position: Annotated[int, Whole(low=-1)]  # the head it saw; −1 in an empty log
+    prev_position: WholeOrNone  # the head it saw; −1 in an empty log
     txns: Txns
     reason: str
     host: str

@@ -4,14 +4,13 @@ Every record carries the whole state, so the newest one is all that anybody has 
 Arrow IPC file without rows, like every object, with the record as JSON in its metadata.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import Number, Whole, plain, read, to_json
+from sparkwal.format.checked import Number, Whole, WholeOrNone, plain, read, to_json
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 
 # Why a record is put: to fix a range before it is written; the table has it; to move the floor.
@@ -62,15 +61,15 @@ class LifecycleRecord:
     record_id: str = ""
     log_id: str
     sequencer: str
-    k: int = 0
-    cut: int = 0
-    to: int = 0
-    floor: int = 0
+    k: Whole = 0
+    cut: Whole = 0
+    to: Whole = 0
+    floor: Whole = 0
     target: Target | None = None
     table_id: str = ""
-    table_version: Annotated[int, Whole(low=NO_TABLE_VERSION)] = NO_TABLE_VERSION
-    gc_grace_ms: int
-    timestamp_ms: int = 0
+    table_version: WholeOrNone = NO_TABLE_VERSION
+    gc_grace_ms: Whole
+    timestamp_ms: Whole = 0
     host: str = ""
 
     @property
@@ -105,9 +104,19 @@ def decode(body: bytes, where: str) -> LifecycleRecord:
         found = document.get(name)
         of_sequencer = found if isinstance(found, dict) else {}
         document[name] = of_sequencer.get(str(document.get("sequencer")))
+    # No default stands for what its writer left out.
+    target, lacks = document.get("target"), _names(LifecycleRecord) - {*document}
+    if isinstance(target, dict):
+        lacks |= _names(Target) - {*target}
+    if lacks:
+        raise InvalidLogError(f"{where}: it has no {', '.join(sorted(lacks))}")
     state = read(LifecycleRecord, document, where)
     if state.kind not in (INTENT, DONE, FLOOR):
         raise InvalidLogError(f"{where}: field 'kind' must be {INTENT}, {DONE} or {FLOOR}")
     if not (state.cut <= state.to and (state.target is None or state.floor <= state.cut)):
         raise InvalidLogError(f"{where}: floor ≤ cut ≤ to is expected")
     return state
+
+
+def _names(kind: type) -> set[str]:
+    return {each.name for each in fields(kind)}

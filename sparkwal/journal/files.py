@@ -14,14 +14,15 @@ import json
 import re
 import secrets
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from errno import EDQUOT, ENOSPC
 from hashlib import sha256
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import msgspec
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError, OptionError
@@ -65,14 +66,14 @@ def note_of(name: str, plain: object) -> bytes:
     return json.dumps({"crc32": crc32(document.encode()), name: document}).encode()
 
 
-def read_note(name: str, data: bytes, make: Callable[[Any], T]) -> T:
-    """What `make` makes of a note. Raises Invalid."""
+def read_note(name: str, data: bytes, kind: type[T]) -> T:
+    """Raises Invalid."""
     try:
         outer = json.loads(data)
         if crc32(outer[name].encode()) != outer["crc32"]:
             raise Invalid("its CRC-32 is not that of its content")
-        return make(json.loads(outer[name]))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return msgspec.json.decode(outer[name], type=kind)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise Invalid("it is torn") from None
 
 
@@ -99,7 +100,7 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
     try:
         if data is None:
             return None, ""
-        return read_note(CURSOR, data, lambda plain: Cursor(**plain)), ""
+        return read_note(CURSOR, data, Cursor), ""
     except Invalid as wrong:
         return None, str(wrong)
 
@@ -131,7 +132,7 @@ def read_sender(folder: Folder) -> Sender | str:
         return f"there is no note of who sent last ({folder.path}/{SENDER})"
     for place in (data[:_PLACE], data[_PLACE:]):  # the first is written first
         with suppress(Invalid):
-            return read_note(SENDER, place, lambda plain: Sender(**plain))
+            return read_note(SENDER, place, Sender)
     return f"the note of who sent last ({folder.path}/{SENDER}) cannot be read"
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
@@ -35,6 +35,12 @@ class Incident:
         """Whether this incident took a segment: it takes all from the damaged one to the last."""
         numbers = [*map(files.segment_id, (self.name, *self.files))]
         return min(numbers) <= files.segment_id(name) <= max(numbers)
+
+
+class _Note(NamedTuple):
+    log_id: str
+    producer: str
+    incidents: tuple[Incident, ...]
 
 
 @dataclass(frozen=True)
@@ -107,15 +113,10 @@ def read_quarantine(folder: Folder) -> Quarantine:
     if data is None:
         return Quarantine(folder, "", "")
 
-    def made(plain: Any) -> Quarantine:
-        log_id, producer, incidents = plain
-        found = [Incident(**each | {"files": tuple(each["files"])}) for each in incidents]
-        return Quarantine(folder, log_id, producer, tuple(found))
-
     half = len(data) // 2
     for copy in (data[:half], data[half:]):
         with suppress(Invalid):
-            return files.read_note(LOST, copy, made)
+            return Quarantine(folder, *files.read_note(LOST, copy, _Note))
     # SAFETY(unreadable-note-error) §11: an unreadable note of losses is an error, not an empty note
     raise JournalReadError(
         f"{folder.path}/{LOST} cannot be read: it says which accepted appends are lost to damage, "

@@ -7,13 +7,12 @@ The CRC-32 of an entry's head begins with the segment's salt. So an entry of ano
 reused disk block may show, is invalid.
 """
 
-import base64
-import json
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 
+import msgspec
 from isal.isal_zlib import crc32
 
 from sparkwal.journal.storage import Bytes, Reader
@@ -50,8 +49,7 @@ class Header:
         return self.log_id, self.producer
 
     def encode(self) -> bytes:
-        plain = asdict(self) | {"schema": base64.b64encode(self.schema).decode()}
-        document = json.dumps(plain).encode()
+        document = msgspec.json.encode(self)
         head = _HEAD.pack(MAGIC, len(document), crc32(document))
         return head + document + _PAD[: -(len(head) + len(document)) % 8]
 
@@ -74,14 +72,13 @@ def read_header(reader: Reader) -> tuple[Header, int]:
     if len(document) < length or crc32(document) != crc:
         raise Invalid("its header is damaged")
     try:
-        plain = json.loads(document)
-        if plain["version"] != VERSION:
-            raise Invalid(f"version {plain['version']}: this sparkwal reads {VERSION}")
-        schema = base64.b64decode(plain.pop("schema"))
-        end = _HEAD.size + length
-        return Header(**plain, schema=schema), end + -end % 8
-    except (ValueError, TypeError, KeyError) as error:
-        raise Invalid(f"its header is not readable ({type(error).__name__})") from None
+        header = msgspec.json.decode(document, type=Header)
+    except ValueError as error:
+        raise Invalid(f"its header is not readable ({error})") from None
+    if header.version != VERSION:
+        raise Invalid(f"version {header.version}: this sparkwal reads {VERSION}")
+    end = _HEAD.size + length
+    return header, end + -end % 8
 
 
 def entry(sequence: int, content: Bytes, crc: int, salt: int) -> list[Bytes]:

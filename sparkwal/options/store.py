@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, fields
+from typing import Any
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, sequencer_prefix
@@ -82,24 +83,12 @@ class StoreOptions:
 
     @property
     def s3(self) -> S3Config:
-        return S3Config(
-            endpoint=self.endpoint,
-            region=self.region,
-            profile=self.profile,
-            access_key_id=self.access_key_id,
-            secret_access_key=self.secret_access_key,
-            session_token=self.session_token,
-            max_pool_connections=self.pool_size or 2 * self.max_in_flight,
-            max_in_flight_parts=min(self.max_in_flight, 4),
-            hedge=self.hedge,
-            encryption=self.encryption,
-            kms_key_id=self.kms_key_id,
-            bucket_key=self.bucket_key,
-            storage_class=self.storage_class,
-            checksum=self.checksum == "crc32",
-            requester_pays=self.requester_pays,
-            bucket_owner=self.bucket_owner,
-        )
+        own = {each.name for each in fields(self)}
+        same = {each.name for each in fields(S3Config)} & own
+        given: dict[str, Any] = {name: getattr(self, name) for name in same}
+        given["checksum"] = self.checksum == "crc32"
+        connections, parts = self.pool_size or 2 * self.max_in_flight, min(self.max_in_flight, 4)
+        return S3Config(**given, max_pool_connections=connections, max_in_flight_parts=parts)
 
     @property
     def retry(self) -> RetryPolicy:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
-from sparkwal.format.checked import parse, plain, read, to_json
+from sparkwal.format.checked import Whole, parse, plain, read, to_json
 from sparkwal.protocol.leader import Leadership
 
 _VERSION = 5
@@ -41,8 +41,8 @@ class Hint:
     planned: str | None
     run_id: str
     goes_on: str
-    looked_ms: int
-    boot_ms: int
+    looked_ms: Whole
+    boot_ms: Whole
     boot_id: str
 
 
@@ -53,9 +53,9 @@ class FencingNote:
 
     leader_id: str
     host: str
-    position: int
-    term: int
-    timestamp_ms: int
+    position: Whole
+    term: Whole
+    timestamp_ms: Whole
     run_id: str | None = ""
 
     def over(self, before: Hint | FencingNote | None) -> FencingNote:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwal.format import arrowfile
+from sparkwal.format.checked import Whole
 from sparkwal.format.header import Checkpoints, Txns
 
 
@@ -19,12 +20,12 @@ class Leadership:
     log_id: str
     leader_id: str
     host: str
-    term: int
-    window: int
-    began: int
-    next_position: int
-    in_flight_limit: int
-    timestamp_ms: int
+    term: Whole
+    window: Whole
+    began: Whole
+    next_position: Whole
+    in_flight_limit: Whole
+    timestamp_ms: Whole
     spark_schema: str
     txns: Txns
     checkpoints: Checkpoints

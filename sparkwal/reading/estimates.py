@@ -1,13 +1,13 @@
 """About how large a log is and how fast it grows, with few requests."""
 
-from collections.abc import Iterable
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.protocol.recovery import Head
-from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
+from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.rows import PassedOver
 from sparkwal.store.base import first_entries
 from sparkwal.store.log_store import LogStore
@@ -15,8 +15,8 @@ from sparkwal.store.parallel import run_parallel
 
 _PAGE = 1000  # keys of one LIST
 _PAGES = 4
-# Probes at 2⁰, 2¹, … positions before the head, so many at once, and then between two of them.
-_PROBES = 8
+# Records that stand for all that a log got in a time.
+_PROBES = 16
 
 
 @dataclass(frozen=True)
@@ -72,58 +72,41 @@ class Pace:
 
 
 def pace_of(
-    log: LogStore,
-    head: Head,
-    floor: int,
-    now_ms: int,
-    window_ms: int,
+    log: LogStore, head: Head, floor: int, now_ms: int, window_ms: int,
     passed_over: PassedOver | None = None,
-) -> Pace:
-    """The pace until now. No request where nothing came in the window, else 16 GETs at most for up
-    to 255 records in it, 24 for up to 65,535, and 8 more for each 256 times as many. Damaged
-    records count as none; `passed_over` gets each that is met."""
+) -> Pace:  # fmt: skip
+    """The pace over the last `window_ms` until now. No request where nothing came in it, else one
+    GET each time that the positions above the floor are halved, and at most 16. Damaged records
+    count as none; `passed_over` gets each that is met."""
     assert head.live is not None
     newest = head.live.header
-    floor = min(floor, newest.position)
-    since_ms = max(now_ms, newest.timestamp_ms) - window_ms
+    floor, since_ms = min(floor, newest.position), max(now_ms, newest.timestamp_ms) - window_ms
     if newest.timestamp_ms < since_ms:
         return Pace(0.0, 0.0, window_ms / 1000)
-    seen: dict[int, SlotHeader] = {newest.position: newest}
 
-    def look(positions: Iterable[int]) -> None:
-        wanted = sorted({each for each in positions if each >= floor} - seen.keys())
-        for record in filter(None, run_parallel(log.store, fetch, wanted)):
-            seen[record.header.position] = record.header
-
-    def fetch(position: int) -> SlotRecord | None:
+    def fetch(position: int) -> SlotHeader | None:
         try:
-            return read_slot(log, position, head.window, GLANCE)
+            record = read_slot(log, position, head.window, GLANCE)
         except InvalidLogError as error:
             if passed_over is not None:
                 passed_over(error)
             return None
+        return record.header if record else None
 
-    def first() -> int:
-        """The first position after those seen that are older than the window."""
-        old = (each for each, header in seen.items() if header.timestamp_ms < since_ms)
-        return max(old, default=floor - 1) + 1
+    def time_ms(position: int) -> int:
+        header = fetch(position)
+        return header.timestamp_ms if header else 0
 
-    step = 0
-    while first() == floor and head.position - 2**step >= floor:
-        look(head.position - 2**each for each in range(step, step + _PROBES))
-        step += _PROBES
-    low = first()
-    high = min(position for position in seen if position >= low)
-    look(low + (high - low) * part // _PROBES for part in range(_PROBES))
-    low, commits, rows = first(), 0, 0
-    inside = sorted(position for position in seen if position >= low)
-    # Each record stands for those up to the next one that was seen.
-    for position, following in zip(inside, [*inside[1:], inside[-1] + 1], strict=True):
-        header = seen[position]
-        if isinstance(header, CommitHeader):
-            commits += following - position
-            rows += header.rows * (following - position)
+    first = bisect_left(range(newest.position), since_ms, lo=floor, key=time_ms)
+    inside = range(first, newest.position + 1)
+    count = min(len(inside), _PROBES)
+    probed = [inside[len(inside) * part // count] for part in range(count)]
+    found = [*filter(None, run_parallel(log.store, fetch, probed))] or [newest]
+    commits = [each for each in found if isinstance(each, CommitHeader)]
+    # Each record stands for as many as were not read.
+    share = len(inside) / count
     # A log, or what is left of it, may be younger than the window.
-    began_ms = since_ms if low > min(seen) else seen[inside[0]].timestamp_ms
+    began_ms = since_ms if first > floor else found[0].timestamp_ms
     seconds = max(now_ms - began_ms, 1000) / 1000
-    return Pace(commits / seconds, rows / seconds, seconds)
+    rows = sum(each.rows for each in commits)
+    return Pace(len(commits) * share / seconds, rows * share / seconds, seconds)

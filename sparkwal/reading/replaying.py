@@ -10,13 +10,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, schema
-from sparkwal.format.checked import LARGEST_NUMBER
+from sparkwal.format.checked import Whole
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock, SystemClock
@@ -51,13 +53,12 @@ class Stop:
     following: int
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """How far one log was replayed: up to `position`, exclusive. `last` names the record before it:
     a log that was restored from an older copy and written on has another there."""
 
     log_id: str
-    position: int
+    position: Whole
     last: str
 
 
@@ -75,13 +76,8 @@ def places_of(cursor: str) -> dict[str, Place]:
         outer = json.loads(cursor)
         if outer["format"] != _FORMAT or crc32(outer["logs"].encode()) != outer["crc32"]:
             raise damaged
-        logs = json.loads(outer["logs"])
-        for place in logs.values():
-            is_place = [type(part) for part in place] == [str, int, str]
-            if not is_place or not 0 <= place[1] <= LARGEST_NUMBER:
-                raise damaged
-        return {name: Place(*place) for name, place in logs.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return msgspec.json.decode(outer["logs"], type=dict[str, Place])
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise damaged from None
 
 
@@ -114,7 +110,7 @@ class Replay(Iterator[Entry]):
     def cursor(self) -> str:
         """One line of text; a later replay goes on with the entry after the last that was taken."""
         places = sorted(self._places.items())
-        body = json.dumps({name: list(vars(each).values()) for name, each in places})
+        body = json.dumps(dict(places))
         return json.dumps({"format": _FORMAT, "crc32": crc32(body.encode()), "logs": body})
 
     @property

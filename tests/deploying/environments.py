@@ -13,7 +13,7 @@ from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
 
 ROOT = Path(__file__).resolve().parents[2]
 # What `pip install sparkwal` installs: setup.cfg's install_requires and what those require.
-BASE = ("pyarrow", "isal", "botocore", "jmespath", "dateutil", "urllib3", "six")
+BASE = ("pyarrow", "isal", "msgspec", "botocore", "jmespath", "dateutil", "urllib3", "six")
 
 
 def make(folder: Path, *requirements: object, sees_tests: bool) -> Path:

@@ -243,7 +243,8 @@ def check(world: World, rng: random.Random, seen: Counter[str]) -> None:
     durable = world.durable
     if world.hurt is None and rng.random() < 0.5:
         durable = rng.randint(durable, max(durable, world.acked))
-    settings = replace(world.settings, slots=None)
+    # It may be full: more is appended below.
+    settings = replace(world.settings, slots=None, max_bytes=2 * world.settings.max_bytes)
     run = open_journal(world.folder, durable, settings)
     last = run.journal.last
     seen.update(event.name for event in run.warnings())
