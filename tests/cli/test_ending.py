@@ -93,6 +93,7 @@ def test_a_signal_inside_a_del_ends_the_command_too(signum: int, raised: str) ->
     assert (ended.stdout.decode(), ended.stderr) == (f"{raised}\n", b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands_and_options(shell: str) -> None:
     def completed(*words: str) -> str:

@@ -15,7 +15,7 @@ from tests.docs.pages import blocks
 
 from .environments import reaches, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3]
+pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
 PAGE = "sparkwal/docs/deploying.md"
 

@@ -45,6 +45,7 @@ def test_the_python_blocks_run_on_local_disk(tmp_path: Path) -> None:
     run_pages(str(tmp_path / "logs"), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.s3
 def test_the_python_blocks_run_on_s3(tmp_path: Path, ministack_url: str, s3_bucket: str) -> None:

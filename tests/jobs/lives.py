@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.format.lifecycle import LifecycleRecord
@@ -46,6 +50,17 @@ def run(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProcess[
         command(job, *arguments), cwd=cwd, env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True, text=True,
     )  # fmt: skip
+
+
+def refused(
+    monkeypatch: pytest.MonkeyPatch, cwd: Path, job: str, *arguments: object
+) -> tuple[int, str]:
+    """A job in this process, which starts no Spark: its exit code, and all that it prints."""
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", None)
+    ended = CliRunner().invoke(importlib.import_module(job).main, [*map(str, arguments)])
+    assert isinstance(ended.exception, SystemExit), ended.exception
+    return ended.exit_code, ended.output
 
 
 def collect(cwd: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -65,6 +65,7 @@ def test_a_whole_trigger_is_one_put(tmp_path: Path) -> None:
     assert all(0 < found["add_batch_ms"] < found["trigger_ms"] for found in rows.values())
 
 
+@pytest.mark.slow
 def test_scale_counts_the_protocols_own_requests(tmp_path: Path) -> None:
     output = tmp_path / "scale.json"
     done = run(

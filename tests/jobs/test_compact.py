@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lives import JVM_SAYS_FIRST, SCHEMA, chain, collect, run, running, write
+from lives import JVM_SAYS_FIRST, SCHEMA, chain, collect, refused, run, running, write
 
 import sparkwal
 
@@ -66,14 +66,13 @@ TABLE = ("compact", "wal", "lake")
     ],
 )
 def test_wrong_usage_ends_with_2_before_spark_starts(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     write(tmp_path / "wal", range(1))
-    refused = run(tmp_path, *arguments)
-    assert refused.returncode == 2, refused.stderr
-    assert message in " ".join(refused.stderr.split())
-    assert SECRET not in refused.stdout + refused.stderr
-    assert JVM_SAYS_FIRST not in refused.stderr and chain(tmp_path / "wal") is None
+    code, printed = refused(monkeypatch, tmp_path, *arguments)
+    assert code == 2, printed
+    assert message in " ".join(printed.split()) and SECRET not in printed
+    assert chain(tmp_path / "wal") is None
 
 
 def made_again(path: Path) -> None:
@@ -174,6 +173,7 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
     assert bare.returncode == 2 and "is compacted into" in bare.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.s3
 @pytest.mark.timeout(600)

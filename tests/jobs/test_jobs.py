@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from lives import refused
 
 import sparkwal
 from sparkwal.format.header import CommitHeader, LeaderHeader
@@ -69,6 +70,7 @@ def submit(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_replay_reads_a_log_into_nothing_as_documented(tmp_path: Path) -> None:
     a_log(tmp_path / "wal")
@@ -77,6 +79,7 @@ def test_replay_reads_a_log_into_nothing_as_documented(tmp_path: Path) -> None:
     assert "3 rows of wal" in replayed.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_under_spark_submit_without_settings_a_job_says_its_own_lines_only(tmp_path: Path) -> None:
     a_log(tmp_path / "wal")
@@ -239,6 +242,7 @@ def test_quickstart_proves_equality_and_goes_on(tmp_path: Path) -> None:
     assert taken.returncode == 2, taken.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_query_that_fails_ends_with_1_and_one_message(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
@@ -288,7 +292,7 @@ REPLAY = ("replay", "--log", "wal")
     ],
 )  # fmt: skip
 def test_wrong_usage_ends_with_2_before_spark_starts(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "broken.conf").write_text(f"# fine\n{SECRET}\n")
     (tmp_path / "used" / "commits").mkdir(parents=True)
@@ -296,11 +300,9 @@ def test_wrong_usage_ends_with_2_before_spark_starts(
     (tmp_path / "used" / "commits" / "0").touch()
     a_log(tmp_path / "other")
     a_log(tmp_path / "known", KNOWN)
-    refused = run(tmp_path, *arguments)
-    assert refused.returncode == 2, refused.stderr
-    assert message in refused.stderr
-    assert SECRET not in refused.stdout + refused.stderr
-    assert "WARNING: Using incubator" not in refused.stderr  # what a JVM says first
+    code, printed = refused(monkeypatch, tmp_path, *arguments)
+    assert code == 2, printed
+    assert message in printed and SECRET not in printed
 
 
 @pytest.mark.skipif(importlib.util.find_spec("delta") is not None, reason="delta is installed")

@@ -117,15 +117,11 @@ def counting(upstream: str) -> Iterator[str]:
             it.terminate()
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.parametrize(
     ("keys", "optimizes"),
-    [
-        ((), False),
-        (("id",), True),
-        pytest.param(("id",), False, marks=pytest.mark.slow),
-        pytest.param((), True, marks=pytest.mark.slow),
-    ],
+    [((), False), (("id",), True), (("id",), False), ((), True)],
 )
 def test_requests_do_not_grow_with_what_others_do_to_the_table(
     s3_path: tuple[str, dict[str, str]], keys: tuple[str, ...], optimizes: bool

@@ -204,6 +204,7 @@ print("ended")
 """
 
 
+@pytest.mark.slow
 def test_it_ends_with_spark_and_a_fork_has_none_of_it(tmp_path: Path) -> None:
     source = str(Path(sparkwal.__file__).parents[1])
     done = subprocess.run(

@@ -45,10 +45,8 @@ def kinds(notebook: Any) -> list[list[str]]:
 @pytest.mark.spark
 @pytest.mark.s3
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "name",
-    ["explore", *(pytest.param(name, marks=pytest.mark.slow) for name in ("operate", "lake"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", running.NAMES)
 def test_the_notebook_runs_and_proves_what_it_says(name: str) -> None:
     notebook, mark = running.run(name)
     # The last cell holds assertions; none of them would let it print this.

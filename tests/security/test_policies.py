@@ -31,6 +31,7 @@ POLICIES = {
     "compactor": ("reader", "compactor"),
     "collector": ("reader", "collector"),
 }
+READERS = ("reader", "reader-of-all", "consumer")
 WITH_SPARK = ("writer", "reader", "reader-of-all")
 PREFIX = "team/wal"
 
@@ -62,7 +63,10 @@ def user(url: str, name: str, policies: list[iam.Policy]) -> dict[str, str]:
 
 @pytest.mark.s3
 @pytest.mark.spark
-@pytest.mark.parametrize("role", POLICIES)
+# Not those that only read: they can do no harm.
+@pytest.mark.parametrize(
+    "role", [pytest.param(each, marks=[pytest.mark.slow] * (each in READERS)) for each in POLICIES]
+)
 def test_a_role_may_do_what_it_does_and_no_more(
     role: str, enforcing: Server, bucket: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -25,7 +25,7 @@ def versions(client: Any, bucket: str, kind: str) -> set[str]:
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("locked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_collection_of_a_bucket_with_versions_can_be_undone(
     ministack_url: str, tmp_path: Path, locked: bool
 ) -> None:

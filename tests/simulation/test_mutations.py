@@ -14,7 +14,7 @@ from .mutations import MUTATIONS
 TESTS = Path(__file__).parents[1]
 
 # The first test waits for the searches of all mutations.
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

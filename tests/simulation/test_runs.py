@@ -22,10 +22,13 @@ SHAPES = {
 }
 
 
+@pytest.mark.parametrize("seeds", [30, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SHAPES)
-def test_seeded_runs_keep_every_promise(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeded_runs_keep_every_promise(
+    name: str, seeds: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     steps, outcomes = 0, Counter[str]()
-    for seed in range(FIRST_SEED, FIRST_SEED + 100):
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         run = Run(seed, SHAPES[name])
         run.run()
         steps += run.steps

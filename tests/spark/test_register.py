@@ -92,6 +92,7 @@ def installed(tmp_path: Path) -> list[Path]:
     return [tmp_path / "site", SOURCE.parent]
 
 
+@pytest.mark.slow
 def test_spark_finds_the_format_without_registering(tmp_path: Path) -> None:
     assert "sum 45" in run(WITHOUT_REGISTERING, tmp_path / "log", installed(tmp_path))
     assert sum(commit.rows for commit in commits(tmp_path / "log")) == 10
@@ -154,6 +155,7 @@ def test_an_older_spark_finds_nothing_and_goes_on(monkeypatch: pytest.MonkeyPatc
     assert "DefaultSource" not in runpy.run_path(str(file))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("connect_port")
 def test_spark_connect_writes_and_reads(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
@@ -181,6 +183,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_not_activated_is_enough(tmp_path: Path) -> None:
     strange = tmp_path / "bin" / "python3"
     strange.parent.mkdir()

@@ -86,12 +86,14 @@ def test_ministack_is_fit_and_nothing_is_left(ministack_url: str) -> None:
     assert store.unfinished("").uploads == []
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_s3proxy_4_is_fit(new: str) -> None:
     report = report_of([at(new)], "log", Trial(rounds=2, threads=8, seed=7))
     assert (wrong(report), report.verdict) == ([], "FIT")
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_s3proxy_3_loses_every_race(old: str) -> None:
     for seed in range(5):

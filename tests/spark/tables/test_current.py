@@ -155,7 +155,10 @@ def test_all_types_are_equal_on_both_sides(delta: SparkSession, tmp_path: Path) 
     "how",
     [
         {"properties": (("delta.enableDeletionVectors", "true"),), "cluster_by": ("id",)},
-        {"properties": (("delta.columnMapping.mode", "name"),), "partition_by": ("v",)},
+        pytest.param(
+            {"properties": (("delta.columnMapping.mode", "name"),), "partition_by": ("v",)},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_tables_of_every_feature_are_read_without_spark(

@@ -43,7 +43,7 @@ def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: 
     assert not any(each.undoes for each in reported.changes)
 
 
-@pytest.mark.parametrize("keys", [(), ("id",)])
+@pytest.mark.parametrize("keys", [pytest.param((), marks=pytest.mark.slow), ("id",)])
 def test_a_range_is_one_version_without_rows_too_and_when_it_is_written_again(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:

@@ -40,7 +40,7 @@ def check(lake: Lake, *ids: int) -> None:
     assert Counter(map(tuple, lake.current().collect())) == expected
 
 
-@pytest.mark.parametrize("keys", [(), ("id",)])
+@pytest.mark.parametrize("keys", [pytest.param((), marks=pytest.mark.slow), ("id",)])
 def test_an_open_range_that_a_restore_took_away_is_written_again(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:

@@ -24,8 +24,8 @@ NOTHING = ("", None, "__HIVE_DEFAULT_PARTITION__")
 @pytest.mark.parametrize(
     ("keys", "kind"),
     [
-        ((), pa.binary()),
         (("part", "id"), pa.string()),
+        pytest.param((), pa.binary(), marks=pytest.mark.slow),
         pytest.param((), pa.string(), marks=pytest.mark.slow),
         pytest.param(("part", "id"), pa.binary(), marks=pytest.mark.slow),
     ],
@@ -68,7 +68,7 @@ WIDENED: list[tuple[pa.DataType, Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("keys", [(), ("id", "c2")])
+@pytest.mark.parametrize("keys", [pytest.param((), marks=pytest.mark.slow), ("id", "c2")])
 def test_rows_go_into_a_table_whose_columns_were_widened(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:
