@@ -281,6 +281,9 @@ class _Note:
     after: Checkpoint
 
 
+checked.prepare(_Note)
+
+
 def done(path: Path, before: int, last: Checkpoint | None) -> int:
     """The last microbatch that is done: `before`, the query's last in the log, or the last of those
     that wrote nothing since. A note after another record than `last` does not count."""

@@ -3,6 +3,7 @@
 import json
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -71,9 +72,22 @@ def parse(text: bytes, where: str, what: str) -> dict[str, Any]:
     return document
 
 
+_prepared: set[type] = set()
+
+
+def prepare(*kinds: type) -> None:
+    """For the import of each class that `read` makes. msgspec learns a class when it meets it
+    first, and two threads in which it does so at once crash the process."""
+    for kind in kinds:
+        with suppress(msgspec.ValidationError):
+            msgspec.convert(None, kind, dec_hook=_number)
+    _prepared.update(kinds)
+
+
 def read(kind: type[T], document: Any, where: str) -> T:
     """A dataclass from a JSON object. Its annotations say what each field may hold; other fields
     are ignored. Raises InvalidLogError naming `where`, the field and what was expected."""
+    assert kind in _prepared
     try:
         return msgspec.convert(document, kind, dec_hook=_number)
     except msgspec.ValidationError as error:

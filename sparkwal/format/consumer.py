@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format.checked import Whole, parse, plain, read, to_json
+from sparkwal.format.checked import Whole, parse, plain, prepare, read, to_json
 from sparkwal.format.header import crc_hex
 
 
@@ -26,6 +26,9 @@ class Consumer:
     host: str
     run_id: str
     expires_ms: Whole | None = None
+
+
+prepare(Consumer)
 
 
 def encode(consumer: Consumer) -> bytes:

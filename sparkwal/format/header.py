@@ -186,6 +186,8 @@ class LeaderHeader(Header):
 
 
 SlotHeader = CommitHeader | LeaderHeader
+_KINDS = (DataHeader, CommitHeader, LeaderHeader)
+checked.prepare(*_KINDS, QueryProgress)
 
 
 def host_of(header: SlotHeader) -> str:
@@ -228,8 +230,7 @@ def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Head
 
 
 def _from_document(document: dict[str, Any], where: str) -> Header:
-    kinds = (DataHeader, CommitHeader, LeaderHeader)
-    kind = next((each for each in kinds if each.kind == document.get("kind")), None)
+    kind = next((each for each in _KINDS if each.kind == document.get("kind")), None)
     if kind is None or document.get("window") not in keys.WINDOWS:
         raise InvalidLogError(f"{where}: unknown kind or window in the header")
     header = checked.read(kind, document, where)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import Number, Whole, WholeOrNone, plain, read, to_json
+from sparkwal.format.checked import Number, Whole, WholeOrNone, plain, prepare, read, to_json
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 
 # Why a record is put: to fix a range before it is written; the table has it; to move the floor.
@@ -81,6 +81,9 @@ class LifecycleRecord:
     def confirmed_k(self) -> int:
         """The last range that the table was confirmed to hold."""
         return self.k - 1 if self.is_open else self.k
+
+
+prepare(LifecycleRecord)
 
 
 def encode(state: LifecycleRecord) -> bytes:

@@ -66,13 +66,13 @@ def note_of(name: str, plain: object) -> bytes:
     return json.dumps({"crc32": crc32(document.encode()), name: document}).encode()
 
 
-def read_note(name: str, data: bytes, kind: type[T]) -> T:
-    """Raises Invalid."""
+def read_note(name: str, data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Raises Invalid. The decoder is made at import: threads that made one at once would crash."""
     try:
         outer = json.loads(data)
         if crc32(outer[name].encode()) != outer["crc32"]:
             raise Invalid("its CRC-32 is not that of its content")
-        return msgspec.json.decode(outer[name], type=kind)
+        return decoder.decode(outer[name])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise Invalid("it is torn") from None
 
@@ -94,13 +94,16 @@ class Cursor:
         return self.log_id, self.producer
 
 
+_CURSORS = msgspec.json.Decoder(Cursor)
+
+
 def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
     """The cursor, or None and why it cannot be used; "" if there is none. Raises OSError."""
     data = content_of(folder, CURSOR, _MOST)
     try:
         if data is None:
             return None, ""
-        return read_note(CURSOR, data, Cursor), ""
+        return read_note(CURSOR, data, _CURSORS), ""
     except Invalid as wrong:
         return None, str(wrong)
 
@@ -120,6 +123,9 @@ class Sender:
     sequence: int
 
 
+_SENDERS = msgspec.json.Decoder(Sender)
+
+
 def whose(log_id: str, producer: str) -> str:
     """A short name for a producer of a log, however long its own."""
     return sha256(f"{log_id}\0{producer}".encode()).hexdigest()
@@ -132,7 +138,7 @@ def read_sender(folder: Folder) -> Sender | str:
         return f"there is no note of who sent last ({folder.path}/{SENDER})"
     for place in (data[:_PLACE], data[_PLACE:]):  # the first is written first
         with suppress(Invalid):
-            return read_note(SENDER, place, Sender)
+            return read_note(SENDER, place, _SENDERS)
     return f"the note of who sent last ({folder.path}/{SENDER}) cannot be read"
 
 

@@ -8,6 +8,8 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
+import msgspec
+
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.files import LOST
@@ -41,6 +43,9 @@ class _Note(NamedTuple):
     log_id: str
     producer: str
     incidents: tuple[Incident, ...]
+
+
+_NOTES = msgspec.json.Decoder(_Note)
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def read_quarantine(folder: Folder) -> Quarantine:
     half = len(data) // 2
     for copy in (data[:half], data[half:]):
         with suppress(Invalid):
-            return Quarantine(folder, *files.read_note(LOST, copy, _Note))
+            return Quarantine(folder, *files.read_note(LOST, copy, _NOTES))
     # SAFETY(unreadable-note-error) §11: an unreadable note of losses is an error, not an empty note
     raise JournalReadError(
         f"{folder.path}/{LOST} cannot be read: it says which accepted appends are lost to damage, "

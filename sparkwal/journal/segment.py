@@ -54,6 +54,9 @@ class Header:
         return head + document + _PAD[: -(len(head) + len(document)) % 8]
 
 
+_HEADERS = msgspec.json.Decoder(Header)
+
+
 class Invalid(Exception):
     """The bytes are not a segment's."""
 
@@ -72,7 +75,7 @@ def read_header(reader: Reader) -> tuple[Header, int]:
     if len(document) < length or crc32(document) != crc:
         raise Invalid("its header is damaged")
     try:
-        header = msgspec.json.decode(document, type=Header)
+        header = _HEADERS.decode(document)
     except ValueError as error:
         raise Invalid(f"its header is not readable ({error})") from None
     if header.version != VERSION:

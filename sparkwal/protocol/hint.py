@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
-from sparkwal.format.checked import Whole, parse, plain, read, to_json
+from sparkwal.format.checked import Whole, parse, plain, prepare, read, to_json
 from sparkwal.protocol.leader import Leadership
 
 _VERSION = 5
@@ -63,6 +63,9 @@ class FencingNote:
         if isinstance(before, Hint):
             return replace(self, run_id=before.goes_on if before.planned is None else None)
         return replace(self, run_id=before.run_id) if before else self
+
+
+prepare(Hint, FencingNote)
 
 
 class Hints:
