@@ -8,71 +8,43 @@ proves it; ``sparkwal.Appender(path, schema, producer_id=…)`` writes one.
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from sparkwal.errors import (
-    BackPressureError,
-    CollectedError,
-    CompactionError,
-    DivergedCheckpointError,
-    FencedError,
-    InvalidLogError,
-    JournalError,
-    OptionError,
-    OutcomeUnknownError,
-    RecomputedError,
-    SparkWalError,
-    StoreUnavailableError,
-    TableReadError,
-    need,
-)
+from sparkwal.errors import BackPressureError as BackPressureError
+from sparkwal.errors import CollectedError as CollectedError
+from sparkwal.errors import CompactionError as CompactionError
+from sparkwal.errors import DivergedCheckpointError as DivergedCheckpointError
+from sparkwal.errors import FencedError as FencedError
+from sparkwal.errors import InvalidLogError as InvalidLogError
+from sparkwal.errors import JournalError as JournalError
+from sparkwal.errors import OptionError as OptionError
+from sparkwal.errors import OutcomeUnknownError as OutcomeUnknownError
+from sparkwal.errors import RecomputedError as RecomputedError
+from sparkwal.errors import SparkWalError as SparkWalError
+from sparkwal.errors import StoreUnavailableError as StoreUnavailableError
+from sparkwal.errors import TableReadError as TableReadError
+from sparkwal.errors import need
 
 if TYPE_CHECKING:
     __version__: str
 
     from pyspark.sql import SparkSession
 
-    from sparkwal.appender.aio import AsyncAppender
-    from sparkwal.appender.appender import Appender, Ticket
-    from sparkwal.checkpoints.rebuild import checkpoint
-    from sparkwal.lifecycle.consumers import consumers, forget_consumer
-    from sparkwal.log import Log
-    from sparkwal.reading.repair import repair
-    from sparkwal.reading.sequencers import list_sequencers, partition_by, sequencer_for
-    from sparkwal.reading.verification import verify
-    from sparkwal.spark.current import read_current
-    from sparkwal.spark.lifecycle import Lifecycle
-
-__all__ = [
-    "Appender",
-    "AsyncAppender",
-    "BackPressureError",
-    "CollectedError",
-    "CompactionError",
-    "DivergedCheckpointError",
-    "FencedError",
-    "InvalidLogError",
-    "JournalError",
-    "Lifecycle",
-    "Log",
-    "OptionError",
-    "OutcomeUnknownError",
-    "RecomputedError",
-    "SparkWalError",
-    "StoreUnavailableError",
-    "TableReadError",
-    "Ticket",
-    "checkpoint",
-    "consumers",
-    "forget_consumer",
-    "list_sequencers",
-    "partition_by",
-    "read_current",
-    "register",
-    "repair",
-    "sequencer_for",
-    "verify",
-]
+    from sparkwal.appender.aio import AsyncAppender as AsyncAppender
+    from sparkwal.appender.appender import Appender as Appender
+    from sparkwal.appender.appender import Ticket as Ticket
+    from sparkwal.checkpoints.rebuild import checkpoint as checkpoint
+    from sparkwal.lifecycle.consumers import consumers as consumers
+    from sparkwal.lifecycle.consumers import forget_consumer as forget_consumer
+    from sparkwal.log import Log as Log
+    from sparkwal.reading.repair import repair as repair
+    from sparkwal.reading.sequencers import list_sequencers as list_sequencers
+    from sparkwal.reading.sequencers import partition_by as partition_by
+    from sparkwal.reading.sequencers import sequencer_for as sequencer_for
+    from sparkwal.reading.verification import verify as verify
+    from sparkwal.spark.current import read_current as read_current
+    from sparkwal.spark.lifecycle import Lifecycle as Lifecycle
 
 
 def register(spark: SparkSession) -> None:
@@ -109,6 +81,8 @@ _LAZY = {
     "sparkwal.spark.current": ["read_current"],
     "sparkwal.spark.lifecycle": ["Lifecycle"],
 }
+_ERRORS = [name for name in globals() if name.endswith("Error")]
+__all__ = sorted(["register", *_ERRORS, *chain.from_iterable(_LAZY.values())])  # noqa: PLE0605
 
 
 def __dir__() -> list[str]:

@@ -202,7 +202,7 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
     folded = {name.lower(): name for name in log}
     new = {name: kind for name, kind in writer.items() if name not in log}
     changed = [
-        f"column {name!r} is {type_name(log[name])} in the log and {type_name(kind)} in the query"
+        f"column {name!r} is {type_name(log[name])} in the log and {type_name(kind)} in these rows"
         for name, kind in writer.items()
         if log.get(name, kind) != kind
     ]
@@ -211,9 +211,9 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
         for name in new
         if name.lower() in folded
     ]
-    sides = [(new, "query"), ({n: kind for n, kind in log.items() if n not in writer}, "log")]
+    sides = [(new, "these rows"), ({n: kind for n, kind in log.items() if n not in writer}, "the log")]
     alone = [
-        f"column {name!r} ({type_name(kind)}) is only in the {side}"
+        f"column {name!r} ({type_name(kind)}) is only in {side}"
         for only, side in sides
         for name, kind in only.items()
     ]
@@ -228,7 +228,7 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
                 "add it, as null where it has no values, or set mergeSchema=true to leave it out"
             )
         differences = "; ".join([*changed, *cased, *alone, advice])
-        raise OptionError(f"the query's schema differs from the log's: {differences}")
+        raise OptionError(f"the rows' schema differs from the log's: {differences}")
     fields = json.loads(writer_schema)["fields"]
     return append_fields(log_schema, [field for field in fields if field["name"] in new])
 

@@ -31,7 +31,7 @@ class StoreOptions:
     max_in_flight: int = option("maxInFlightRequests", types.whole, 50, "requests under way at once, 1…1000")  # fmt: skip  # noqa: E501
     pool_size: int = option("targetPoolSize", types.whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
     max_retries: int = option("maxRetryAttempts", types.whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
-    hedge: bool = option("hedge", types.boolean, True, "send a late request once more on another connection, and take the first answer")  # fmt: skip  # noqa: E501
+    hedge: bool = option("hedge", types.boolean, True, "send a late request once more on another connection, and take the first answer; false: a dead connection costs a minute")  # fmt: skip  # noqa: E501
     retry_delay_ms: int = option("retryBaseDelayMs", types.duration, 100, "first backoff; doubles, with full jitter")  # fmt: skip  # noqa: E501
 
     sequencer: str = option("sequencer", types.sequencer_name, ROOT, "the independent log of this name under the path", "the log at the path itself")  # fmt: skip  # noqa: E501

@@ -105,8 +105,8 @@ def test_another_schema_is_refused_with_every_difference(
     assert_one_error(
         shown,
         "OptionError",
-        "column 'id' is bigint in the log and int in the query",
-        "column 'fresh' (boolean) is only in the query",
+        "column 'id' is bigint in the log and int in these rows",
+        "column 'fresh' (boolean) is only in these rows",
         "column 'gone' (int) is only in the log",
     )
     assert objects(tmp_path) == before
