@@ -211,10 +211,10 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
         for name in new
         if name.lower() in folded
     ]
-    sides = [(new, "these rows"), ({n: kind for n, kind in log.items() if n not in writer}, "the log")]
+    left_out = {name: kind for name, kind in log.items() if name not in writer}
     alone = [
         f"column {name!r} ({type_name(kind)}) is only in {side}"
-        for only, side in sides
+        for only, side in ((new, "these rows"), (left_out, "the log"))
         for name, kind in only.items()
     ]
     if changed or cased or (alone and not allow_new):
