@@ -1,6 +1,7 @@
 """Runs one query over relations in a DuckDB that knows nothing else: no file, network or extension,
 and no variable of Python."""
 
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from sparkwal.sql.needs import NOTHING, Needs, columns_in, needs_of, nodes, pars
 _ROWS, _BYTES = 16_384, 8 * 2**20
 # Of an answer.
 _BATCH = 8192
+_THERE = "log, records, consumers and current"
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ def _our_errors(failed: Sequence[SparkWalError] = ()) -> Iterator[None]:
             raise
         # Without the line of the query: the plan's has other words before it.
         said = str(error).partition("\n\nLINE ")[0]
+        said = re.sub("(Table with name .* does not exist).*", rf"\1; there are {_THERE}", said)
         raise OptionError(f"the query: {' '.join(said.split())}") from None
 
 

@@ -195,7 +195,7 @@ frame = pa.table({"secret": ["a variable of Python"]})
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("SELECT * FROM frame", "frame does not exist"),
+        ("SELECT * FROM frame", "frame does not exist; there are log, records"),
         ("SELECT * FROM read_csv('/etc/passwd')", "disabled by configuration"),
         ("SELECT * FROM '/etc/passwd'", "does not exist"),
         ("SELECT * FROM read_text('/etc/passwd')", "disabled by configuration"),
