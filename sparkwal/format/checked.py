@@ -90,7 +90,7 @@ def read(kind: type[T], document: Any, where: str) -> T:
     assert kind in _prepared
     try:
         return msgspec.convert(document, kind, dec_hook=_number)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # also of a text that is no UTF-8
         raise InvalidLogError(f"{where}: {error}") from None
 
 

@@ -147,6 +147,13 @@ def test_a_field_of_a_wrong_type_or_range_is_refused_by_name(header: Header) -> 
             decode(json.dumps(without).encode())
 
 
+@pytest.mark.parametrize("field", ["batches", "txns", "rows", "number"])
+def test_a_lone_surrogate_where_no_text_belongs_is_refused(field: str) -> None:
+    document = {**json.loads(to_json(COMMIT)), field: "\ud800"}
+    with pytest.raises(InvalidLogError):
+        decode(json.dumps(document).encode())
+
+
 @pytest.mark.parametrize("list_name", ["batches", "inline"])
 def test_a_wrong_field_of_a_listed_batch_is_refused(list_name: str) -> None:
     document = json.loads(to_json(COMMIT))
