@@ -82,7 +82,7 @@ _LAZY = {
     "sparkwal.spark.lifecycle": ["Lifecycle"],
 }
 _ERRORS = [name for name in globals() if name.endswith("Error")]
-__all__ = sorted(["register", *_ERRORS, *chain.from_iterable(_LAZY.values())])  # noqa: PLE0605
+__all__ = sorted(["register", *_ERRORS, *chain.from_iterable(_LAZY.values())])
 
 
 def __dir__() -> list[str]:

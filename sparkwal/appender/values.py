@@ -57,8 +57,7 @@ def _of_numpy(value: Any) -> Any:
 def column(items: Sequence[Any], kind: pa.DataType) -> pa.Array | int:
     """The values as an array, or the index of the first one that it cannot hold unchanged."""
     try:
-        place = misfit(items, kind)
-        return pa.array(items, type=kind) if place is None else place
+        return _converted(items, kind)
     except Exception:  # a value's class may raise anything
         place = next((at for at, item in enumerate(items) if not _fits_alone(item, kind)), None)
         # None: a signal's handler has raised it.
@@ -67,9 +66,14 @@ def column(items: Sequence[Any], kind: pa.DataType) -> pa.Array | int:
         return place
 
 
+def _converted(items: Sequence[Any], kind: pa.DataType) -> pa.Array | int:
+    place = misfit(items, kind)
+    return pa.array(items, type=kind) if place is None else place
+
+
 def _fits_alone(item: Any, kind: pa.DataType) -> bool:
     with suppress(Exception):
-        return misfit([item], kind) is None and len(pa.array([item], type=kind)) == 1
+        return not isinstance(_converted([item], kind), int)
     return False
 
 

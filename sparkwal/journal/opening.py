@@ -15,7 +15,7 @@ from sparkwal.journal.files import Cursor, segment_id, segment_name
 from sparkwal.journal.journal import Journal, Publish, Settings
 from sparkwal.journal.quarantine import Incident, Quarantine
 from sparkwal.journal.scanning import Contents, Damage
-from sparkwal.journal.segment import Header, Segment
+from sparkwal.journal.segment import VERSION, Header, Segment
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.storage import QUARANTINE, Folder, Handle, blocks, sync_folder
 
@@ -231,7 +231,7 @@ class _Opening:
         # SAFETY(salt-per-file) §11: each segment has its own salt, so an entry of another file is
         # invalid
         salt = secrets.randbits(32) if salt is None else salt
-        return Header(number, *self._owner.name, contents.slots, first, salt, schema)
+        return Header(number, *self._owner.name, contents.slots, first, salt, schema, VERSION)
 
     def _go_on(self) -> closing[Handle]:
         """The file of the segment that takes the next entry."""

@@ -42,7 +42,7 @@ class Header:
     first: int  # sequence of its first entry
     salt: int  # the initial value of the CRC-32 of an entry's head
     schema: bytes  # how to read the entries' content; opaque here
-    version: int = VERSION
+    version: int
 
     @property
     def owner(self) -> tuple[str, str]:

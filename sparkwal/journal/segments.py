@@ -7,7 +7,7 @@ from contextlib import suppress
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.files import segment_name
-from sparkwal.journal.segment import Header, Invalid, Scan, Segment, entry, entry_size
+from sparkwal.journal.segment import VERSION, Header, Invalid, Scan, Segment, entry, entry_size
 from sparkwal.journal.storage import Bytes, Folder, Handle, Reader
 
 
@@ -83,7 +83,7 @@ class Segments:
         self.undo()
         former = self.newest
         owner, schema, salt = former.header.owner, former.header.schema, secrets.randbits(32)
-        header = Header(self.next_id, *owner, self.slots, former.last + 1, salt, schema)
+        header = Header(self.next_id, *owner, self.slots, former.last + 1, salt, schema, VERSION)
         self.next_id += 1
         name = self._making = segment_name(header.id)
         begin = files.make_segment(self._folder, header, spare=spare)

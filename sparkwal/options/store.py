@@ -83,12 +83,11 @@ class StoreOptions:
 
     @property
     def s3(self) -> S3Config:
-        own = {each.name for each in fields(self)}
-        same = {each.name for each in fields(S3Config)} & own
-        given: dict[str, Any] = {name: getattr(self, name) for name in same}
-        given["checksum"] = self.checksum == "crc32"
+        names = {each.name for each in fields(S3Config)}
+        same: dict[str, Any] = {name: value for name, value in vars(self).items() if name in names}
+        same["checksum"] = self.checksum == "crc32"
         connections, parts = self.pool_size or 2 * self.max_in_flight, min(self.max_in_flight, 4)
-        return S3Config(**given, max_pool_connections=connections, max_in_flight_parts=parts)
+        return S3Config(**same, max_pool_connections=connections, max_in_flight_parts=parts)
 
     @property
     def retry(self) -> RetryPolicy:

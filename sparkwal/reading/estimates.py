@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cache
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
@@ -84,6 +85,7 @@ def pace_of(
     if newest.timestamp_ms < since_ms:
         return Pace(0.0, 0.0, window_ms / 1000)
 
+    @cache
     def fetch(position: int) -> SlotHeader | None:
         try:
             record = read_slot(log, position, head.window, GLANCE)

@@ -4,7 +4,7 @@ and no variable of Python."""
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +23,6 @@ from sparkwal.sql.needs import NOTHING, Needs, columns_in, needs_of, nodes, pars
 _ROWS, _BYTES = 16_384, 8 * 2**20
 # Of an answer.
 _BATCH = 8192
-_THERE = "log, records, consumers and current"
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.Re
     failed: list[SparkWalError] = []
     connection = connect()
     try:
-        with _our_errors(failed):
+        with _our_errors(failed, relations):
             found = [x for x in nodes(select(connection, query)) if x.get("type") == "BASE_TABLE"]
             named = {each["table_name"].lower() for each in found}
             made = {name: make() for name, make in relations.items() if name in named}
@@ -145,8 +144,11 @@ def _waited_for(connection: duckdb.DuckDBPyConnection, call: Callable[[], Any]) 
 
 
 @contextmanager
-def _our_errors(failed: Sequence[SparkWalError] = ()) -> Iterator[None]:
-    """DuckDB's errors as this library's; what a relation raised as itself."""
+def _our_errors(
+    failed: Sequence[SparkWalError] = (), there: Iterable[str] = ("log",)
+) -> Iterator[None]:
+    """DuckDB's errors as this library's; what a relation raised as itself. `there`: the relations
+    that a query may name."""
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
@@ -156,7 +158,8 @@ def _our_errors(failed: Sequence[SparkWalError] = ()) -> Iterator[None]:
             raise
         # Without the line of the query: the plan's has other words before it.
         said = str(error).partition("\n\nLINE ")[0]
-        said = re.sub("(Table with name .* does not exist).*", rf"\1; there are {_THERE}", said)
+        known = f"; there are {', '.join(there)}"
+        said = re.sub("(Table with name .* does not exist).*", rf"\1{known}", said)
         raise OptionError(f"the query: {' '.join(said.split())}") from None
 
 

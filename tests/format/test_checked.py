@@ -1,4 +1,4 @@
-"""What `checked` reads is safe from threads, and is what its annotations say."""
+"""Threads that read the first objects of a process at once."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from journal.disk import MemoryFolder
 from sparkwal.journal import segment
 from sparkwal.journal.files import make_segment, segment_name
 from sparkwal.journal.scanning import scan_folder
-from sparkwal.journal.segment import Header, Scan, entry
+from sparkwal.journal.segment import VERSION, Header, Scan, entry
 
 from .stand import SMALL, content, fill, open_journal, segments
 from .test_damage import flip, places
@@ -49,7 +49,7 @@ def test_entries_beyond_the_damage_are_read_once_and_not_a_block_for_each() -> N
 
 def test_a_magic_that_lies_across_two_blocks_is_found() -> None:
     folder = MemoryFolder()
-    header = Header(0, "log-1", "orders", 64, 0, 1234, b"")
+    header = Header(0, "log-1", "orders", 64, 0, 1234, b"", VERSION)
     begin = make_segment(folder, header)
     for shift in range(0, 64, 8):
         # An invalid place, then zeros up to an entry near the end of a block.

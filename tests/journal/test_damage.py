@@ -408,17 +408,22 @@ def test_a_schema_that_no_header_holds_is_refused_when_it_is_written() -> None:
     assert segments(folder) == []
 
 
-def test_a_later_version_is_not_taken_for_this_one() -> None:
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [({"version": 2}, "version 2: this sparkwal reads 1"), ({}, "its header is not readable")],
+)
+def test_another_version_is_not_taken_for_this_one(version: dict[str, int], reason: str) -> None:
     folder, written = small_journal(closed=True)
     name = segments(folder)[-1]
     body = folder.bytes_of(name)
     _, length, _ = struct.unpack_from("<8sII", body)
-    plain = json.loads(body[16 : 16 + length]) | {"version": 2}
-    document = json.dumps(plain).encode()
+    plain = json.loads(body[16 : 16 + length])
+    del plain["version"]
+    document = json.dumps(plain | version).encode()
     head = struct.pack("<8sII", b"SWJRNL1\n", len(document), zlib.crc32(document))
     folder.put(name, head + document + body[16 + length :])
     run = open_journal(folder, settings=TINY)
-    assert "version 2: this sparkwal reads 1" in run.only("replay_stopped").reason
+    assert reason in run.only("replay_stopped").reason
 
 
 @pytest.mark.parametrize("name", [segment_name(0), segment_name(7), "cursor", "accepted"])

@@ -63,7 +63,7 @@ def user(url: str, name: str, policies: list[iam.Policy]) -> dict[str, str]:
 
 @pytest.mark.s3
 @pytest.mark.spark
-# Not those that only read: they can do no harm.
+# Those of readers take longest.
 @pytest.mark.parametrize(
     "role", [pytest.param(each, marks=[pytest.mark.slow] * (each in READERS)) for each in POLICIES]
 )

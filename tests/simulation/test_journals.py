@@ -18,7 +18,7 @@ from sparkwal.journal.files import SENDER, Cursor, Sender, read_sender, write_se
 from sparkwal.journal.journal import Journal, Settings
 from sparkwal.journal.opening import Owner, begin
 from sparkwal.journal.scanning import scan_folder
-from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, Header
+from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, VERSION, Header
 from sparkwal.journal.storage import Handle
 
 from .journal_runs import Run
@@ -121,7 +121,7 @@ def test_an_entry_of_another_file_is_none() -> None:
 
 
 def test_a_header_that_nobody_would_read_is_not_written() -> None:
-    header = Header(0, "id", "producer", 1, 0, 0, bytes(LARGEST_HEADER))
+    header = Header(0, "id", "producer", 1, 0, 0, bytes(LARGEST_HEADER), VERSION)
     with pytest.raises(JournalEncodeError):
         files.make_segment(MemoryFolder(), header)
 
