@@ -1,9 +1,11 @@
 """Runs one query over relations in a DuckDB that knows nothing else: no file, network or extension,
 and no variable of Python."""
 
+import os
 import re
 import tempfile
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +25,10 @@ from sparkwal.sql.needs import NOTHING, Needs, columns_in, needs_of, nodes, pars
 _ROWS, _BYTES = 16_384, 8 * 2**20
 # Of an answer.
 _BATCH = 8192
+# A fork keeps its parent's answers: to free one would wait for threads that the fork does not have.
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+_of_parents: list[Any] = []
+os.register_at_fork(after_in_child=lambda: _of_parents.extend(_open))
 
 
 @dataclass(frozen=True)
@@ -120,14 +126,23 @@ def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.Re
         connection.close()
         raise
 
+    process = os.getpid()
+    _open.update((reader, connection))
+
+    def one() -> pa.RecordBatch | None:
+        if os.getpid() != process:
+            raise OptionError("a fork cannot read an answer of its parent: ask again in the fork")
+        return _waited_for(connection, lambda: next(reader, None))
+
     def batches() -> Iterator[pa.RecordBatch]:
         try:
             with _our_errors(failed):
-                while (batch := _waited_for(connection, lambda: next(reader, None))) is not None:
+                while (batch := one()) is not None:
                     yield batch
         finally:
-            reader.close()
-            connection.close()
+            if os.getpid() == process:
+                reader.close()
+                connection.close()
 
     return pa.RecordBatchReader.from_batches(reader.schema, batches())
 

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -313,3 +314,38 @@ def test_a_signal_ends_a_query_that_runs(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert process.stderr.read() == ""
+
+
+def test_a_fork_in_the_middle_of_an_answer_asks_again(tmp_path: Path) -> None:
+    """DuckDB's threads are not in a fork: what waits for one never returns, or crashes."""
+    write(str(tmp_path / "wal"), *range(1, 60))
+    program = """
+        import os, sys
+        from sparkwal import Log, OptionError
+        log = Log(sys.argv[1])
+        query = "SELECT a.id FROM log a, log b, log c, range(30)"
+        answer, other, unread = (log.sql(query) for _ in range(3))
+        next(other)
+        rows = next(iter(answer)).num_rows
+        if not (child := os.fork()):
+            try:
+                next(answer)
+            except OptionError as error:
+                print(error, flush=True)
+            del answer, other, unread
+            print(log.sql("SELECT count(*) AS n FROM log").read_all().to_pylist(), flush=True)
+            sys.exit(3)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        print(rows + answer.read_all().num_rows)
+        """
+    program = textwrap.dedent(program)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, str(tmp_path / "wal")],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    found = [
+        "a fork cannot read an answer of its parent: ask again in the fork",
+        "[{'n': 59}]",
+        "3",
+    ]
+    assert done.stdout.splitlines() == [*found, str(59**3 * 30)], done.stderr
