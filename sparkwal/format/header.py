@@ -246,4 +246,9 @@ def _from_document(document: dict[str, Any], where: str) -> Header:
         )
     if header.decided >= header.position:
         raise InvalidLogError(f"{where}: field 'decided' must be below the position")
+    if isinstance(header, CommitHeader):
+        listed = sum(rows for batch in header.batches for _, _, rows, _ in batch.frames)
+        listed += sum(inline.rows for inline in header.inline)
+        if header.rows != listed:
+            raise InvalidLogError(f"{where}: {header.rows} rows, but its parts hold {listed}")
     return header

@@ -64,16 +64,20 @@ def headers(draw: st.DrawFn) -> Header:
                 stage_attempt=draw(counts),
             )  # fmt: skip
         case "commit":
-            frames = st.lists(st.tuples(counts, counts, counts, counts), max_size=3).map(tuple)
-            batches = st.builds(
+            few = st.integers(0, 2**50)
+            frames = st.lists(st.tuples(counts, counts, few, counts), max_size=3).map(tuple)
+            listed = st.builds(
                 Batch, st.integers(0, keys.MAX), counts, counts, counts, crcs, frames
             )
-            inlines = st.builds(Inline, counts, counts, counts, counts, crcs)
+            inlines = st.builds(Inline, counts, few, counts, counts, crcs)
+            batches = tuple(draw(st.lists(listed, max_size=3)))
+            inline = tuple(draw(st.lists(inlines, max_size=3)))
+            rows = sum(each.rows for each in inline)
+            rows += sum(frame[2] for batch in batches for frame in batch.frames)
             numbers = st.one_of(counts, st.floats(allow_nan=False, allow_infinity=False))
             return CommitHeader(
-                keys.slot(position, window), **common, **of_query, rows=draw(counts),
-                bytes=draw(counts), batches=tuple(draw(st.lists(batches, max_size=3))),
-                inline=tuple(draw(st.lists(inlines, max_size=3))), txns=draw(txns),
+                keys.slot(position, window), **common, **of_query, rows=rows,
+                bytes=draw(counts), batches=batches, inline=inline, txns=draw(txns),
                 metrics=draw(st.dictionaries(texts, numbers, max_size=3)),
             )  # fmt: skip
     return LeaderHeader(
@@ -158,6 +162,7 @@ def test_a_lone_surrogate_where_no_text_belongs_is_refused(field: str) -> None:
 def test_a_wrong_field_of_a_listed_batch_is_refused(list_name: str) -> None:
     document = json.loads(to_json(COMMIT))
     document["inline"] = [vars(Inline(1, 2, 3, 4, 5))]
+    document["rows"] += 2
     decode(json.dumps(document).encode())
     for field in document[list_name][0]:
         for value in WRONG:
@@ -178,6 +183,16 @@ def test_a_wrong_field_of_a_listed_batch_is_refused(list_name: str) -> None:
         del changed[list_name][0][field]
         with pytest.raises(InvalidLogError):
             decode(json.dumps(changed).encode())
+
+
+@pytest.mark.parametrize("left_out", ["batches", "frames", "inline"])
+def test_a_commit_that_counts_rows_which_it_does_not_list_is_refused(left_out: str) -> None:
+    header = replace(COMMIT, rows=COMMIT.rows + 2, inline=(Inline(1, 2, 1, 80, 5),))
+    document = json.loads(to_json(header))
+    assert decode(json.dumps(document).encode()) == header
+    (document["batches"][1] if left_out == "frames" else document)[left_out].pop()
+    with pytest.raises(InvalidLogError, match="8 rows, but its parts hold 6"):
+        decode(json.dumps(document).encode())
 
 
 @pytest.mark.parametrize("header", [LEADER, COMMIT, DATA], ids=lambda h: h.kind)

@@ -72,7 +72,8 @@ def many_rows_in_an_object(folder: Path) -> None:
     number = keys.data(1, 1000, 0)
     put(folder, number, b"x" * 1000)
     frames = tuple(Frame(2**50 * n, 2**50, 2**50, 0) for n in range(100))
-    commit(folder, 2**60, (Batch(number, 0, 2**60, 2**60, 0, frames),), ())
+    rows = 100 * 2**50
+    commit(folder, rows, (Batch(number, 0, rows, 2**60, 0, frames),), ())
 
 
 def a_buffer_that_claims_a_petabyte(folder: Path) -> None:
