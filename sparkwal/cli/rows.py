@@ -71,7 +71,8 @@ class _Asked:
             selected(known, names)
             if len({*names}) < len(names):
                 raise Refused(f"--columns {self.columns} names a column twice")
-        return Shown(known, tuple(names), Condition(self.where, known) if self.where else None)
+        kept = Condition(self.where, known) if self.where is not None else None
+        return Shown(known, tuple(names), kept)
 
     def print(self, rows: Callable[[Shown], Iterable[pa.RecordBatch | None]]) -> None:
         """None among the rows stands for a pause, in which nothing is held back."""

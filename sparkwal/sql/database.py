@@ -183,6 +183,8 @@ class Condition:
     that is wrong, or looks at other rows than its own."""
 
     def __init__(self, text: str, columns: pa.Schema) -> None:
+        if not text.strip():
+            raise OptionError("the condition is empty")
         self._connection = connect()
         self._kept = f"SELECT coalesce(CAST(({text}\n) AS BOOLEAN), false) FROM log"
         query = f"SELECT 1 FROM log WHERE ({text}\n)"

@@ -201,6 +201,7 @@ def test_the_number_of_a_row_does_not_depend_on_where_the_reading_begins(path: P
         (["--columns", "id,none"], "'none' is not in the log"),
         (["--columns", "id,id"], "names a column twice"),
         (["--where", "none > 1"], 'column "none" not found'),
+        (["--where", ""], "is empty"),
         (["--where", "id = "], "syntax error"),
         (["--where", "id = (SELECT max(id) FROM log)"], "has no query in it"),
         (["--where", "true); DROP TABLE log; SELECT (1"], "one SELECT"),

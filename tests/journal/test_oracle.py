@@ -111,7 +111,7 @@ class Life:
     def kill(self) -> None:
         """As `SIGKILL`; what was written is there."""
         assert self.run is not None
-        self.run.journal.is_closed = True  # for its thread
+        self.run.journal._ending.set()  # ends its thread
         if isinstance(self.folder, MemoryFolder):
             self.folder = self.folder.after_kill()
         self.take()
@@ -186,7 +186,7 @@ def lives(folder: Folder, seed: int, steps: int) -> None:
         raise
     finally:
         if life.run is not None:
-            life.run.journal.is_closed = True
+            life.run.journal._ending.set()
         life.folder.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -84,7 +85,8 @@ class Ledger:
         weak: of these, those that a loss of power may take back.
         reported: values of which it learned that the journal lost them.
         ever: values of appends that returned.
-        at: sequence → the one of these that had it last.
+        had: sequence → those of these that had it.
+        at: sequence → those of these that may have had it last: one, unless power took a weak one.
         marked, rotten: whether it was opened since a loss of power; whether it was not since a
             byte changed.
         tickets: answers that were checked.
@@ -98,7 +100,8 @@ class Ledger:
     weak: set[int] = field(default_factory=set)
     reported: set[int] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
-    at: dict[int, int] = field(default_factory=dict)
+    had: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    at: dict[int, set[int]] = field(default_factory=dict)
     marked: bool = True
     rotten: bool = False
     tickets: int = 0
@@ -115,13 +118,14 @@ class Ledger:
 
     def find(self, sequence: int, values: list[int]) -> None:
         """What quarantine gives for an append that was lost."""
-        was = self.at.get(sequence)
-        if values != [was] and set(values) <= self.ever:
+        was = self.at.get(sequence, set())
+        if (len(values) != 1 or values[0] not in was) and set(values) <= self.ever:
             raise oracle.Violation(f"lost append {sequence} was {was}, and quarantine has {values}")
 
     def accept(self, value: int, sequence: int, *, weak: bool) -> None:
         """An append has returned."""
-        self.accepted[value], self.at[sequence] = sequence, value
+        self.accepted[value], self.at[sequence] = sequence, {value}
+        self.had[sequence].add(value)
         self.ever.add(value)
         if weak:
             self.weak.add(value)
@@ -139,6 +143,10 @@ class Ledger:
         self.marked = False
         for value in self.weak:
             self.accepted.pop(value, None)
+        for sequence, values in self.at.items():
+            if values & self.weak:
+                # The quarantine may still hold one that had the number before.
+                self.at[sequence] = self.had[sequence]
         self.weak.clear()
 
 
