@@ -46,8 +46,13 @@ class Fault:
         if self.action not in get_args(Action):
             raise ValueError(f"unknown action {self.action!r}, use one of {get_args(Action)}")
 
+    def headers(self) -> list[tuple[str, str]]:
+        """Those of what "error" and "error_after" answer."""
+        later = [] if self.retry_after is None else [("Retry-After", str(self.retry_after))]
+        return [("Content-Type", "application/xml"), *later]
+
     def body(self) -> bytes:
-        """What "error" and "error_after" answer, as S3 writes it."""
+        """Its body, as S3 writes it."""
         code = _CODES.get(self.status, "InternalError")
         message = "injected by the proxy"
         return f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()

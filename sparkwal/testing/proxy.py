@@ -20,30 +20,50 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from io import BufferedReader
-from typing import Self
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from sparkwal.testing.faults import Draws, Fault
-from sparkwal.testing.wire import Answer, Head, Upstream, read_body, read_head
+from urllib3 import HTTPConnectionPool, HTTPHeaderDict
+from urllib3.exceptions import HTTPError
 
-__all__ = ["Fault", "Request", "S3Proxy", "kind_of"]
+from sparkwal.testing.faults import Draws, Fault
+
+__all__ = ["Fault", "Request", "S3Proxy", "Sent", "kind_of"]
 
 _LIST_KEYS = {
     "list-type", "prefix", "delimiter", "max-keys", "marker", "start-after",
     "continuation-token", "encoding-type", "fetch-owner",
 }  # fmt: skip
 _OBJECT_KEYS = {"versionId", "partNumber", "x-id"}
+# Headers that each connection has for itself.
+_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "expect"}
+
+
+class Sent(NamedTuple):
+    """A request as the store got it."""
+
+    method: str
+    target: str
+    headers: HTTPHeaderDict
+    body: bytes
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Iterable[tuple[str, str]]
+    body: bytes
 
 
 @dataclass(frozen=True)
 class Request:
     """One request as the client saw it; `status` is 0 where it got no answer, `upstream` that of
-    the store, 0 where it was not asked. The bytes are those of the bodies on the wire; `seconds`
-    lasts until the answer is about to be sent."""
+    the store, 0 where it was not asked. The bytes are those of the bodies; `seconds` lasts until
+    the answer is about to be sent."""
 
     kind: str
     method: str
@@ -80,7 +100,7 @@ def kind_of(method: str, target: str) -> tuple[str, str]:
     return (method if plain and method in ("PUT", "GET", "DELETE") else "OTHER"), key
 
 
-class S3Proxy:
+class S3Proxy(ThreadingTCPServer):
     """A reverse proxy for plain HTTP on 127.0.0.1, one thread for each client connection.
 
     Which requests a rule with a probability hits depends on `seed`, on the request (kind, key,
@@ -88,9 +108,12 @@ class S3Proxy:
     at any time. Headers pass as they are: a signed Host stays valid. Nothing is sent twice.
 
     `latency_ms` is added to each request; with `p99_ms` it is the median of a lognormal delay. Any
-    thread calls `watch` with the head and the body of each request that the store answered, and the
-    answer; it sees all that was sent, the signature too.
+    thread calls `watch` with each request that the store answered, and with the answer's status; it
+    sees all that was sent, the signature too.
     """
+
+    allow_reuse_address = daemon_threads = True
+    request_queue_size = 512
 
     def __init__(
         self, upstream_url: str, *, seed: int = 0, port: int = 0, latency_ms: float = 0.0,
@@ -102,15 +125,15 @@ class S3Proxy:
         self.seed = seed
         self.latency_ms = latency_ms
         self.p99_ms = p99_ms
-        self._rng = random.Random(seed)
         self.faults: list[Fault] = []
-        self.watch: Callable[[Head, bytes, Answer], None] | None = None
-        self._target = (url.hostname, url.port or 80)
+        self.watch: Callable[[Sent, int], None] | None = None
+        self.upstream = HTTPConnectionPool(url.hostname, url.port or 80, maxsize=512, retries=False)
+        self._rng = random.Random(seed)
         self._lock = threading.Lock()
-        self._sockets: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=512)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._clients: set[socket.socket] = set()
         self.reset()
+        super().__init__(("127.0.0.1", port), _Client)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, name="s3-proxy", daemon=True).start()
@@ -121,12 +144,33 @@ class S3Proxy:
 
     def close(self) -> None:
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # close() alone does not wake accept()
-        self._listener.close()
+            self.socket.shutdown(socket.SHUT_RDWR)  # close() alone does not wake accept()
+        self.socket.close()
+        self.upstream.close()
         with self._lock:
-            for sock in self._sockets:
+            for client in self._clients:
                 with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+                    client.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                self.process_request(*self.get_request())
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._clients.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._clients.discard(request)
+        request.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # The client went away or does not speak HTTP: nothing to answer.
+        if not isinstance(sys.exc_info()[1], (OSError, ValueError)):
+            super().handle_error(request, client_address)
 
     def reset(self) -> None:
         """The rules stay."""
@@ -148,124 +192,127 @@ class S3Proxy:
     def counts(self) -> Counter[str]:
         return Counter(x.kind for x in self.requests)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        upstream = Upstream(self._target)
+    def record(self, request: Request) -> None:
         with self._lock:
-            self._sockets.add(client)
-        try:
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with client.makefile("rb") as reader:
-                going = True
-                while going and (head := read_head(reader)):
-                    going = self._exchange(client, reader, head, upstream)
-        except (OSError, ValueError):
-            pass  # the client went away or does not speak HTTP: nothing to answer
-        finally:
-            upstream.close()
-            with self._lock:
-                self._sockets.discard(client)
-            client.close()
+            self._requests.append(request)
 
-    def _exchange(
-        self, client: socket.socket, reader: BufferedReader, head: Head, upstream: Upstream
-    ) -> bool:
-        """Serve one request; False when the connection is to be closed."""
-        started, begin = time.time(), time.perf_counter()
-        method, target, version = head.first
-        if head.headers.get("expect", "").lower() == "100-continue":
-            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if target.startswith("/__"):
-            read_body(reader, head.headers)
-            client.sendall(self._control(method, target).raw)
-            return True
-        kind, key = kind_of(method, target)
-        conditional = not head.headers.keys().isdisjoint(("if-none-match", "if-match"))
+    def draw(self, kind: str, key: str, part: str) -> tuple[Fault | None, float]:
+        """The rule that a request meets, and for how many seconds it waits first."""
         with self._lock:
-            part = parse_qs(urlsplit(target).query).get("partNumber", [""])[0]
             fault = self._draws.pick(self.faults, kind, key, part)
             wait = self.latency_ms / 1000
             if self.p99_ms > self.latency_ms:
                 # 2.326 standard deviations above the median lies the 99th percentile.
                 sigma = math.log(self.p99_ms / self.latency_ms) / 2.326
                 wait *= self._rng.lognormvariate(0, sigma)
+        return fault, wait + (fault.seconds if fault and fault.action != "stall" else 0)
+
+
+class _Client(BaseHTTPRequestHandler):
+    """A client's connection."""
+
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
+    server: S3Proxy
+
+    def do_GET(self) -> None:
+        started, begin = time.time(), time.perf_counter()
+        method, sent = self.command, self.headers
+        if self.path.startswith("/__"):
+            self._read_body()
+            return self._control()
+        kind, key = kind_of(method, self.path)
+        part = parse_qs(urlsplit(self.path).query).get("partNumber", [""])[0]
+        fault, wait = self.server.draw(kind, key, part)
         action = fault.action if fault else None
-        if fault and action != "stall":
-            wait += fault.seconds
-
-        def record(answer: Answer | None, body: bytes, upstream_status: int) -> None:
-            status, out = (answer.status, len(answer.body)) if answer else (0, 0)
-            request = Request(
-                kind, method, key, status, conditional, len(body), out, started,
-                time.perf_counter() - begin, upstream_status, action,
-            )  # fmt: skip
-            with self._lock:
-                self._requests.append(request)
-
-        if action == "reset":
-            body = reader.read(int(head.headers.get("content-length", 0)) // 2)
+        half = int(sent.get("Content-Length", 0)) // 2
+        body = self.rfile.read(half) if action == "reset" else self._read_body()
+        if wait:
             time.sleep(wait)
-            record(None, body, 0)
-            # Lingering for no time makes close() send RST instead of FIN.
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            return False
-        body = read_body(reader, head.headers)
-        if wait > 0:
-            time.sleep(wait)
-        answer, upstream_status = None, 0
-        if action != "error":
-            try:
-                answer = upstream.exchange(method, head.raw(drop=("expect",)), body)
-            except (OSError, ValueError):
-                record(None, body, 0)
-                return False
-            upstream_status = answer.status
-            if self.watch is not None:
-                self.watch(head, body, answer)
+        answer = None if action in ("error", "reset") else self._forward(body)
+        upstream = answer.status if answer else 0
         if fault and action == "stall":
             time.sleep(fault.seconds)
-        if fault and action in ("error", "error_after"):
-            retry = "" if fault.retry_after is None else f"Retry-After: {fault.retry_after}\r\n"
-            said = b"" if method == "HEAD" else fault.body()
-            answer = _answer(fault.status, "application/xml", said, retry)
+        if fault and (action == "error" or (action == "error_after" and answer)):
+            answer = _Answer(fault.status, fault.headers(), fault.body())
         if action == "lost_reply":
             answer = None
-        if answer and action == "truncate":
-            answer = Answer(answer.status, answer.head, answer.body[: len(answer.body) // 2])
+        out = answer.body if answer and method != "HEAD" else b""
+        if action == "truncate":
+            out = out[: len(out) // 2]
         # Before the answer: a client that has the answer finds the request counted.
-        record(answer, body, upstream_status)
-        if answer is None:
-            return False
-        client.sendall(answer.raw)
-        last = version == "HTTP/1.0" or head.headers.get("connection", "").lower() == "close"
-        return not last and action != "truncate"
+        self.server.record(Request(
+            kind, method, key, answer.status if answer else 0, "if-none-match" in sent
+            or "if-match" in sent, len(body), len(out), started, time.perf_counter() - begin,
+            upstream, action,
+        ))  # fmt: skip
+        if answer:
+            self._send(answer, out)
+        if answer is None or action == "truncate":
+            self.close_connection = True
+        if action == "reset":
+            # Lingering for no time makes close() send RST instead of FIN.
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
-    def _control(self, method: str, target: str) -> Answer:
-        match method, target:
+    do_DELETE = do_HEAD = do_POST = do_PUT = do_GET
+
+    def _read_body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", "").lower():
+            return self._read(int(self.headers.get("Content-Length", 0)))
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self._read(size + 2)[:-2])
+        while self.rfile.readline().strip():
+            pass  # a trailer
+        return b"".join(parts)
+
+    def _read(self, size: int) -> bytes:
+        body = self.rfile.read(size)
+        if len(body) != size:
+            raise ConnectionError("the connection ended within a body")
+        return body
+
+    def _forward(self, body: bytes) -> _Answer | None:
+        proxy, method, target = self.server, self.command, self.path
+        passed = HTTPHeaderDict(_end_to_end(self.headers.items()))
+        try:
+            answer = proxy.upstream.urlopen(
+                method, target, body or None, passed, redirect=False, decode_content=False
+            )
+        except HTTPError:
+            return None
+        if proxy.watch is not None:
+            proxy.watch(Sent(method, target, passed, body), answer.status)
+        return _Answer(answer.status, answer.headers.items(), answer.data)
+
+    def _send(self, answer: _Answer, body: bytes) -> None:
+        lines = [f"HTTP/1.1 {answer.status} -"]
+        lines += [f"{name}: {value}" for name, value in _end_to_end(answer.headers)]
+        if not any(line.lower().startswith("content-length:") for line in lines):
+            lines.append(f"Content-Length: {len(answer.body)}")
+        self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+    def _control(self) -> None:
+        status = 200
+        value: Any = {}
+        match self.command, self.path:
             case "GET", "/__counts":
-                return _json(200, self.counts())
+                value = self.server.counts()
             case "GET", "/__requests":
-                return _json(200, [asdict(x) for x in self.requests])
+                value = [asdict(x) for x in self.server.requests]
             case "POST", "/__reset":
-                self.reset()
-                return _json(200, {})
-        return _json(404, {"error": f"no {method} {target} here"})
+                self.server.reset()
+            case _:
+                status, value = 404, {"error": f"no {self.command} {self.path} here"}
+        body = json.dumps(value).encode()
+        self._send(_Answer(status, [("Content-Type", "application/json")], body), body)
+
+    def log_message(self, *_: object) -> None:
+        """The proxy's `requests` are its log."""
 
 
-def _answer(status: int, kind: str, body: bytes, extra: str = "") -> Answer:
-    head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{extra}"
-    return Answer(status, head.encode(), body)
-
-
-def _json(status: int, value: object) -> Answer:
-    return _answer(status, "application/json", json.dumps(value).encode())
+def _end_to_end(headers: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    return [(name, value) for name, value in headers if name.lower() not in _HOP_BY_HOP]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 
-from sparkwal.testing.wire import Answer, Head
+from sparkwal.testing.proxy import Sent
 
 from ..docs.pages import ROOT
 
@@ -46,16 +46,15 @@ class Call:
 _OBJECT = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}
 
 
-def calls(head: Head, body: bytes, answer: Answer) -> Iterator[Call]:
+def calls(sent: Sent, status: int) -> Iterator[Call]:
     """What S3 asks of one request, by the service authorization reference of Amazon S3."""
-    method, target, _ = head.first
-    url = urlsplit(target)
+    method, url = sent.method, urlsplit(sent.target)
     bucket, _, key = unquote(url.path.lstrip("/")).partition("/")
     query = parse_qs(url.query, keep_blank_values=True)
     at = f"arn:aws:s3:::{bucket}"
     if not key:
         if "delete" in query:
-            for each in ElementTree.fromstring(body).iter():
+            for each in ElementTree.fromstring(sent.body).iter():
                 if each.tag.endswith("Key"):
                     yield Call("s3:DeleteObject", f"{at}/{each.text}")
         elif "uploads" in query:
@@ -70,12 +69,12 @@ def calls(head: Head, body: bytes, answer: Answer) -> Iterator[Call]:
         makes = not query.keys() & {"uploads", "partNumber"}
         context = {"s3:ObjectCreationOperation": str(makes).lower()}
         # S3 shows no more of it than that it is there.
-        if "if-none-match" in head.headers:
-            context["s3:if-none-match"] = head.headers["if-none-match"]
+        if "if-none-match" in sent.headers:
+            context["s3:if-none-match"] = sent.headers["if-none-match"]
         yield Call("s3:PutObject", f"{at}/{key}", context)
     else:
         yield Call(f"s3:{_OBJECT[method]}", f"{at}/{key}")
-        if answer.status == 404:
+        if status == 404:
             # Whoever may not list the key gets 403 instead.
             yield Call("s3:ListBucket", at, {"s3:prefix": key})
 

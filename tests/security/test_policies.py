@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 import sparkwal
-from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.proxy import S3Proxy, Sent
 from sparkwal.testing.servers import Server, log_options, make_bucket, s3_client, start_ministack
-from sparkwal.testing.wire import Answer, Head
 
 from ..docs.pages import ROOT
 from . import iam
@@ -76,8 +75,8 @@ def test_a_role_may_do_what_it_does_and_no_more(
     furnish(Place(path, root, tmp_path / "furnish"))
     seen: list[iam.Call] = []
 
-    def watch(head: Head, body: bytes, answer: Answer) -> None:
-        seen.extend(iam.calls(head, body, answer))
+    def watch(sent: Sent, status: int) -> None:
+        seen.extend(iam.calls(sent, status))
 
     with S3Proxy(enforcing.url) as proxy:
         proxy.watch = watch
@@ -119,10 +118,10 @@ def test_a_compaction_into_a_table_needs_the_policy_of_the_table(
     path, root = f"s3://{bucket}/{PREFIX}", log_options(enforcing.url)
     seen: list[iam.Call] = []
 
-    def watch(head: Head, body: bytes, answer: Answer) -> None:
+    def watch(sent: Sent, status: int) -> None:
         # s3a asks for the folders above the table too, and goes on without.
-        if answer.status != 403:
-            seen.extend(iam.calls(head, body, answer))
+        if status != 403:
+            seen.extend(iam.calls(sent, status))
 
     file = tmp_path / "options"
     with S3Proxy(enforcing.url) as proxy:

@@ -16,9 +16,8 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.store.base import Store
-from sparkwal.testing.proxy import S3Proxy, kind_of
+from sparkwal.testing.proxy import S3Proxy, Sent, kind_of
 from sparkwal.testing.servers import log_options, s3_client
-from sparkwal.testing.wire import Answer, Head
 
 KEY = "arn:aws:kms:us-east-1:111122223333:key/0f1e"
 KMS = {"serverSideEncryption": "aws:kms", "kmsKeyId": KEY, "bucketKeyEnabled": "true"}
@@ -57,10 +56,10 @@ def wire(s3_proxy: S3Proxy) -> Iterator[dict[str, list[tuple[dict[str, str], byt
     """Kind → the headers about the object or the bucket, and the body, of each request."""
     seen: dict[str, list[tuple[dict[str, str], bytes]]] = defaultdict(list)
 
-    def watch(head: Head, body: bytes, answer: Answer) -> None:
-        method, target, _ = head.first
-        headers = {name: x for name, x in head.headers.items() if name.startswith(ABOUT)}
-        seen[kind_of(method, target)[0]].append((headers, body))
+    def watch(sent: Sent, status: int) -> None:
+        headers = {name.lower(): x for name, x in sent.headers.items()}
+        headers = {name: x for name, x in headers.items() if name.startswith(ABOUT)}
+        seen[kind_of(sent.method, sent.target)[0]].append((headers, sent.body))
 
     s3_proxy.watch = watch
     yield seen
