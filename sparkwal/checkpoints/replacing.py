@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sparkwal.checkpoints.folder import foreign
 from sparkwal.errors import OptionError
+from sparkwal.store.local_files import sync
 
 _LEFT = re.compile(r"\.new-[0-9a-f]{32}(-old)?")  # of rebuilds that died
 
@@ -63,20 +64,14 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
         for name, data in files.items():
             file = draft / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            with open(file, "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
+            file.write_bytes(data)
+            sync(file)
         # Not one file after another: Spark takes what is there for all there is.
         if place.exists():
             os.rename(place, f"{draft}-old")
         # SAFETY(replace-by-rename) §12: a rename replaces a folder: the old one, none or the new
         os.rename(draft, place)
-        handle = os.open(place.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(place.parent)
     except OSError:
         _remove(draft)
         raise

@@ -3,7 +3,6 @@ for them, and each row is shown once."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,9 +10,8 @@ import pyarrow.compute as pc
 
 from sparkwal.cli.open_logs import wait
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
-from sparkwal.protocol.replay import WIDEST_PROBE, live_records
-from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
-from sparkwal.reading.history import Collected, Follower
+from sparkwal.protocol.slots import WHOLE
+from sparkwal.reading.history import Collected, Follower, sound, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, together
@@ -125,39 +123,16 @@ def _newest_pieces(log: LogRange, needs: Needs | None) -> Iterator[tuple[Piece, 
     """From the last back to the first: each frame, and how many rows of its partition's come
     before it in its commit."""
     first, after = bounds(log, needs)
-    width = 1
-    while after > first:
-        low = max(after - width, first)
-        for record in reversed(live(log, low, after)):
-            counted: list[tuple[Piece, int]] = []
-            rows: dict[int, int] = {}
-            for piece in split(pieces_of(log.log, record)):
-                before = rows.get(piece.partition, 0)
-                counted.append((piece, before))
-                rows[piece.partition] = before + piece.rows
-            yield from reversed(counted)
-        after, width = low, min(2 * width, WIDEST_PROBE)
-
-
-def live(log: LogRange, low: int, after: int) -> list[SlotRecord]:
-    """The live records of low … after−1. Nothing before the head has a higher term: a record of the
-    head's term is live, whatever comes before it."""
-    assert log.head is not None and log.head.live is not None
-    newest = log.head.live
-    term = newest.header.term
-    known = {newest.header.position: newest}
-    begin = known.get(low)
-    if begin is None:
-        with suppress(InvalidLogError):
-            begin = read_slot(log.log, low, log.window, GLANCE)
-    if begin is None or begin.header.term != term:
-        return list(log.records(low, after, at_once=WIDEST_PROBE))
-    found = live_records(
-        log.log, log.window, low, after, log_id=log.log_id, term=term, known={**known, low: begin},
-        tolerant=log.options.tolerant, size=GLANCE, at_once=WIDEST_PROBE,
-        passed_over=log.passed_over,
-    )  # fmt: skip
-    return list(log.floor.usable(low, after, found))
+    for record in sound(log, walk(log, first, after, newest_first=True, at_once=1)):
+        if isinstance(record, InvalidLogError):
+            continue
+        counted: list[tuple[Piece, int]] = []
+        rows: dict[int, int] = {}
+        for piece in split(pieces_of(log.log, record)):
+            before = rows.get(piece.partition, 0)
+            counted.append((piece, before))
+            rows[piece.partition] = before + piece.rows
+        yield from reversed(counted)
 
 
 def followed(

@@ -9,6 +9,7 @@ import click
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -39,12 +40,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def size(count: int | None) -> str:
     """Bytes for people."""
-    if count is None:
-        return "?"
-    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+    return "?" if count is None else decimal(count).replace("bytes", "B").replace("byte", "B")
 
 
 def length(milliseconds: int) -> str:

@@ -1,6 +1,6 @@
 """The records of a log one after another: a range, either way, and new ones as they come."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,20 +33,26 @@ Found = SlotRecord | InvalidLogError | Collected
 
 def walk(
     log: LogRange, start: int, end: int, *, newest_first: bool, most: int | None = None,
-    seals: bool = False,
+    seals: bool = False, at_once: int = _CHUNK,
 ) -> Iterator[Found]:  # fmt: skip
     """The live records of positions start … end−1, at most the log's gap, headers alone; seals only
     if they are asked for. Raises AnotherLog where the log was recreated.
 
-    1 GET for each position, and not more positions than `most` needs. Newest first also what a
-    look-back takes (m − 1 GETs) where another leader took over.
+    1 GET for each position but the head's, and not more positions than `most` needs; they are asked
+    for in steps of `at_once`, then of twice as many. Newest first also what a look-back takes
+    (m − 1 GETs) where another leader took over.
     """
     assert log.live is not None and log.log_id is not None
-    log_id, window = log.log_id, log.window
+    newest, log_id, window = log.live, log.log_id, log.window
     # Of the last live record that was seen. No record's is greater than that of the head.
-    live: int | None = log.live.header.term if newest_first else None
+    live: int | None = newest.header.term if newest_first else None
+
+    def is_newest(position: int) -> bool:
+        return position == newest.header.position
 
     def fetch(position: int, sent: Reply | None = None) -> SlotRecord | InvalidLogError:
+        if is_newest(position):
+            return newest
         try:
             found = read_slot(log.log, position, window, GLANCE, sent)
         except InvalidLogError as error:
@@ -68,11 +74,11 @@ def walk(
 
     left = end - start if most is None else most
     while start < end and left > 0:
-        count = min(end - start, left, _CHUNK)
+        count, at_once = min(end - start, left, at_once), min(2 * at_once, _CHUNK)
         chunk = range(end - 1, end - 1 - count, -1) if newest_first else range(start, start + count)
         start, end = (start, chunk[-1]) if newest_first else (chunk[-1] + 1, end)
         gets = partial(first_get, log.log, window=window, size=GLANCE)
-        records = run_parallel(log.log.store, fetch, chunk, gets=gets)
+        records = run_parallel(log.log.store, fetch, chunk, is_here=is_newest, gets=gets)
         for position, found in zip(chunk, records, strict=True):
             # Asked after it was read: what is there may be a stray.
             floor = log.floor.current()
@@ -87,6 +93,23 @@ def walk(
             ):
                 left -= 1
                 yield found
+
+
+def sound(log: LogRange, found: Iterable[Found]) -> Iterator[SlotRecord | InvalidLogError]:
+    """What `walk` found. Raises CollectedError, and the error of a damaged record unless the log
+    passes it over."""
+    for each in found:
+        if isinstance(each, Collected):
+            log.floor.check(each.start)
+            continue
+        if isinstance(each, InvalidLogError):
+            if log.passed_over is not None:
+                log.passed_over(each)
+            elif log.options.tolerant:
+                continue
+            else:
+                raise each
+        yield each
 
 
 def is_seal(record: SlotRecord) -> bool:

@@ -17,7 +17,7 @@ from sparkwal.format import schema
 from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader, SlotHeader, host_of
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
-from sparkwal.reading.history import Collected, walk
+from sparkwal.reading.history import Collected, sound, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, with_metadata_columns
 from sparkwal.reading.rows import RUN_SIZE, Piece, pieces_of, with_metadata
@@ -189,15 +189,9 @@ def record_rows(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
     first, after = bounds(log)
     narrow = narrowed(log, first, after, needs, "position", "time")
     before: SlotHeader | None = None
-    for found in walk(log, *narrow, newest_first=False, seals=True):
-        if isinstance(found, Collected):
-            log.floor.check(found.start)
-        elif isinstance(found, InvalidLogError):
-            if log.passed_over is not None:
-                log.passed_over(found)
-                yield {**_DAMAGED, "position": found.position, "sequencer": log.name}
-            elif not log.options.tolerant:
-                raise found
+    for found in sound(log, walk(log, *narrow, newest_first=False, seals=True)):
+        if isinstance(found, InvalidLogError):
+            yield {**_DAMAGED, "position": found.position, "sequencer": log.name}
         else:
             header = found.header
             if before is None and isinstance(header, LeaderHeader):

@@ -19,6 +19,7 @@ from sparkwal.store.local_files import (
     key_of_temp,
     keys_after,
     read_at,
+    sync,
     temp_name,
     write_at,
 )
@@ -252,17 +253,8 @@ class LocalStore:
         self._prepared.add(folder)
 
     def _sync(self, path: Path) -> None:
-        if not self._fsync:
-            return
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            # Some filesystems do not know fsync of a folder; they order it themselves.
-            if error.errno != errno.EINVAL:
-                raise
-        finally:
-            os.close(descriptor)
+        if self._fsync:
+            sync(path)
 
 
 def _age_ms(now_ns: int, found: os.stat_result) -> int:

@@ -61,6 +61,19 @@ def read_at(descriptor: int, offset: int, length: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def sync(path: Path) -> None:
+    """Make what a file or a folder holds durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some filesystems do not know fsync of a folder; they order it themselves.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:
     """Up to `limit` (or a few more) keys greater than `after` below `folder` whose names begin with
     `start`. A folder sorts as its name with "/", as the keys in it do. Python orders strings by

