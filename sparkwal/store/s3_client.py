@@ -22,6 +22,8 @@ class _Made(NamedTuple):
     credentials: Any
 
 
+# One for each store, and for each pair of keys while those are replaced.
+_MOST = 32
 _clients: dict[tuple[int, str | None, S3Config], _Made] = {}
 _clients_lock = threading.Lock()
 
@@ -39,21 +41,26 @@ os.register_at_fork(after_in_child=_forget_parent)
 
 def s3_client(config: S3Config, endpoint: str | None) -> S3Client:
     """This process's client for `config`: a new one costs tens of milliseconds."""
+    return _made(config, endpoint).client
+
+
+def _made(config: S3Config, endpoint: str | None) -> _Made:
     key = (os.getpid(), endpoint, config)
     made = _clients.get(key)
     if made is None:
         with _clients_lock:
             made = _clients.get(key) or _new_client(config, endpoint)
             _clients[key] = made
-    return made.client
+            # The oldest: a process that is given new keys every hour would keep all their clients.
+            if len(_clients) > _MOST:
+                del _clients[next(iter(_clients))]
+    return made
 
 
 def provider(config: S3Config, endpoint: str | None) -> str | None:
     """Which of botocore's providers the credentials come from ("env", "iam-role", …; "explicit":
     from options), or None where there are none. Never a value."""
-    key = (os.getpid(), endpoint, config)
-    s3_client(config, endpoint)
-    found = _clients[key].credentials
+    found = _made(config, endpoint).credentials
     return str(found.method) if found else None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import socket
 import sys
 import traceback
 import uuid
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from email.utils import formatdate
@@ -428,6 +430,17 @@ def test_clients_are_shared_within_a_process_and_never_across_a_fork(stub: Stub)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_client_whose_keys_were_replaced_is_not_kept_for_ever(stub: Stub) -> None:
+    def client(number: int) -> weakref.ref[object]:
+        config = replace(CONFIG, endpoint=stub.url, session_token=f"hour {number}")
+        with S3Store("bucket", config).request("k") as found:
+            return weakref.ref(found)
+
+    made = [client(number) for number in range(s3_client._MOST + 1)]
+    gc.collect()
+    assert [each() is None for each in made] == [True] + [False] * s3_client._MOST
 
 
 def test_botocore_missing_on_an_executor_is_one_sentence(
