@@ -65,7 +65,7 @@ LIBRARIES = {
     "py4j": {"spark"},
     "delta": {"spark"},
     "botocore": {"store", "testing"},
-    "urllib3": {"store"},
+    "urllib3": {"store", "testing"},
     "pandas": {"appender", "lifecycle", "log", "spark"},
     "deltalake": {"lifecycle"},
     "duckdb": {"sql"},

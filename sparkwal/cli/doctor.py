@@ -31,7 +31,7 @@ from sparkwal.lifecycle.policy import MISDATED_MS
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.options.spark_versions import INSTALL, is_supported
+from sparkwal.options.spark_versions import INSTALL, is_supported, numbers
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import Store, Transient
@@ -89,10 +89,9 @@ def _library(name: str, oldest: str, newest: str = "") -> Line:
     advice = f"pip install '{name}>={oldest}" + (f",<{newest}'" if newest else "'")
     if found is None:
         return to_do(name, "not installed", advice)
-    numbers = _numbers(found)
-    if numbers < _numbers(oldest) or (newest and numbers >= _numbers(newest)):
-        return to_do(name, f"{found} is not supported", advice)
-    return ok(name, found)
+    if numbers(oldest) <= numbers(found) < numbers(newest or "9999"):
+        return ok(name, found)
+    return to_do(name, f"{found} is not supported", advice)
 
 
 def _version(name: str) -> str | None:
@@ -100,10 +99,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)[:3]))
 
 
 def _java() -> Line:
@@ -117,7 +112,7 @@ def _java() -> Line:
     if match is None:
         return to_do("Java", f"{java} shows no version: {printed[:200]}", install)
     # What came before 9 calls itself 1.8.
-    if _numbers(match[1]) < (_JAVA,):
+    if numbers(match[1]) < (_JAVA,):
         return to_do("Java", f"{java} is version {match[1]}; Spark needs {_JAVA}", install)
     return ok("Java", f"version {match[1]} ({java})")
 

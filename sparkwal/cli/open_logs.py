@@ -18,7 +18,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import RANGE, SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
@@ -50,10 +50,14 @@ class Damage:
             ]))  # fmt: skip
 
 
+def _with_times(given: dict[str, str], since: int | None, until: int | None) -> dict[str, Any]:
+    times = {"startingTimestamp": since, "endingTimestamp": until}
+    return {"given": given | {name: moment(at) for name, at in times.items() if at is not None}}
+
+
 def _with_range(
-    given: dict[str, str], start: int | None, end: int | None, since: int | None,
-    until: int | None, positions: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    given: dict[str, str], start: int | None, end: int | None, positions: str | None = None
+) -> dict[str, Any]:
     if positions is not None:
         if start is not None or end is not None:
             raise Refused("a range, or --start and --end: give one of them")
@@ -62,29 +66,26 @@ def _with_range(
             raise Refused(f"{positions!r} is no range of positions: 100..199, 100.., ..199 or 100")
         low, high, one = match.groups()
         start, end = (int(each) if each else None for each in (low or one, high or one))
-    return {"given": given | bounds(start, end, since, until)}
+    ends = {"startingPosition": start, "endingPosition": end}
+    return {"given": given | {name: str(at) for name, at in ends.items() if at is not None}}
 
 
-# As `takes_log`, and a range of the log as options of reading in `given`. A command with an
-# argument `positions` may be given the range there.
+# A range of times, both inclusive, as options of reading in `given`.
+takes_times = options(
+    _with_times,
+    click.option("--since", callback=as_moment, metavar="TIME", help=f"From then on: {EXAMPLES}."),
+    click.option("--until", callback=as_moment, metavar="TIME", help="Up to then."),
+)
+# As `takes_log` and `takes_times`, and a range of positions. A command with an argument
+# `positions` may be given it there.
 takes_range = options(
     _with_range, takes_log,
     click.option("--start", type=click.IntRange(0), metavar="POSITION",
                  help="The first position.  [default: the log's floor]"),
     click.option("--end", type=click.IntRange(0), metavar="POSITION",
                  help="The last position.  [default: the head]"),
-    click.option("--since", callback=as_moment, metavar="TIME", help=f"From then on: {EXAMPLES}."),
-    click.option("--until", callback=as_moment, metavar="TIME", help="Up to then."),
+    takes_times,
 )  # fmt: skip
-
-
-def bounds(
-    start: int | None, end: int | None, since: int | None, until: int | None
-) -> dict[str, str]:
-    """The positions and times of a range, both inclusive, as options of reading."""
-    times = [None if each is None else moment(each) for each in (since, until)]
-    ends = zip(RANGE, (start, end, *times), strict=True)
-    return {name: str(value) for name, value in ends if value is not None}
 
 
 def logs_at(

@@ -9,7 +9,7 @@ import hashlib
 import html
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -19,9 +19,9 @@ from typing import Any
 import click
 
 from sparkwal.cli.forms import whole_file
-from sparkwal.cli.open_logs import Damage, bounds, log_at, logs_at, progress
+from sparkwal.cli.open_logs import Damage, log_at, logs_at, progress, takes_times
 from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, as_moment, key_values, options, takes_log, takes_logs
+from sparkwal.console.options import as_json, key_values, options, takes_log, takes_logs
 from sparkwal.console.output import escape, length, moment, print_json, table, text, words
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
@@ -87,21 +87,8 @@ _LOOK: Any = {
 _TITLES = {"rates": "A second", "interval_ms": "Between two commits, in ms", "newest": "Leaders"}
 
 
-def _with_time(
-    given: dict[str, str], since: int | None, until: int | None, given_prices: Iterable[str]
-) -> dict[str, Any]:
-    if since is not None and until is not None and until < since:
-        raise Refused("--until lies before --since")
-    prices = changed(Prices(), key_values(given_prices, "--price"))
-    return {"given": given | bounds(None, None, since, until), "prices": prices}
-
-
-# --since and --until as options of reading in `given`, and --price as `prices`.
-takes_time = options(
-    _with_time,
-    click.option("--since", metavar="TIME", callback=as_moment,
-                 help="Only from then on: 7d, 2026-01-31T12:00Z."),
-    click.option("--until", metavar="TIME", callback=as_moment, help="Only up to then."),
+takes_prices = options(
+    lambda given_prices: {"prices": changed(Prices(), key_values(given_prices, "--price"))},
     click.option("--price", "given_prices", multiple=True, metavar="NAME=DOLLARS",
                  help="put, list, get, delete of 1,000 requests, storage of a GB-month; "
                  "repeatable."),
@@ -110,7 +97,8 @@ takes_time = options(
 
 @click.command("cost")
 @takes_logs
-@takes_time
+@takes_times
+@takes_prices
 @click.option("--by", type=click.Choice(["hour", "day", "month"]), default="day",
               show_default=True, help="One line for each of these, in UTC.")  # fmt: skip
 @as_json
@@ -155,7 +143,8 @@ def _show_cost(past: Past, every: list[Line], found: dict[str, Any]) -> None:
 @takes_log
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
               help="Where the page goes; what is there is replaced.")  # fmt: skip
-@takes_time
+@takes_times
+@takes_prices
 @as_json
 def command(
     path: str, given: dict[str, str], output: Path | None, prices: Prices, as_json: bool

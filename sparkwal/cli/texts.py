@@ -77,7 +77,7 @@ def _leaves(array: pa.Array) -> list[Any]:
     elif types.is_decimal(kind):
         value_of = int if kind.scale <= 0 else lambda value: format(value, "f")
     elif types.is_binary(kind):
-        value_of = _base64
+        value_of = lambda value: base64.b64encode(value).decode()  # noqa: E731
     elif types.is_interval(kind):
         value_of = _parts
     elif types.is_duration(kind):
@@ -110,10 +110,6 @@ def _iso(text: str) -> str:
         year, _, rest = text[1:].partition("-")
         return f"-{year:0>4}-{rest}"
     return text if text[4] == "-" else f"+{text}"
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
 
 
 def _number(value: float) -> float | str:

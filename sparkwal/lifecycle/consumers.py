@@ -20,7 +20,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import look
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SystemClock
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.log_range import LogRange
@@ -127,16 +127,6 @@ def _begin(log: LogStore, consumer: Consumer) -> int:
         consumer = replace(consumer, position=floor)
 
 
-def lease(
-    log: LogStore, log_id: str, start: int, expires_ms: int, clock: Clock, host: str
-) -> tuple[str, int]:
-    """Register one long read. Returns its name, to be forgotten when the read ends, and where it
-    may begin (see `join`)."""
-    run_id = uuid.uuid4().hex
-    made = Consumer(f"lease-{run_id}", log_id, start, clock.now_ms(), host, run_id, expires_ms)
-    return made.name, _begin(log, made)
-
-
 def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
     """Where a read begins, and the name of its lease; "" where the option `lease` is not given:
     then no request, else 1 PUT, and the look at the chain (1 or 2). `start` is asked anew where the
@@ -144,12 +134,14 @@ def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
     first = start()
     if log.options.lease_ms is None or log.log_id is None:
         return first, ""
-    host, clock = socket.gethostname(), SystemClock()
-    name, begin = lease(log.log, log.log_id, first, log.options.lease_ms, clock, host)
-    if begin > first:
+    now_ms, host, run_id = SystemClock().now_ms(), socket.gethostname(), uuid.uuid4().hex
+    lease = Consumer(
+        f"lease-{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
+    )
+    if _begin(log.log, lease) > first:
         log.floor.look()
         first = start()
-    return first, name
+    return first, lease.name
 
 
 def release(log: LogStore, name: str) -> None:

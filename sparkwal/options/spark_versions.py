@@ -11,7 +11,7 @@ NEWEST_WITH_DELTA = (4, 2)
 
 
 def is_supported(version: str) -> bool:
-    return _numbers(version) >= OLDEST
+    return numbers(version) >= OLDEST
 
 
 def require(version: str, whose: str) -> None:
@@ -25,7 +25,7 @@ def require(version: str, whose: str) -> None:
 
 def require_delta(version: str) -> None:
     """Raises OptionError for a Spark that is too new for Delta Lake."""
-    if _numbers(version) > NEWEST_WITH_DELTA:
+    if numbers(version)[:2] > NEWEST_WITH_DELTA:
         raise OptionError(
             f"Delta Lake 4.4 is for Spark up to 4.2, and this is {version}: "
             'pip install "pyspark==4.2.0" where a Delta table is made or read '
@@ -33,6 +33,6 @@ def require_delta(version: str) -> None:
         )
 
 
-def _numbers(version: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found is not None else (0, 0)
+def numbers(version: str) -> tuple[int, ...]:
+    """The first three: 4.2.0.dev1 is (4, 2, 0)."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))

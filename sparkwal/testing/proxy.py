@@ -139,9 +139,6 @@ class S3Proxy(ThreadingTCPServer):
         threading.Thread(target=self._accept, name="s3-proxy", daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # close() alone does not wake accept()
@@ -151,6 +148,8 @@ class S3Proxy(ThreadingTCPServer):
             for client in self._clients:
                 with suppress(OSError):
                     client.shutdown(socket.SHUT_RDWR)
+
+    server_close = close
 
     def _accept(self) -> None:
         with suppress(OSError):

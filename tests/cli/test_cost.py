@@ -114,7 +114,7 @@ def test_a_part_of_the_time_and_other_prices(tmp_path: Path) -> None:
     lists = whole["total"]["requests"]["LIST"]
     assert dear["total"]["cost"] == pytest.approx(puts * 0.005 + lists * 0.000005)
     assert "no price 'PUTS'" in ran("cost", path, "--price", "PUTS=1", code=2)
-    assert "before --since" in ran("cost", path, "--since", "1h", "--until", "2h", code=2)
+    assert "before startingTimestamp" in ran("cost", path, "--since", "1h", "--until", "2h", code=2)
 
 
 def test_all_sequencers_are_one_sum(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from sparkwal.lifecycle.consumers import (
     forget_expired_leases,
     is_live,
     join,
-    lease,
     publish,
     read,
     standing,
@@ -112,22 +111,21 @@ def test_a_consumer_expires_only_where_an_expiry_is_given(
 
 
 def test_a_lease_expires_by_its_own_time(log: LogStore, store: MemoryStore) -> None:
-    name, start = lease(log, "log-1", 20, 5_000, CLOCK, "here")
-    assert start == 20
+    assert join(log, at(20, "lease-1", expires_ms=5_000)) == 20
     assert bound(log, "log-1", 50, 0) == 20
-    older(store, name, 10_000)
+    older(store, "lease-1", 10_000)
     assert bound(log, "log-1", 50, None) == 50
     assert bound(log, "log-1", 50, 60_000) == 50
 
 
 def test_leases_that_count_no_more_are_deleted(log: LogStore, store: MemoryStore) -> None:
     publish(log, at(20))
-    old, _ = lease(log, "log-1", 20, 5_000, CLOCK, "here")
-    new, _ = lease(log, "log-1", 20, 5_000, CLOCK, "here")
-    older(store, old, 10_000)
+    for name in ("old", "new"):
+        publish(log, at(20, name, expires_ms=5_000))
+    older(store, "old", 10_000)
     older(store, "daily", 10_000)
     forget_expired_leases(log)
-    assert {consumer.name for consumer, _ in standing(log)} == {"daily", new}
+    assert {consumer.name for consumer, _ in standing(log)} == {"daily", "new"}
 
 
 def test_who_tells_while_its_age_is_asked_is_alive(log: LogStore, store: MemoryStore) -> None:

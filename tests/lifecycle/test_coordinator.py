@@ -15,7 +15,7 @@ from sparkwal.errors import CompactionError, ConfirmError, PlanError, ReadError
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer
 from sparkwal.format.lifecycle import MERGE, LifecycleRecord, Target
-from sparkwal.lifecycle.consumers import lease, publish
+from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.chain import look
@@ -470,8 +470,8 @@ def test_collection_removes_leases_that_expired(life: Life) -> None:
     life.process().run_once()
     state = look(life.log)
     assert state is not None
-    name, start = lease(life.log, state.log_id, 0, 1000, life.plot.clock, "there")
-    assert start == state.floor
+    lease = Consumer("lease-1", state.log_id, 0, life.plot.clock.now_ms(), "there", "run", 1000)
+    assert join(life.log, lease) == state.floor
     life.later(2 * GRACE_MS)
     life.process().run_once()
-    assert keys.consumer_key("wal", name) not in life.plot.store.objects
+    assert keys.consumer_key("wal", lease.name) not in life.plot.store.objects

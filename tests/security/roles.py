@@ -21,7 +21,8 @@ from reading.collected import move_floor
 import sparkwal
 from sparkwal.errors import FencedError
 from sparkwal.format import keys
-from sparkwal.lifecycle.consumers import lease
+from sparkwal.format.consumer import Consumer
+from sparkwal.lifecycle.consumers import publish
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
@@ -196,7 +197,8 @@ def furnish(place: Place) -> None:
     head = find_head(log)
     assert head.live is not None
     log.store.upload(log.key(keys.data(1, head.window, 7))).part(1, 0, b"left")
-    lease(log, head.live.header.log_id, 9, 1, SystemClock(), "host")
+    now_ms = SystemClock().now_ms()
+    publish(log, Consumer("lease-1", head.live.header.log_id, 9, now_ms, "host", "run", 1))
     move_floor(log, 2, grace_ms=0)
     at_the_end = sparkwal.Log(place.path, lease="1h", **place.options)
     assert at_the_end.scan().read_all().num_rows == 2
