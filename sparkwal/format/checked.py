@@ -59,6 +59,8 @@ def parse(text: bytes, where: str, what: str) -> dict[str, Any]:
     """The object of a JSON text that `to_json` made. Raises InvalidLogError for anything else."""
     try:
         document = json.loads(text)
+        if b"\\u" in text:  # a lone surrogate is no text
+            json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise InvalidLogError(f"{where}: this is no JSON") from None
     if not isinstance(document, dict):
@@ -66,7 +68,7 @@ def parse(text: bytes, where: str, what: str) -> dict[str, Any]:
     found = document.get("format")
     if type(found) is not int or found != FORMAT:
         raise InvalidLogError(
-            f"{where}: format {found}, expected {FORMAT}; "
+            f"{where}: format {str(found)[:20]}, expected {FORMAT}; "
             f"a newer sparkwal wrote this {what}: upgrade this one"
         )
     return document

@@ -33,7 +33,8 @@ CURSOR, ACCEPTED, RESERVE, LOST, SENDER = "cursor", "accepted", "reserve", "lost
 TEMPORARY = ".tmp"
 # Room for a cursor and the header of a segment, each in blocks of its own.
 _RESERVED = 2**16
-# No journal counts up to 10**18: a name with a higher number is not a journal's.
+# No journal counts up to this: a name with a higher number is not a journal's.
+HIGHEST = 10**18
 _SEGMENT = re.compile(r"(?:quarantine/)?(00[0-9]{18})\.wal.*")
 UNFINISHED = re.compile(r"(?:cursor|accepted|reserve|lost|00[0-9]{18}\.wal)\.tmp")
 # The most bytes of a cursor.
@@ -88,6 +89,10 @@ class Cursor:
     next_segment: int  # neither this id nor a higher one was ever used
     # Of a closed journal: its last segment and that one's size; every byte of it is synced.
     ends: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first_segment <= self.next_segment < HIGHEST:
+            raise ValueError("its segments contradict each other")
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -273,4 +278,4 @@ def read_mark(folder: Folder) -> tuple[int, int]:
     if len(body) < _MARK.size or crc32(body).to_bytes(4, "little") != data[:4]:
         return -1, -1
     segment, sequence = _MARK.unpack(body)
-    return segment, sequence
+    return (segment, sequence) if max(segment, sequence) < HIGHEST else (-1, -1)

@@ -33,6 +33,12 @@ class Incident:
     files: tuple[str, ...]  # names in the journal's folder of what is left, in the order of entries
     reason: str
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.last < files.HIGHEST or -1 in map(
+            files.segment_id, (self.name, *self.files)
+        ):
+            raise ValueError("it names no appends or no segments")
+
     def took(self, name: str) -> bool:
         """Whether this incident took a segment: it takes all from the damaged one to the last."""
         numbers = [*map(files.segment_id, (self.name, *self.files))]

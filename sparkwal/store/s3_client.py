@@ -22,8 +22,8 @@ class _Made(NamedTuple):
     credentials: Any
 
 
-# One for each store, and for each pair of keys while those are replaced.
-_MOST = 32
+# Each may hold as many connections as its store has.
+_MOST = 8
 _clients: dict[tuple[int, str | None, S3Config], _Made] = {}
 _clients_lock = threading.Lock()
 
@@ -51,9 +51,10 @@ def _made(config: S3Config, endpoint: str | None) -> _Made:
         with _clients_lock:
             made = _clients.get(key) or _new_client(config, endpoint)
             _clients[key] = made
-            # The oldest: a process that is given new keys every hour would keep all their clients.
+            # A process that is given new keys every hour would keep all their clients.
             if len(_clients) > _MOST:
-                del _clients[next(iter(_clients))]
+                # Who still uses the oldest finds it closed, and connects anew.
+                _clients.pop(next(iter(_clients))).client.close()
     return made
 
 

@@ -9,7 +9,7 @@ import pytest
 from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.journal.files import Cursor, read_cursor, write_cursor
+from sparkwal.journal.files import Cursor, note_of, read_cursor, write_cursor
 
 from .stand import OWNER, SMALL, Run, everything, fill, open_journal, segments
 
@@ -63,6 +63,18 @@ def test_a_torn_cursor_is_rejected() -> None:
 def test_a_cursor_of_garbage_is_rejected(body: bytes) -> None:
     folder, written = drained()
     folder.put("cursor", body)
+    run = open_journal(folder, 5)
+    assert rejected(run)
+    assert run.entries(5) == after(written, 5)
+
+
+@pytest.mark.parametrize(("first", "next_"), [(20, 4), (2**63 - 1, 4), (-1, 4), (1, 10**18)])
+def test_a_cursor_that_contradicts_itself_is_rejected(first: int, next_: int) -> None:
+    """Its CRC is right: a program wrote it so."""
+    folder, written = drained()
+    cursor = Cursor("log-1", "orders", 5, 0, 0)
+    plain = {**vars(cursor), "first_segment": first, "next_segment": next_}
+    folder.put("cursor", note_of("cursor", plain))
     run = open_journal(folder, 5)
     assert rejected(run)
     assert run.entries(5) == after(written, 5)

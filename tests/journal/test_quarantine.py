@@ -9,7 +9,7 @@ import pytest
 from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalReadError
-from sparkwal.journal.files import segment_name
+from sparkwal.journal.files import note_of, segment_name
 
 from .stand import OWNER, Run, content, everything, fill, open_journal, segments
 
@@ -51,9 +51,22 @@ def test_a_bit_flips_in_any_byte_of_the_note_of_what_was_lost() -> None:
         assert open_journal(left).lost == range(3, 5), at
 
 
+def noted(**changed: object) -> bytes:
+    """A note with a right CRC."""
+    incident = {"name": segment_name(1), "first": 3, "last": 4, "files": [], "reason": "a test"}
+    return 2 * note_of(NOTE, ["log-1", "orders", [{**incident, **changed}]])
+
+
 @pytest.mark.parametrize(
-    "note", [b"", bytes(300), b'[4, "log-1", "orders"]', b"garbage"],
-    ids=["empty", "zeros", "without a CRC", "garbage"],
+    "note",
+    [
+        b"", bytes(300), b'[4, "log-1", "orders"]', b"garbage", noted(first=2**63 - 1),
+        noted(last=2), noted(last=2**63 - 1), noted(files=["\0"]), noted(name="cursor"),
+    ],
+    ids=[
+        "empty", "zeros", "without a CRC", "garbage", "from the last on", "backwards",
+        "without end", "no file", "no segment",
+    ],
 )  # fmt: skip
 def test_a_note_that_cannot_be_read_is_never_taken_for_empty(note: bytes) -> None:
     folder = five()

@@ -432,15 +432,28 @@ def test_clients_are_shared_within_a_process_and_never_across_a_fork(stub: Stub)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_client_whose_keys_were_replaced_is_not_kept_for_ever(stub: Stub) -> None:
+def test_a_client_whose_keys_were_replaced_is_closed_and_dropped(stub: Stub) -> None:
+    closed: list[int] = []
+
     def client(number: int) -> weakref.ref[object]:
         config = replace(CONFIG, endpoint=stub.url, session_token=f"hour {number}")
         with S3Store("bucket", config).request("k") as found:
+            found.close = lambda: closed.append(number)  # type: ignore[method-assign]
             return weakref.ref(found)
 
     made = [client(number) for number in range(s3_client._MOST + 1)]
     gc.collect()
     assert [each() is None for each in made] == [True] + [False] * s3_client._MOST
+    assert closed == [0]
+
+
+def test_who_still_uses_a_client_that_was_closed_connects_anew(stub: Stub) -> None:
+    store = S3Store("bucket", replace(CONFIG, endpoint=stub.url))
+    stub.replies = [(200, {}, body) for body in (b"one", b"two", b"three")]
+    assert store.get("k") == b"one"
+    with store.request("k") as client:
+        client.close()
+        assert [store.get("k"), store.get("k")] == [b"two", b"three"]
 
 
 def test_botocore_missing_on_an_executor_is_one_sentence(
