@@ -118,8 +118,8 @@ def cost(path: str, given: dict[str, str], prices: Prices, by: str, as_json: boo
              "damage": damage.lines(each.log.name)}
             for each in past.logs
         ]  # fmt: skip
-        periods, whole = map(_dated, every), _dated(found["total"])
-        print_json({**found, "logs": logs, "periods": list(periods), "total": whole})
+        dated = {"periods": [*map(_dated, every)], "total": _dated(found["total"])}
+        print_json({**found, "logs": logs, **dated})
     else:
         _show_cost(past, every, found)
     damage.check("counted")

@@ -53,27 +53,22 @@ def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordB
 
 
 def first_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
-    if len(logs) == 1 and shown.where is None:
-        batches = read(logs[0], _first_pieces(logs[0], count), shown.target)
-    else:
-        batches = kept(rows(logs, shown.target, shown.needs), shown)
-    for batch in batches if count else ():
+    is_plain = len(logs) == 1 and shown.where is None
+    batches = _in_turn(logs[0], shown, count) if is_plain else rows(logs, shown.target, shown.needs)
+    for batch in kept(batches, shown) if count else ():
         yield batch.slice(0, count)
         count -= batch.num_rows
         if count <= 0:
             return
 
 
-def _first_pieces(log: LogRange, count: int) -> Iterator[Piece]:
+def _in_turn(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
+    """One piece after the other: nothing is asked for that may not be needed."""
+    numbering = Numbering()
     for record in log.records(*bounds(log), at_once=1, size=WHOLE):
         found = pieces_of(log.log, record)
-        if sum(piece.rows for piece in found) > count:
-            found = split(found)
-        for piece in found:
-            yield piece
-            count -= piece.rows
-            if count <= 0:
-                return
+        for piece in split(found) if sum(each.rows for each in found) > count else found:
+            yield from read(log, [piece], shown.target, numbering)
 
 
 def last_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:

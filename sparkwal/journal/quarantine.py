@@ -34,9 +34,8 @@ class Incident:
     reason: str
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first <= self.last < files.HIGHEST or -1 in map(
-            files.segment_id, (self.name, *self.files)
-        ):
+        segments = map(files.segment_id, (self.name, *self.files))
+        if not 0 <= self.first <= self.last < files.HIGHEST or -1 in segments:
             raise ValueError("it names no appends or no segments")
 
     def took(self, name: str) -> bool:

@@ -54,8 +54,7 @@ class Fault:
     def body(self) -> bytes:
         """Its body, as S3 writes it."""
         code = _CODES.get(self.status, "InternalError")
-        message = "injected by the proxy"
-        return f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+        return f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()
 
 
 class Draws:

@@ -173,27 +173,20 @@ class S3Proxy(ThreadingTCPServer):
 
     def reset(self) -> None:
         """The rules stay."""
-        with self._lock:
-            self._requests: list[Request] = []
-            self._draws = Draws(self.seed)
+        self.answered: list[Request] = []
+        self._draws = Draws(self.seed)
 
     @property
     def requests(self) -> list[Request]:
         """What came since the last reset, in the order of the answers."""
-        with self._lock:
-            return list(self._requests)
+        return list(self.answered)
 
     @property
     def injected(self) -> Counter[str]:
-        with self._lock:
-            return self._draws.injected.copy()
+        return self._draws.injected.copy()
 
     def counts(self) -> Counter[str]:
         return Counter(x.kind for x in self.requests)
-
-    def record(self, request: Request) -> None:
-        with self._lock:
-            self._requests.append(request)
 
     def draw(self, kind: str, key: str, part: str) -> tuple[Fault | None, float]:
         """The rule that a request meets, and for how many seconds it waits first."""
@@ -239,7 +232,7 @@ class _Client(BaseHTTPRequestHandler):
         if action == "truncate":
             out = out[: len(out) // 2]
         # Before the answer: a client that has the answer finds the request counted.
-        self.server.record(Request(
+        self.server.answered.append(Request(
             kind, method, key, answer.status if answer else 0, "if-none-match" in sent
             or "if-match" in sent, len(body), len(out), started, time.perf_counter() - begin,
             upstream, action,

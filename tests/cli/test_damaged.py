@@ -189,6 +189,8 @@ def test_damaged_rows_do_not_hide_the_others(tmp_path: Path) -> None:
         newest = run("tail", path, "--json", "-n", count)
         rows = [json.loads(line)["v"] for line in newest.stdout.splitlines()]
         assert rows == intact[max(len(intact) - count, 0) :]
+        oldest = run("head", path, "--json", "-n", count)
+        assert [json.loads(line)["v"] for line in oldest.stdout.splitlines()] == intact[:count]
 
 
 def test_a_file_does_not_appear_where_rows_are_damaged(tmp_path: Path) -> None:
