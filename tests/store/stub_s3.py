@@ -32,8 +32,8 @@ class Stub:
             def answer(self) -> None:
                 stub.bodies.append(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                stub.requests.append((self.command, self.path, headers))
                 reply = stub.replies.pop(0) if stub.replies else (500, {}, b"")
+                stub.requests.append((self.command, self.path, headers))
                 if reply is None:
                     self.close_connection = True
                     return

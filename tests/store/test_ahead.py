@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -182,7 +183,10 @@ def test_a_reply_that_nobody_read_is_never_another_requests(stub: Stub) -> None:
     stub.replies = [part(b"yy"), part(b"zz")]
     ahead = store.send_range("one", 1, 2)
     assert ahead is not None
-    ahead.close()  # before the reply is there
+    ahead.close()  # before the reply is read
+    # The stub's replies go out as requests come in, each connection in a thread of its own.
+    while "/bucket/one" not in [target for _, target, _ in stub.requests]:
+        time.sleep(0.001)
     assert store.send_range("two", 1, 2) is None
     assert store.get_range("two", 1, 2) == b"zz"
 
