@@ -53,22 +53,22 @@ def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordB
 
 
 def first_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
+    def in_turn(log: LogRange) -> Iterator[pa.RecordBatch]:
+        """One piece after the other: nothing is asked for that may not be needed."""
+        numbering = Numbering()
+        for record in log.records(*bounds(log), at_once=1, size=WHOLE):
+            found = pieces_of(log.log, record)
+            # `count` is what is left to show.
+            for piece in split(found) if sum(each.rows for each in found) > count else found:
+                yield from read(log, [piece], shown.target, numbering)
+
     is_plain = len(logs) == 1 and shown.where is None
-    batches = _in_turn(logs[0], shown, count) if is_plain else rows(logs, shown.target, shown.needs)
+    batches = in_turn(logs[0]) if is_plain else rows(logs, shown.target, shown.needs)
     for batch in kept(batches, shown) if count else ():
         yield batch.slice(0, count)
         count -= batch.num_rows
         if count <= 0:
             return
-
-
-def _in_turn(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
-    """One piece after the other: nothing is asked for that may not be needed."""
-    numbering = Numbering()
-    for record in log.records(*bounds(log), at_once=1, size=WHOLE):
-        found = pieces_of(log.log, record)
-        for piece in split(found) if sum(each.rows for each in found) > count else found:
-            yield from read(log, [piece], shown.target, numbering)
 
 
 def last_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:

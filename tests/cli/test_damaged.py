@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from protocol.query import Query, hints_in
+from protocol.query import Query, hints_in, rows
 
+from sparkwal.cli import tailing
 from sparkwal.cli.main import main
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
+from sparkwal.protocol.task import TaskLimits, write_partition
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.rows import Piece
+from sparkwal.sql import relations
 
 from .logs import append, document, opened
 
@@ -191,6 +198,33 @@ def test_damaged_rows_do_not_hide_the_others(tmp_path: Path) -> None:
         assert rows == intact[max(len(intact) - count, 0) :]
         oldest = run("head", path, "--json", "-n", count)
         assert [json.loads(line)["v"] for line in oldest.stdout.splitlines()] == intact[:count]
+
+
+def test_head_reads_no_frame_that_it_does_not_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    log = opened(path)
+    query = Query(log.store, hints_in(tmp_path), prefix=log.prefix)
+    limits = TaskLimits(1, 1, 0, 16 * 2**20, "zstd")  # a frame for each row
+    for batch in range(2):
+        plan, frames = query.plan(), [rows(3 * batch + row) for row in range(3)]
+        query.commit([write_partition(
+            query.open, plan.for_tasks(), query.query_id, batch, 0, iter(frames), limits,
+            attempt=0, run_id=query.run_id,
+        )])  # fmt: skip
+    asked: list[Piece] = []
+
+    def read(log: LogRange, pieces: list[Piece], *more: Any) -> Iterator[pa.RecordBatch]:
+        asked.extend(pieces)
+        return relations.read(log, pieces, *more)
+
+    monkeypatch.setattr(tailing, "read", read)
+    for count in range(7):
+        asked.clear()
+        shown = run("head", path, "--json", "-n", count).stdout.splitlines()
+        assert [json.loads(line)["v"] for line in shown] == [*range(count)]
+        assert sum(piece.rows for piece in asked) == count
 
 
 def test_a_file_does_not_appear_where_rows_are_damaged(tmp_path: Path) -> None:
