@@ -39,11 +39,11 @@ class Ahead:
         if now is None:
             return self._sent.read(None)
         is_there = self._sent.wait(0)
-        if not is_there and not self._sent.wait(now.left()):
+        while not (is_there or self._sent.wait(now.left())):
+            if now.is_given_up:
+                raise now.give_up()
             if now.may_repeat():
                 return None
-            if not self._sent.wait(now.left()):
-                raise now.give_up()
         found = self._sent.read(now.given_up)
         # When an answer came that was there already, nobody knows.
         if found is not None and not is_there:

@@ -23,8 +23,9 @@ _FEW, _FACTOR_OF_FEW = 50, 2.4
 # Seconds. No request is late earlier. Before so many answers it is late after `_AT_FIRST`, and a
 # second more for each megabyte.
 _FLOOR, _AT_FIRST, _ENOUGH = 0.1, 1.0, 10
-# How much of a repeat each request earns, and how much of that is kept.
-_SHARE, _BURST = 0.02, 4.0
+# How much of a repeat each request earns, and how much of that is kept. A request that is late for
+# the first time leaves one repeat for those that are twice as late: they are the stragglers.
+_SHARE, _BURST, _LEFT = 0.02, 4.0, 1.0
 # Seconds. A request is given up after `_PATIENCE` times the time after which it is late.
 _PATIENCE, _LEAST, _MOST = 10.0, 5.0, 60.0
 # Seconds that a thread without work waits for some.
@@ -39,7 +40,7 @@ class Pace:
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, int], deque[float]] = {}
         self._late: dict[tuple[str, int], float] = {}
-        self._earned = 1.0
+        self._earned = 1.0 + _LEFT
         self._given_up = 0
         self._count = 0
 
@@ -52,10 +53,10 @@ class Pace:
             patience = max(_LEAST, _PATIENCE * late) * 2 ** min(self._given_up, 4)
             return late, min(patience, max(_MOST, late))
 
-    def may_repeat(self) -> bool:
+    def may_repeat(self, is_straggler: bool) -> bool:
         """Whether a late request is sent once more: not where too many are late."""
         with self._lock:
-            if self._earned < 1:
+            if self._earned < (1 if is_straggler else 1 + _LEFT):
                 return False
             self._earned -= 1
             return True
@@ -90,8 +91,8 @@ def pace_of(identity: str) -> Pace:
 
 
 class Request:
-    """One that begins now, of about `size` bytes. It runs until it is late, and then until it is
-    given up."""
+    """One that begins now, of about `size` bytes. When it is late it may be sent once more, else
+    when it is twice as late, and so on until it is given up."""
 
     def __init__(self, pace: Pace, operation: str, key: str, size: int) -> None:
         self._pace, self._operation, self._key = pace, operation, key
@@ -101,20 +102,21 @@ class Request:
         self._began, self._until = pace.clock(), self._late
 
     @property
-    def is_late(self) -> bool:
+    def is_given_up(self) -> bool:
+        """Whether nothing is left to do when no time is left."""
         return self._until == self.given_up
 
     def left(self) -> float:
-        """Seconds until it is late; of a late one, until it is given up."""
+        """Seconds until it is asked whether it `may_repeat`, or until it is given up."""
         return max(0.0, self._began + self._until - self._pace.clock())
 
     def may_repeat(self) -> bool:
         """It is late now: whether it is sent once more."""
-        self._until = self.given_up
-        if not self._pace.may_repeat():
+        late, self._until = self._until, min(2 * self._until, self.given_up)
+        if not self._pace.may_repeat(is_straggler=late > self._late):
             return False
-        late = round(self._late * 1000)
-        events.emit(events.Hedged(self._operation, self._key, after_ms=late))
+        self._until = self.given_up
+        events.emit(events.Hedged(self._operation, self._key, after_ms=round(late * 1000)))
         return True
 
     def give_up(self) -> Transient:
@@ -185,7 +187,7 @@ class Call(Generic[R]):
     def _repeat_if_late(self) -> None:
         if (now := self._now) is None or now.left():
             return
-        if now.is_late:
+        if now.is_given_up:
             raise now.give_up()
         if now.may_repeat():
             self._is_single = False

@@ -20,7 +20,7 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.store import hedge
 from sparkwal.store.base import NotFound, Store, Transient
 from sparkwal.store.config import RetryPolicy
-from sparkwal.store.hedge import Pace, pace_of
+from sparkwal.store.hedge import Pace, Request, pace_of
 from sparkwal.store.local import LocalStore
 from sparkwal.store.open import open_store
 from sparkwal.store.retry import RetryingStore
@@ -40,7 +40,7 @@ class Soon(Pace):
     def begin(self, kind: tuple[str, int]) -> tuple[float, float]:
         return 0.02, self.given_up
 
-    def may_repeat(self) -> bool:
+    def may_repeat(self, is_straggler: bool) -> bool:
         return self.spare
 
 
@@ -188,6 +188,28 @@ def test_without_a_budget_a_late_request_is_waited_for(
     assert bare.attempts == 1 and not caught
 
 
+def test_a_straggler_is_sent_once_more_though_many_are_late() -> None:
+    now = 0.0
+    pace = Pace(lambda: now)
+    requests = [Request(pace, "put", f"key-{n}", 0) for n in range(10)]
+    now = 1.0
+    assert [each.may_repeat() for each in requests] == [True] + [False] * 9
+    # Nine of them are answered, and one is held.
+    now = 2.0
+    assert requests[9].left() == 0 and requests[9].may_repeat()
+    assert requests[9].left() == 8 and requests[9].is_given_up
+
+
+def test_a_late_request_is_sent_once_more_when_the_budget_allows_it(
+    tmp_path: Path, caught: list[events.Event]
+) -> None:
+    bare, pace = Scripted(tmp_path, "before"), Soon(spare=False)
+    threading.Timer(0.2, lambda: setattr(pace, "spare", True)).start()
+    assert hedging(bare, pace).put_if_absent("key", b"mine")
+    bare.release.set()
+    assert [str(each).split("=")[0] for each in caught] == ["hedged operation"]
+
+
 def test_a_plain_put_and_a_delete_are_never_sent_twice(tmp_path: Path) -> None:
     bare = Scripted(tmp_path, "before", "before")
     store = hedging(bare, Soon())
@@ -254,7 +276,7 @@ def test_a_store_that_slows_down_is_not_taken_for_stragglers() -> None:
     pace, repeats = Pace(), 0
     for seconds in [0.03] * 1000 + [0.3] * 2400:
         late, _ = pace.begin(("put", 0))
-        repeats += seconds > late and pace.may_repeat()
+        repeats += seconds > late and pace.may_repeat(is_straggler=True)
         pace.answered(("put", 0), seconds)
     assert 0 < repeats <= 10
 
@@ -263,7 +285,7 @@ def test_an_overloaded_store_gets_two_percent_more_requests_and_a_burst() -> Non
     pace, repeats = Pace(), 0
     for _ in range(1000):
         pace.begin(("put", 0))
-        repeats += pace.may_repeat()
+        repeats += pace.may_repeat(is_straggler=True)
     assert 20 <= repeats <= 24
 
 
