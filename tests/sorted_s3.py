@@ -4,12 +4,17 @@ A LIST costs the same however many keys there are. The servers that tests use ot
 sort all keys of a bucket for every LIST, which hides what a long log costs.
 
     with serve(SortedDict({"bucket/key": b"body"})) as url: ...
+
+It counts as the proxy does: GET /__counts, POST /__reset.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -19,6 +24,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
+
+from sparkwal.testing.proxy import kind_of
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -31,6 +38,17 @@ class _Handler(BaseHTTPRequestHandler):
     modified: dict[str, float]
     started: float
     lock: threading.Lock
+    latency: float
+    counts: Counter[str]
+
+    def parse_request(self) -> bool:
+        is_sound = super().parse_request()
+        if is_sound and not self.path.startswith("/__"):
+            with self.lock:
+                self.counts[kind_of(self.command, self.path)[0]] += 1
+            if self.latency:
+                time.sleep(self.latency)
+        return is_sound
 
     def log_message(self, format: str, *args: object) -> None: ...
 
@@ -60,6 +78,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, ETag='"-"')
 
     def do_GET(self) -> None:
+        if self.path == "/__counts":
+            self._answer(200, json.dumps(self.counts).encode())
+            return
         query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
         if query.get("list-type") == ["2"]:
             self._list(query)
@@ -89,6 +110,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/__reset":
+            self.counts.clear()
+            self._answer(200)
+            return
         if "delete" not in parse_qs(urlsplit(self.path).query, keep_blank_values=True):
             self._error(501, "NotImplemented")
             return
@@ -129,18 +154,31 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, xml.encode(), Content_Type="application/xml")
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 512
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that no longer needs an answer closes its connection.
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
-def serve(objects: Any) -> Iterator[str]:
+def serve(objects: Any, latency_ms: float = 0) -> Iterator[str]:
     """The URL of a server on 127.0.0.1, as long as the context lasts.
 
     Args:
         objects: a sortedcontainers.SortedDict of "bucket/key" → bytes. Only what the
             protocol asks of a store is answered; nothing is authenticated.
+        latency_ms: added to each request.
     """
-    own = {"objects": objects, "modified": {}, "started": time.time(), "lock": threading.Lock()}
+    own = {
+        "objects": objects, "modified": {}, "started": time.time(), "lock": threading.Lock(),
+        "latency": latency_ms / 1000, "counts": Counter(),
+    }  # fmt: skip
     handler = type("Handler", (_Handler,), own)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

@@ -19,7 +19,7 @@ from docs.test_sql import QUESTIONS
 from rich.console import Console
 from sorted_s3 import serve
 
-from benchmarks.measuring import BUCKET, delayed, spawned
+from benchmarks.measuring import BUCKET, spawned
 from benchmarks.microbatch import reset
 from benchmarks.report import table
 from sparkwal.appender.appender import Appender
@@ -93,11 +93,7 @@ def _ask(line: str, url: str, folder: Path) -> dict[str, Any]:
 def main(commits: int, only: tuple[int, ...], output: Path) -> None:
     """Ask each question of docs/sql.md with `sparkwal sql`, of a log on S3."""
     results: list[dict[str, Any]] = []
-    with (
-        TemporaryDirectory() as folder,
-        spawned(_serve, commits) as server,
-        delayed(server, 0) as url,
-    ):
+    with TemporaryDirectory() as folder, spawned(_serve, commits) as url:
         for number, line in enumerate(QUESTIONS):
             if not only or number in only:
                 found: dict[str, Any] = {"number": number, "query": line.split('"')[1]}

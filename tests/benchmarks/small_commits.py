@@ -6,20 +6,21 @@ import json
 import random
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import click
 import pyarrow as pa
 from rich.console import Console
 from sorted_s3 import serve
 
-from benchmarks.measuring import BUCKET, delayed, numbers, spawned
-from benchmarks.microbatch import reset, seen
+from benchmarks.measuring import BUCKET, numbers, spawned
+from benchmarks.microbatch import reset
 from benchmarks.peers import start_session
 from benchmarks.report import table
 from sparkwal import Log
@@ -46,7 +47,7 @@ def _rows(count: int, rng: random.Random) -> pa.RecordBatch:
     return pa.record_batch([[*ids], [1.25 * each for each in ids], times, texts], schema=_SCHEMA)
 
 
-def _serve(commits: int, seed: int, pipe: Connection) -> None:
+def _serve(commits: int, seed: int, latency_ms: int, pipe: Connection) -> None:
     """A process that holds the same rows in so many commits, and in few, until it is ended."""
     from sortedcontainers import SortedDict
 
@@ -57,7 +58,8 @@ def _serve(commits: int, seed: int, pipe: Connection) -> None:
         with Appender(LogStore(memory, name), _SCHEMA, producer_id="p", **options) as wal:
             for _ in range(count):
                 wal.append(rows)
-    with serve(SortedDict({f"{BUCKET}/{k}": body for k, body in memory.objects.items()})) as url:
+    objects = SortedDict({f"{BUCKET}/{key}": body for key, body in memory.objects.items()})
+    with serve(objects, latency_ms) as url:
         pipe.send((url, [key for key in memory.objects if key.startswith("small/")]))
         pipe.poll(None)
 
@@ -116,7 +118,8 @@ def measure(
             taken, used = time.perf_counter() - began, time.process_time() - used
             if found != expected.get(name, ROWS * commits):
                 raise RuntimeError(f"{name}: {found} were read")
-            counts = Counter(each["kind"] for each in seen(url))
+            with urlopen(f"{url}/__counts") as answer:
+                counts = json.load(answer)
             requests[name] = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
             if turn:  # the first opens connections
                 wall[name].append(taken)
@@ -140,17 +143,16 @@ def main(
     """Read a log of many small commits: by Log.scan and by Spark, beside bare parallel GETs of the
     same objects by boto3 and by the library's own store, and beside the same rows in 100 commits.
 
-    Everything goes through a proxy that counts, in turns.
+    In turns, against a server in memory that counts the requests and delays them.
     """
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     console.print(f"seed {seed}")
     session = start_session(["weaselwal"], {}) if spark else None
     columns = ["", "s", "CPU ms for each record", "of bare GETs' speed", "of boto3's", "requests"]
     results: dict[str, Any] = {"seed": seed, "commits": commits}
-    with spawned(_serve, commits, seed) as (server, names):
-        for latency_ms in latencies:
-            with delayed(server, latency_ms) as url:
-                found = measure(url, names, commits, turns, hedge, session)
+    for latency_ms in latencies:
+        with spawned(_serve, commits, seed, latency_ms) as (url, names):
+            found = measure(url, names, commits, turns, hedge, session)
             bare, boto = found["GETs by the store"][0], found["GETs by boto3"][0]
             lines: list[list[Any]] = []
             for name, (seconds, cpu, requests) in found.items():
