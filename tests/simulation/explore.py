@@ -263,6 +263,9 @@ class _Checks:
             lifecycle_oracle.check_collected(outcome, state)
         if name == self._gets_in and outcome == "FencedError before it led":
             raise oracle.Violation(f"{name} did not get in")
+        gone = state.loss or state.former or state.collected
+        if outcome == "InvalidLogError" and not gone:
+            raise oracle.Violation(f"{name} found a damaged log, and nothing was deleted")
         if name in self._ends and outcome.split()[0] not in self._ends[name]:
             raise oracle.Violation(f"{name} ended with {outcome}")
 

@@ -241,7 +241,6 @@ MUTATIONS = [
         "two lives of one query, rows inlined, every fault",
         "protocol/commit_record.py",
         "    return encode_record(header, inlined, lead.spark_schema, codec, block)\n",
-        "    header = replace(header, rows=sum(b.rows for b in batches))\n"
         "    return encode_record(header, [], lead.spark_schema, codec, block)\n",
     ),
     Mutation(
