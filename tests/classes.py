@@ -13,13 +13,9 @@ import subprocess
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # Ours live for seconds: without the optimising compiler they take half the time of a processor,
 # and with room for its classes and its garbage a JVM seldom stops to look for what it can drop.
@@ -59,20 +55,20 @@ def options() -> str:
     """For SPARK_SUBMIT_OPTS, with the archive; made where there is none for this Java and Spark."""
     with _one_at_a_time():
         _import_plain_files()
-        return _options("spark", [])
+        return _options()
 
 
 def with_delta() -> dict[str, str]:
     """What the environment of a Spark with Delta Lake and S3A needs.
 
-    On the class path behind Spark's own, where an archive can have their classes, and no Ivy looks
-    for them and no session copies them, at each start.
+    On the class path behind Spark's own, so that the archive still fits, and no Ivy looks for them
+    and no session copies them, at each start. An archive with their classes too would take as long
+    to make as ten starts take.
     """
     with _one_at_a_time():
-        jars = _jars()
         return {
-            "SPARK_DIST_CLASSPATH": os.pathsep.join(jars),
-            "SPARK_SUBMIT_OPTS": _options("delta", jars),
+            "SPARK_DIST_CLASSPATH": os.pathsep.join(_jars()),
+            "SPARK_SUBMIT_OPTS": _options(),
         }
 
 
@@ -94,25 +90,21 @@ def _one_at_a_time() -> Iterator[None]:
         yield
 
 
-def _options(name: str, more: Sequence[str]) -> str:
+def _options() -> str:
     import jars
 
     # A JVM takes no archive of another Java, nor one whose jars have another time.
     files = [Path(shutil.which(jars.JAVA) or jars.JAVA).resolve()]
     files += sorted(jars.SPARK_JARS.glob("spark-*.jar"))
-    files += map(Path, more)
     known = OPTIONS + repr([(str(file), file.stat().st_mtime) for file in files])
     digest = hashlib.sha256(known.encode()).hexdigest()[:16]
-    archive = Path(sys.prefix) / f"{name}-{digest}.jsa"
+    archive = Path(sys.prefix) / f"spark-{digest}.jsa"
     if not archive.exists():
-        for old in archive.parent.glob(f"{name}-*.jsa*"):
+        for old in archive.parent.glob("spark-*.jsa*"):
             old.unlink()
         unfinished = archive.with_suffix(".jsa-unfinished")
-        if _run(
-            name,
-            SPARK_SUBMIT_OPTS=f"{OPTIONS} -XX:ArchiveClassesAtExit={unfinished}",
-            SPARK_DIST_CLASSPATH=os.pathsep.join(more),
-        ) and unfinished.exists():  # fmt: skip
+        submit = f"{OPTIONS} -XX:ArchiveClassesAtExit={unfinished}"
+        if _run("classes", SPARK_SUBMIT_OPTS=submit) and unfinished.exists():
             unfinished.rename(archive)
     return f"{OPTIONS} -XX:SharedArchiveFile={archive}" if archive.exists() else OPTIONS
 
@@ -166,9 +158,6 @@ def main(what: str) -> None:
             json.dumps([jar.removeprefix("file://") for jar in str(found).split(",")])
         )
         return
-    if what == "delta":
-        for name, value in DELTA.items():
-            builder = builder.config(name, value)
     spark = builder.getOrCreate()
     sparkwal.register(spark)
     with tempfile.TemporaryDirectory() as folder:
@@ -182,37 +171,12 @@ def main(what: str) -> None:
         )  # fmt: skip
         query.awaitTermination()
         spark.read.format("weaselwal").load(f"{folder}/wal").orderBy("id").collect()
-        if what == "delta":
-            _use_delta(spark, folder)
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     spark.stop()
     # It writes the archive as it ends, which takes seconds.
     gateway.proc.stdin.close()
     gateway.proc.wait()
-
-
-def _use_delta(spark: SparkSession, folder: str) -> None:
-    import sparkwal
-
-    table = f"{folder}/table"
-    life = sparkwal.Lifecycle(
-        f"{folder}/wal", spark=spark, table=table, keys=["id"], lateArriveWindowSeconds=0
-    )
-    for _ in range(2):
-        life.run_once()
-        sparkwal.read_current(spark, f"{folder}/wal").collect()
-        with sparkwal.Appender(
-            f"{folder}/wal", sparkwal.Log(f"{folder}/wal").scan().schema, producer_id="p"
-        ) as wal:
-            wal.append([{"id": 3, "k": 1, "v": "new"}]).result()
-    sparkwal.read_current(spark, f"{folder}/wal").collect()
-    for statement in (
-        "DELETE FROM {} WHERE id = 5", "UPDATE {} SET v = 'w' WHERE id = 7", "OPTIMIZE {}",
-        "ALTER TABLE {} ADD COLUMNS (more INT)", "DESCRIBE HISTORY {}",
-        "RESTORE TABLE {} TO VERSION AS OF 1", "INSERT INTO {} (id, v) VALUES (8, 'user')",
-    ):  # fmt: skip
-        spark.sql(statement.format(f"delta.`{table}`")).collect()
 
 
 if __name__ == "__main__":
