@@ -40,8 +40,6 @@ class Ahead:
             return self._sent.read(None)
         is_there = self._sent.wait(0)
         while not (is_there or self._sent.wait(now.left())):
-            if now.is_given_up:
-                raise now.give_up()
             if now.may_repeat():
                 return None
         found = self._sent.read(now.given_up)

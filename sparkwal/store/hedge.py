@@ -101,27 +101,21 @@ class Request:
         self._late, self.given_up = pace.begin(self._kind)
         self._began, self._until = pace.clock(), self._late
 
-    @property
-    def is_given_up(self) -> bool:
-        """Whether nothing is left to do when no time is left."""
-        return self._until == self.given_up
-
     def left(self) -> float:
         """Seconds until it is asked whether it `may_repeat`, or until it is given up."""
         return max(0.0, self._began + self._until - self._pace.clock())
 
     def may_repeat(self) -> bool:
-        """It is late now: whether it is sent once more."""
+        """It is late now: whether it is sent once more. Raises Transient where it is given up."""
         late, self._until = self._until, min(2 * self._until, self.given_up)
+        if late == self.given_up:
+            self._pace.gave_up()
+            raise Transient(f"no answer in {self.given_up:.1f} s")
         if not self._pace.may_repeat(is_straggler=late > self._late):
             return False
         self._until = self.given_up
         events.emit(events.Hedged(self._operation, self._key, after_ms=round(late * 1000)))
         return True
-
-    def give_up(self) -> Transient:
-        self._pace.gave_up()
-        return Transient(f"no answer in {self.given_up:.1f} s")
 
     def answered(self) -> None:
         self._pace.answered(self._kind, self._pace.clock() - self._began)
@@ -187,8 +181,6 @@ class Call(Generic[R]):
     def _repeat_if_late(self) -> None:
         if (now := self._now) is None or now.left():
             return
-        if now.is_given_up:
-            raise now.give_up()
         if now.may_repeat():
             self._is_single = False
             run_in_daemon(self._attempt)
