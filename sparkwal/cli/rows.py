@@ -137,7 +137,10 @@ def head(asked: _Asked, count: int) -> None:
 @click.command("tail", epilog=EXIT_CODES)
 @_takes_rows
 @click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="Rows.")
-@click.option("-f", "--follow", is_flag=True, help="Then those that come, each once, until Ctrl-C.")
+@click.option(
+    "-f", "--follow", is_flag=True,
+    help="Then those that come, each once, until Ctrl-C. A log that appears later is not followed.",
+)  # fmt: skip
 @click.option(
     "--interval", default="1s", show_default=True, metavar="TIME", callback=time_with_unit,
     help="How often -f looks; a look that finds nothing is 1 GET.",

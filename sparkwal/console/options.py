@@ -123,6 +123,8 @@ def named_or_all(sequencers: str | None, every: bool) -> str | None:
         raise Refused("--sequencers and --all: give one of them")
     if sequencers == "*":
         raise Refused("--sequencers takes names: give --all for all logs")
+    if sequencers is not None and not sequencers.strip(", "):
+        raise Refused("--sequencers names no log: give names, or leave it out for the default log")
     return "*" if every else sequencers
 
 

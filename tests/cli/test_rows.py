@@ -215,6 +215,8 @@ def test_the_number_of_a_row_does_not_depend_on_where_the_reading_begins(path: P
         (["--all", "--sequencer", "x"], "give one of them"),
         (["--all", "--sequencers", "x"], "give one of them"),
         (["--sequencers", "*"], "give --all"),
+        (["--sequencers", ""], "names no log"),
+        (["--sequencers", " , "], "names no log"),
     ],
 )  # fmt: skip
 def test_what_is_asked_wrongly_is_told_and_is_exit_code_2(
