@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import classes
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -45,9 +46,11 @@ def command(job: str, *arguments: object) -> list[str]:
     return [sys.executable, str(JOBS / f"{job}.py"), *map(str, arguments)]
 
 
-def run(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run(
+    cwd: Path, job: str, *arguments: object, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(job, *arguments), cwd=cwd, env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        command(job, *arguments), cwd=cwd, env={**os.environ, **classes.for_jobs(), **environment},
         capture_output=True, text=True,
     )  # fmt: skip
 
@@ -94,7 +97,7 @@ def running(cwd: Path, job: str, *arguments: object) -> Iterator[Running]:
     with said.open("w") as output:
         process = subprocess.Popen(
             command(job, *arguments), cwd=cwd, stdout=output, stderr=output,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            env={**os.environ, **classes.for_jobs()},
         )  # fmt: skip
         try:
             yield Running(process, said)

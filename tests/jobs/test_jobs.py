@@ -13,30 +13,17 @@ import sys
 import time
 from pathlib import Path
 
+import classes
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from lives import refused
+from lives import JOBS, command, refused, run
 
 import sparkwal
 from sparkwal.format.header import CommitHeader, LeaderHeader
 
-ROOT = Path(__file__).resolve().parents[2]
-JOBS = ROOT / "jobs"
+ROOT = JOBS.parent
 SECRET = "7h1s-must-not-be-shown"
-
-
-def command(job: str, *arguments: object) -> list[str]:
-    return [sys.executable, str(JOBS / f"{job}.py"), *map(str, arguments)]
-
-
-def run(
-    cwd: Path, job: str, *arguments: object, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **environment}
-    return subprocess.run(
-        command(job, *arguments), cwd=cwd, env=environment, capture_output=True, text=True
-    )
 
 
 def json_files(folder: Path, files: int, rows: int, first: int = 0) -> list[tuple[int, str | None]]:
@@ -192,7 +179,7 @@ def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path) -> None:
         with (tmp_path / "stderr").open("w") as stderr:
             process = subprocess.Popen(
                 command("ingest", *arguments), cwd=tmp_path, stderr=stderr,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                env={**os.environ, **classes.for_jobs()},
             )  # fmt: skip
             try:
                 while process.poll() is None and (
