@@ -220,11 +220,11 @@ def test_quickstart_proves_equality_and_goes_on(tmp_path: Path) -> None:
     assert terms == [1, 2]
     assert "Its checkpoint is deleted now" in " ".join(first.stdout.split())
     _, _, reported = first.stdout.partition("What to try next:\n")
-    *commands, _ = reported.strip().splitlines()
-    assert len(commands) == 4
-    for command in commands:
-        tried = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=120)
-        assert tried.returncode == 0 and tried.stdout, command + tried.stderr
+    *lines, _ = reported.strip().splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        tried = subprocess.run(shlex.split(line), capture_output=True, text=True, timeout=120)
+        assert tried.returncode == 0 and tried.stdout, line + tried.stderr
     taken = run(tmp_path, "quickstart", *arguments)
     assert taken.returncode == 2, taken.stderr
 
