@@ -164,8 +164,10 @@ class Log:
         overtakes the replay; InvalidLogError for one that is ahead of its log or of another log,
         and where not one record can be read.
         """
-        why = "does not go with a replay, which begins at its cursor"
-        refuse(self._options, why, *RANGE)
+        why = "does not go with a replay, which"
+        refuse(self._options, f"{why} begins at its cursor", *RANGE)
+        stops = f"{why} stops at the first record that is missing or damaged"
+        refuse(self._options, stops, "failOnDataLoss", "onCorruption")
         return Replay(self._named(sequencers), cursor)
 
     def _named(self, sequencers: str | Sequence[str] | None) -> dict[str, LogStore]:

@@ -23,7 +23,7 @@ class SourceOptions(StoreOptions):
     include_metadata: bool = option("includeMetadata", types.boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id")  # fmt: skip  # noqa: E501
     verify_checksums: bool = option("verifyChecksums", types.boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
     sequencers: str | None = option("sequencers", types.star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
-    on_corruption: str = option("onCorruption", types.one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the replay before it")  # fmt: skip  # noqa: E501
+    on_corruption: str = option("onCorruption", types.one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the read before it")  # fmt: skip  # noqa: E501
 
     consumer: str | None = option("consumer", types.consumer_name, None, "streams: a name, this stream's own; the log keeps what it has not read yet")  # fmt: skip  # noqa: E501
     cursor_interval_ms: int = option("cursorInterval", types.duration, 60_000, "streams with a consumer: publish at most this often how far it is", "1min")  # fmt: skip  # noqa: E501

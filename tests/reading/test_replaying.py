@@ -181,9 +181,12 @@ def test_a_cursor_of_a_sequencer_that_is_gone_is_refused(path: Path) -> None:
         sparkwal.Log(str(path)).replay(replay.cursor)
 
 
-def test_bounds_do_not_go_with_a_cursor(path: Path) -> None:
+def test_bounds_and_ways_to_pass_over_damage_do_not_go_with_a_replay(path: Path) -> None:
     with pytest.raises(OptionError, match="startingPosition does not go with a replay"):
         sparkwal.Log(str(path), startingPosition=1).replay()
+    for given in ({"failOnDataLoss": False}, {"onCorruption": "stop"}):
+        with pytest.raises(OptionError, match="stops at the first record that is missing"):
+            sparkwal.Log(str(path), **given).replay()
 
 
 def test_an_empty_path_has_nothing_to_replay(tmp_path: Path) -> None:
