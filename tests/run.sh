@@ -6,7 +6,14 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../jobs/support/venv.sh"
 venv_ready test
 cd "$ROOT"
-# In the order of the folders: sorted by the number of tests, the longest file would begin last.
-[ $# -gt 0 ] || set -- -n 4 --dist loadfile --no-loadscope-reorder
+# Of some thousand tests pytest keeps what it compiled, also where the environment forbids it.
+unset PYTHONDONTWRITEBYTECODE
 # -P: not the working tree beside the installed package; Spark's workers see only the latter.
-exec "$VENV_PYTHON" -P -m pytest "$@"
+set -- "$VENV_PYTHON" -P -m pytest "$@"
+if [ $# -eq 4 ]; then
+    # Compile all once, and not in each worker. An error is shown by the run itself.
+    "$@" --collect-only >/dev/null 2>&1 || true
+    # In the order of the folders: sorted by the number of tests, the longest file would begin last.
+    set -- "$@" -n 4 --dist loadfile --no-loadscope-reorder
+fi
+exec "$@"
