@@ -37,6 +37,8 @@ SPARK = (
     "tests/appender/test_sequencers_spark.py",
     "tests/chaos/test_stores.py",
     "tests/checkpoints/test_other_rows.py",
+    "tests/checkpoints/test_torn.py",
+    "tests/format/test_arrow_types.py",
     "tests/metrics/test_stream.py",
 )
 
