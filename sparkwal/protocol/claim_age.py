@@ -83,7 +83,21 @@ class ClaimAge:
             raise self._gone(header, f"another log, {error.log_id}, is there now") from None
         if head.live is None:
             raise self._gone(header, "nothing is there")
+        live = head.live.header
+        if live.log_id == header.log_id and live.term <= header.term:
+            self._check_beginning(header)
         return head, head.live
+
+    def _check_beginning(self, header: CommitHeader) -> None:
+        # The head may be what this writer put into a hole, or after the end of another log.
+        first = read_slot(self.log, self.began, header.window, GLANCE)
+        if first is None:
+            # A collection may have removed it, but not above its floor.
+            state = chain.look(self.log, header.log_id)
+            if state is None or state.floor <= self.began:
+                raise self._gone(header, f"there is no record at position {self.began}")
+        elif first.header.log_id != header.log_id:
+            raise self._gone(header, f"another log, {first.header.log_id}, is there now")
 
     def _look(self, header: CommitHeader) -> None:
         head, live = self._head(header)
@@ -92,18 +106,9 @@ class ClaimAge:
         if live.header.term > header.term:
             taken = read_slot(self.log, header.position, header.window)
             raise fenced(self.log, taken or live)
-        # All that this writer knows to be durable must be there. A log that one LIST shows whole
-        # must hold it from `began` on. (A collection leaves more than one LIST shows.) If not, the
-        # log was deleted, and what stands there is what this writer put since.
+        # All that this writer knows to be durable must be there.
         if head.gap <= header.position - self.limit:
             raise self._gone(header, f"it ends at position {head.position}")
-        lost = (head.oldest or 0) > self.began
-        if head.oldest is None and read_slot(self.log, self.began, header.window, GLANCE) is None:
-            # A collection may have removed it, but not above its floor.
-            state = chain.look(self.log, header.log_id)
-            lost = state is None or state.floor <= self.began
-        if lost:
-            raise self._gone(header, f"there is no record at position {self.began}")
         if head.gap > header.position:
             own = read_slot(self.log, header.position, header.window)
             if own is None or own.header.plan_id != header.plan_id:

@@ -64,8 +64,10 @@ def recreate(plot: Plot, commits: int = 1) -> None:
         # The old log's objects lie further on than any writer of the new one may reach, or nearer.
         (recreate, "another log, .* is there now"),
         (partial(recreate, commits=3), "another log, .* is there now"),
+        # The writer's next record continues the new log, and becomes its head.
+        (partial(recreate, commits=4), "another log, .* is there now"),
     ],
-    ids=["deleted", "recreated", "recreated, longer"],
+    ids=["deleted", "recreated", "recreated, longer", "recreated, as long"],
 )
 def test_the_error_names_what_was_acknowledged_into_the_hole(
     plot: Plot, clock: StoppedClock, happens: Callable[[Plot], None], found: str

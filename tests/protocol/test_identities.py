@@ -169,8 +169,8 @@ def test_a_query_started_again_in_its_session_looks_at_the_log_once(
     requests(store)
     again = replace(query, run_id="second run")
     again.microbatch(1, (2,))
-    # The task's glance and the commit's look.
-    assert requests(store) == {"PUT": 2, "GET": 2, "LIST": 1}
+    # The task's glance, and the commit's look: at the head and at the leader record.
+    assert requests(store) == {"PUT": 2, "GET": 3, "LIST": 1}
     again.microbatch(2, (3,))
     assert requests(store) == {"PUT": 2}
 
