@@ -9,11 +9,11 @@ cd "$ROOT"
 # Of some thousand tests pytest keeps what it compiled, also where the environment forbids it.
 unset PYTHONDONTWRITEBYTECODE
 # -P: not the working tree beside the installed package; Spark's workers see only the latter.
-set -- "$VENV_PYTHON" -P -m pytest "$@"
-if [ $# -eq 4 ]; then
+pytest=("$VENV_PYTHON" -P -m pytest)
+if [ $# -eq 0 ]; then
     # Compile all once, and not in each worker. An error is shown by the run itself.
-    "$@" --collect-only >/dev/null 2>&1 || true
+    "${pytest[@]}" --collect-only >/dev/null 2>&1 || true
     # In the order of the folders: sorted by the number of tests, the longest file would begin last.
-    set -- "$@" -n 4 --dist loadfile --no-loadscope-reorder
+    set -- -n 4 --dist loadfile --no-loadscope-reorder
 fi
-exec "$@"
+exec "${pytest[@]}" "$@"

@@ -83,8 +83,7 @@ class ClaimAge:
             raise self._gone(header, f"another log, {error.log_id}, is there now") from None
         if head.live is None:
             raise self._gone(header, "nothing is there")
-        live = head.live.header
-        if live.log_id == header.log_id and live.term <= header.term:
+        if (live := head.live.header).log_id == header.log_id and live.term <= header.term:
             self._check_beginning(header)
         return head, head.live
 

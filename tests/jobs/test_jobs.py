@@ -10,14 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import classes
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from lives import JOBS, command, refused, run
+from lives import JOBS, command, refused, run, running
 
 import sparkwal
 from sparkwal.format.header import CommitHeader, LeaderHeader
@@ -175,24 +173,11 @@ def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path) -> None:
         return [record for record in records if isinstance(record, CommitHeader)]
 
     for _ in range(2):
-        seen = len(commits()) if (tmp_path / "wal").exists() else 0
-        with (tmp_path / "stderr").open("w") as stderr:
-            process = subprocess.Popen(
-                command("ingest", *arguments), cwd=tmp_path, stderr=stderr,
-                env={**os.environ, **classes.for_jobs()},
-            )  # fmt: skip
-            try:
-                while process.poll() is None and (
-                    not (tmp_path / "wal").exists() or len(commits()) < seen + 3
-                ):
-                    time.sleep(0.1)
-                process.send_signal(signal.SIGTERM)
-                code = process.wait()
-            finally:
-                process.kill()
-        reported = (tmp_path / "stderr").read_text()
-        assert code == 128 + signal.SIGTERM, reported
-        assert "Traceback" not in reported
+        least = 3 + (len(commits()) if (tmp_path / "wal").exists() else 0)
+        with running(tmp_path, "ingest", *arguments) as job:
+            job.until(lambda n=least: (tmp_path / "wal").exists() and len(commits()) >= n)
+            assert job.terminate() == 128 + signal.SIGTERM, job.reported()
+            assert "Traceback" not in job.reported()
         # What the log holds Spark knows as committed: the last microbatch was not cut off.
         done = {int(p.name) for p in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")}
         assert {record.batch_id for record in commits()} == done
