@@ -20,9 +20,9 @@ R = TypeVar("R")
 # larger while there are few answers.
 _NEWEST, _QUANTILE, _FACTOR = 256, 0.98, 1.2
 _FEW, _FACTOR_OF_FEW = 50, 2.4
-# Seconds. No request is late earlier. Before so many answers it is late after `_AT_FIRST`, and a
-# second more for each megabyte.
-_FLOOR, _AT_FIRST, _ENOUGH = 0.1, 1.0, 10
+# Seconds. No request is late earlier. Before so many answers it is late after `_AT_FIRST`, and the
+# time for its bytes at so many a second: of a GET only the largest number is known.
+_FLOOR, _AT_FIRST, _AT_FIRST_RATE, _ENOUGH = 0.1, 1.0, 10e6, 10
 # How much of a repeat each request earns, and how much of that is kept. A request that is late for
 # the first time leaves one repeat for those that are twice as late: they are the stragglers.
 _SHARE, _BURST, _LEFT = 0.02, 4.0, 1.0
@@ -48,7 +48,7 @@ class Pace:
         """The seconds after which a request that begins now is late, and is given up."""
         with self._lock:
             self._earned = min(_BURST, self._earned + _SHARE)
-            late = self._late.get(kind, _AT_FIRST + kind[1] / 1e6)
+            late = self._late.get(kind, _AT_FIRST + kind[1] / _AT_FIRST_RATE)
             # A store that stands still is not asked every few seconds.
             patience = max(_LEAST, _PATIENCE * late) * 2 ** min(self._given_up, 4)
             return late, min(patience, max(_MOST, late))
@@ -91,19 +91,26 @@ def pace_of(identity: str) -> Pace:
 
 
 class Request:
-    """One that begins now, of about `size` bytes. When it is late it may be sent once more, else
+    """One that begins now, of at most `size` bytes. When it is late it may be sent once more, else
     when it is twice as late, and so on until it is given up."""
 
     def __init__(self, pace: Pace, operation: str, key: str, size: int) -> None:
         self._pace, self._operation, self._key = pace, operation, key
         # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
         self._kind = operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0
-        self._late, self.given_up = pace.begin(self._kind)
-        self._began, self._until = pace.clock(), self._late
+        self.again(first=True)
+
+    def again(self, *, first: bool) -> None:
+        """It is sent after it was given up or failed. `first`: no earlier attempt may answer."""
+        self._sent = self._pace.clock()
+        if first:
+            self._began = self._sent
+        self._late, self.given_up = self._pace.begin(self._kind)
+        self._until = self._late
 
     def left(self) -> float:
         """Seconds until it is asked whether it `may_repeat`, or until it is given up."""
-        return max(0.0, self._began + self._until - self._pace.clock())
+        return max(0.0, self._sent + self._until - self._pace.clock())
 
     def may_repeat(self) -> bool:
         """It is late now: whether it is sent once more. Raises Transient where it is given up."""
@@ -121,31 +128,28 @@ class Request:
         self._pace.answered(self._kind, self._pace.clock() - self._began)
 
 
-def hedged(pace: Pace, operation: str, key: str, size: int, request: Callable[[], R]) -> R:
-    """The first answer to `request`, which runs in another thread, and once more when it is late.
-
-    Both attempts of a conditional PUT carry the same bytes, so a success of either is ours. A
-    refusal may stem from the other attempt, as after a lost reply: who gets one reads the object.
-    Raises Transient where no answer comes in time, else what the attempts failed with.
-    """
-    now = Request(pace, operation, key, size)
-    try:
-        found = Call(request, now).result()
-    except NotFound:
-        now.answered()
-        raise
-    now.answered()
-    return found
-
-
 class Call(Generic[R]):
     """A call that runs in a thread of its own, while another thread waits for its result. With
-    `now` it is that request, which is sent once more when it is late."""
+    `now` it is that request, which is sent once more when it is late.
+
+    All attempts of a conditional PUT carry the same bytes, so a success of any of them is ours. A
+    refusal may stem from another attempt, as after a lost reply: who gets one reads the object.
+    """
 
     def __init__(self, call: Callable[[], R], now: Request | None = None) -> None:
         self._call, self._now, self._process = call, now, os.getpid()
         self._results: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
-        self._is_single = True
+        self._open = 0
+        self._send()
+
+    def again(self) -> None:
+        """Send it again after `result` raised. An attempt that was given up may still answer."""
+        if self._now is not None:
+            self._now.again(first=not self._open)
+        self._send()
+
+    def _send(self) -> None:
+        self._open += 1
         run_in_daemon(self._attempt)
 
     def _attempt(self) -> None:
@@ -155,18 +159,22 @@ class Call(Generic[R]):
             self._results.put((None, error))
 
     def result(self) -> R:
-        """What the call returns or raises: its first success, or else its failure."""
+        """What the call returns or raises: its first success, or else its failure. Raises Transient
+        where a request has no answer in time."""
         # A fork has none of the threads that would bring a result.
         if os.getpid() != self._process:
             return self._call()
         failures: list[BaseException] = []
-        # While the other attempt may succeed it is waited for.
-        while len(failures) < (1 if self._is_single else 2):
+        # While another attempt may succeed it is waited for.
+        while self._open:
             try:
                 result, error = self._results.get(timeout=self._now.left() if self._now else None)
             except Empty:
                 self._repeat_if_late()
                 continue
+            self._open -= 1
+            if self._now is not None and (error is None or isinstance(error, NotFound)):
+                self._now.answered()
             if error is None:
                 return result  # type: ignore[return-value]
             if isinstance(error, NotFound):
@@ -182,8 +190,7 @@ class Call(Generic[R]):
         if (now := self._now) is None or now.left():
             return
         if now.may_repeat():
-            self._is_single = False
-            run_in_daemon(self._attempt)
+            self._send()
 
 
 # Threads that wait for work take it from here. They are daemons: an attempt that nobody waits for

@@ -25,7 +25,7 @@ from sparkwal.store.base import (
     Upload,
 )
 from sparkwal.store.config import RetryPolicy
-from sparkwal.store.hedge import Pace, hedged
+from sparkwal.store.hedge import Call, Pace, Request
 
 R = TypeVar("R")
 
@@ -114,13 +114,19 @@ class RetryingStore:
         how many bytes go or come; None where it may not be sent twice."""
         attempt = 0
         maybe_applied = False
+        call: Call[R] | None = None
         while True:
             attempt += 1
             try:
                 if size is None or self.pace is None:
                     result = request(*given)
                 else:
-                    result = hedged(self.pace(), operation, key, size, partial(request, *given))
+                    if call is None:
+                        now = Request(self.pace(), operation, key, size)
+                        call = Call(partial(request, *given), now)
+                    else:
+                        call.again()
+                    result = call.result()
             except NotFound:
                 self.fail_fast = False
                 raise
