@@ -151,13 +151,7 @@ class LocalStore:
         temp = folder / temp_name(key)
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         self._prepare(folder)
-        try:
-            return os.open(temp, flags, 0o666), temp
-        except FileNotFoundError:
-            # Someone removed the folder since it was prepared.
-            self._prepared.clear()
-            self._prepare(folder)
-            return os.open(temp, flags, 0o666), temp
+        return os.open(temp, flags, 0o666), temp
 
     def publish(self, temp: Path, path: Path, key: str, replaces: bool) -> bool:
         """Make the synced content of `temp` the object, if its name is free, or whatever is there
@@ -226,8 +220,8 @@ class LocalStore:
             os.close(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def _prepare(self, folder: Path) -> None:
-        """Make `folder`, and make its whole path durable, once."""
-        if folder in self._prepared:
+        """Make `folder`, and make its whole path durable, once and after it was removed."""
+        if folder in self._prepared and folder.is_dir():
             return
         top = folder
         while not top.exists() and top != top.parent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import shutil
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -200,6 +201,14 @@ def test_log_removed_under_a_running_writer(tmp_path: Path) -> None:
     os.rmdir(tmp_path / "log")
     assert store.put_if_absent("batches/2", b"")
     assert store.list("").entries == [Entry("batches/2", 0)]
+
+
+def test_folders_that_another_process_removed_and_partly_recreated(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "log")
+    assert store.put_if_absent("lifecycle/0", b"old")
+    shutil.rmtree(tmp_path / "log")
+    assert LocalStore(tmp_path / "log").put_if_absent("batches/0", b"new")
+    assert store.put_if_absent("lifecycle/0", b"new")
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
