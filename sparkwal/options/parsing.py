@@ -34,6 +34,8 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
                 raise OptionError(_unknown(name, kind))
             continue
         option, parser = spec.metadata["name"], spec.metadata["parse"]
+        if spec.name in values:
+            raise OptionError(f"option {option} is given twice; give it once")
         try:
             values[spec.name] = parser(str(value))
         except ValueError as expected:

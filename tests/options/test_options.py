@@ -88,6 +88,7 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
     (SinkOptions, {"windowSize": "2000"}, "1000, 10000, 100000 or 1000000"),
     (SinkOptions, {"multipartThreshold": "4mb"}, "at least 5mb"),
     (SinkOptions, {"inlineThreshold": "17mb"}, "inlineThreshold is above multipartThreshold"),
+    (SinkOptions, {"maxInFlightRequests": "8", "maxinflightrequests": "9"}, "is given twice"),
     (SinkOptions, {"txnAppId": "a"}, "txnAppId and txnVersion go together"),
     (SinkOptions, {"txnVersion": "1"}, "txnAppId and txnVersion go together"),
     (SourceOptions, {"startingPosition": "1", "startingTimestamp": "1"}, "give one of them"),
