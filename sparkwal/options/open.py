@@ -1,6 +1,7 @@
 """From checked options to the log they name. Makes no request and creates nothing."""
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from sparkwal.store.open import open_store
 from sparkwal.store.path import bucket_and_prefix, folder, is_local, overlap
 
 _DELTA = "_delta_log"
+# A log in one of these folders of another would be taken for its objects.
+_OWN = frozenset(keys.FOLDERS) - {"sequencers"}
 
 
 def open_log(options: StoreOptions, *, fail_fast: bool = False) -> LogStore:
@@ -23,15 +26,18 @@ def open_log(options: StoreOptions, *, fail_fast: bool = False) -> LogStore:
 
 def check_place(path: str, log: LogStore) -> None:
     """Check `path` before a log begins there. Raises OptionError if it lies inside a Delta table or
-    holds Parquet files.
+    in a folder of another log, or holds Parquet files.
 
-    On S3 it costs 1 LIST: of the folder above, or of the path itself if only the bucket is above.
+    On S3 it costs 1 LIST: of the folder above, or of the path itself if only the bucket is above;
+    and 1 for each of its folders that is named like a log's.
     """
     table: str | None = None
     if is_local(path):
         own = Path(os.path.realpath(folder(path)))
         tables = (str(each) for each in (own, *own.parents) if (each / _DELTA).is_dir())
         table = next(tables, None)
+        named = (each.parent for each in (own, *own.parents) if each.name in _OWN)
+        outer = next((f"{each}" for each in named if holds_log(each)), None)
         found = _keys(log, "")
     else:
         prefix = bucket_and_prefix(path)[1]
@@ -41,6 +47,15 @@ def check_place(path: str, log: LogStore) -> None:
         found = _keys(log, f"{within}{_DELTA}/" if above else within)
         if any(key.startswith(f"{within}{_DELTA}/") for key in found):
             table = f"{log.store.url}/{within}".rstrip("/")
+        parts = prefix.split("/")
+        tops = ("/".join(parts[:depth]) for depth, name in enumerate(parts) if name in _OWN)
+        logs = (top for top in tops if _has_object(_keys(log, keys.batches_prefix(top))))
+        outer = next((f"{log.store.url}/{top}".rstrip("/") for top in logs), None)
+    if outer is not None:
+        raise OptionError(
+            f"{path} is in a folder of the log {outer}, which would take its objects for its own. "
+            "Nothing was written; write to another path"
+        )
     if table is not None:
         raise OptionError(
             f"{path} is inside the Delta table {table}, and a VACUUM of the table would delete the "
@@ -95,9 +110,14 @@ def holds_log(path: Path) -> bool:
     with names of one."""
     for log in (path, *path.glob(f"{keys.sequencers_prefix('')}*")):
         with suppress(OSError), os.scandir(log / keys.FOLDERS[0]) as objects:
-            if any(keys.decode(each.name) is not None for each in objects):
+            if _has_object(each.name for each in objects):
                 return True
     return False
+
+
+def _has_object(names: Iterable[str]) -> bool:
+    """Whether one of these keys or names is of a log's object."""
+    return any(keys.decode(each.rpartition("/")[2]) is not None for each in names)
 
 
 def _keys(log: LogStore, prefix: str) -> list[str]:

@@ -120,6 +120,35 @@ def test_no_log_begins_inside_a_table(tmp_path: Path, inside: str, sequencer: st
     assert sparkwal.Log(path).head() is None
 
 
+FOLDERS = ["batches", "consumers/x", "lifecycle", "a/handover", "txns"]
+
+
+@pytest.mark.parametrize("within", FOLDERS)
+def test_no_log_begins_in_a_folder_of_another(tmp_path: Path, within: str) -> None:
+    begin(f"{tmp_path}/wal")
+    begin(f"{tmp_path}/wal/a")
+    with pytest.raises(OptionError, match=f"in a folder of the log {tmp_path}/wal"):
+        begin(f"{tmp_path}/wal/{within}")
+    assert sparkwal.Log(f"{tmp_path}/wal/{within}").head() is None
+    begin(f"{tmp_path}/other/{within}")
+    begin(f"{tmp_path}/wal/sequencers/s")
+    assert sparkwal.verify(f"{tmp_path}/wal").ok
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("within", FOLDERS)
+def test_on_s3_no_log_begins_in_a_folder_of_another(
+    s3_path: tuple[str, dict[str, str]], within: str
+) -> None:
+    path, options = s3_path
+    begin(path, **options)
+    begin(f"{path}/a", **options)
+    with pytest.raises(OptionError, match="in a folder of the log http"):
+        begin(f"{path}/{within}", **options)
+    assert sparkwal.Log(f"{path}/{within}", **options).head() is None
+    begin(f"{path}2/{within}", **options)
+
+
 def test_a_log_that_is_there_goes_on(tmp_path: Path) -> None:
     """It is read and written as before: only where a log begins is looked at."""
     begin(f"{tmp_path}/table/wal")
