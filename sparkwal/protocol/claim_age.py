@@ -84,11 +84,12 @@ class ClaimAge:
         if head.live is None:
             raise self._gone(header, "nothing is there")
         if (live := head.live.header).log_id == header.log_id and live.term <= header.term:
+            # SAFETY(look-at-beginning) §6: a writer's own record at the head proves no log before
+            # it: the log may be recreated just as long
             self._check_beginning(header)
         return head, head.live
 
     def _check_beginning(self, header: CommitHeader) -> None:
-        # The head may be what this writer put into a hole, or after the end of another log.
         first = read_slot(self.log, self.began, header.window, GLANCE)
         if first is None:
             # A collection may have removed it, but not above its floor.

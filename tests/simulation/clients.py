@@ -17,8 +17,6 @@ from .machine import Ask
 from .oracle import Verdict
 from .world import Call, Lost
 
-TTL_MS = 600_000
-
 
 @dataclass(frozen=True)
 class WorldStore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import archives, checkpoints, lifecycles, sessions, transactions
-from .clients import TTL_MS
+from .compacting import hours, others, outsider
 from .configuration import Configuration
 from .explore import Budget, died_in_flight
 from .losses import Loss
@@ -16,7 +16,7 @@ from .processes import (
     reader,
     straggler,
 )
-from .world import State
+from .world import TTL_MS, Call, State
 
 
 def exhaustive() -> dict[str, Configuration]:
@@ -66,6 +66,17 @@ def exhaustive() -> dict[str, Configuration]:
                 "A": appender("A", "p", 1, 1, idle=True),
                 "B": driver("B", "q", 1),
                 "C": collector(GRACE_MS),
+            },
+            deletes=True,
+        ),
+        "a sleeping appender, its log is recreated as long": Configuration(
+            {
+                "A": appender("A", "p", 3, 1, idle=True, waits=True),
+                "O": others(
+                    outsider(Call("make_log_again")),
+                    driver("X", "q", 1, inline=1000),
+                    hours(TTL_MS),
+                ),
             },
             deletes=True,
         ),

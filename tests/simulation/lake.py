@@ -143,6 +143,7 @@ def _make_log_again(state: State) -> tuple[State, None]:
         promised={},
         checkpoint={},
         former=(*state.former, former),
+        again_ms=state.now_ms,
     ), None
 
 

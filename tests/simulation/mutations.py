@@ -287,6 +287,13 @@ MUTATIONS = [
         "                if False:\n",
     ),
     Mutation(
+        "look-at-beginning",
+        "a sleeping appender, its log is recreated as long",
+        "protocol/claim_age.py",
+        "            self._check_beginning(header)\n",
+        "            pass\n",
+    ),
+    Mutation(
         "look-after-slow-put",
         "a sleeping appender after a collector",
         "protocol/claim_age.py",

@@ -64,6 +64,8 @@ def live(state: State) -> list[dict[str, Any]]:
     records = objects(state)
     while (body := records.get(slot_key(position))) is not None:
         record = header(body)
+        if found and record["log_id"] != found[0]["log_id"]:
+            break
         if record["term"] >= term:
             term = record["term"]
             found.append(record)

@@ -27,10 +27,10 @@ from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.store.log_store import LogStore
 
-from .clients import TTL_MS, ReadersStore, WorldClock, WorldHints, WorldStore, world_log
+from .clients import ReadersStore, WorldClock, WorldHints, WorldStore, world_log
 from .data import PREFIX, SCHEMA, partitions_of, record_batch
 from .machine import Ask, Process
-from .world import Call
+from .world import TTL_MS, Call
 
 
 def driver(

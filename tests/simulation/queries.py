@@ -27,12 +27,12 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import write_partition
 from sparkwal.store.log_store import LogStore
 
-from .clients import TTL_MS, WorldClock, WorldHints, WorldStore, world_log
+from .clients import WorldClock, WorldHints, WorldStore, world_log
 from .data import SCHEMA, source_batch
 from .folders import real, replacing
 from .machine import Ask, Process
 from .spark import Query, Stopped
-from .world import Call
+from .world import TTL_MS, Call
 
 # A query that has its id from its user, as one has that Spark started without sparkwal.checkpoint.
 BY_ID = "00000000-0000-4000-8000-000000000001"

@@ -11,13 +11,13 @@ from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import cold_plan
 from sparkwal.protocol.task import write_partition
 
-from .clients import TTL_MS, WorldClock, WorldHints, WorldStore, world_log
+from .clients import WorldClock, WorldHints, WorldStore, world_log
 from .configuration import Configuration
 from .data import SCHEMA, record_batch, rows_of, source_batch
 from .explore import Budget
 from .machine import Ask, Process
 from .processes import reader
-from .world import Call
+from .world import TTL_MS, Call
 
 _LIMITS = TaskLimits(2**20, 10**9, 0, 2**30, None)
 

@@ -15,6 +15,8 @@ from .lake import Row, Table
 
 # A consumer that has not reported its position for longer counts no more.
 EXPIRY_MS = 3 * 3_600_000
+# A writer acts on a look at the log that is younger.
+TTL_MS = 600_000
 
 # A checkpoint folder: (name, content) of all its files, by name.
 Folder = tuple[tuple[str, bytes], ...]
@@ -110,6 +112,7 @@ class State:
         tables: the versions of the log's table; of those that were there before it too.
         joined: consumers that may rely on what they reported.
         former: (log_id, its commits) of logs that were deleted and recreated.
+        again_ms: when the last of them was; one who looked before may not know it.
         blame: what a process did though it must not; "" for nothing.
         loss: what was deleted from outside, and who is excused for not noticing; see `losses`.
     """
@@ -137,6 +140,7 @@ class State:
     tables: tuple[Table, ...] = ()
     joined: frozenset[str] = frozenset()
     former: tuple[tuple[str, tuple[Row, ...]], ...] = ()
+    again_ms: int = 0
     blame: str = ""
     loss: losses.Loss | None = None
 
@@ -164,6 +168,7 @@ class State:
             self.tables,
             self.joined,
             self.former,
+            self.again_ms,
             self.blame,
             self.loss,
         )
@@ -294,6 +299,9 @@ def _write_checkpoint(state: State, query_id: str, batch_id: int) -> tuple[State
 
 
 def _acknowledge(state: State, query_id: str, batch_id: int, position: int) -> tuple[State, Any]:
+    # It may have looked before the log was recreated.
+    if state.former and state.now_ms - state.again_ms < TTL_MS:
+        return state, None
     entry = (query_id, batch_id, position)
     return replace(state, acknowledged=state.acknowledged | {entry}), None
 
@@ -303,6 +311,9 @@ def _deny(state: State, plan_id: str, batch_id: int) -> tuple[State, Any]:
 
 
 def _promise(state: State, producer_id: str, sequence: int) -> tuple[State, Any]:
+    # It may have learned that from the former log.
+    if state.former:
+        return state, None
     most = max(sequence, state.promised.get(producer_id, -1))
     return replace(state, promised={**state.promised, producer_id: most}), None
 
