@@ -1,20 +1,23 @@
 """Proof that a store refuses to overwrite: everything the log promises rests on it."""
 
 import os
+import threading
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Store
-from sparkwal.store.config import RetryPolicy
 from sparkwal.store.conformance import objects, races
 from sparkwal.store.conformance.suite import StoreUnderTest, Trial, Wrong, content
-from sparkwal.store.parallel import run_parallel
-from sparkwal.store.retry import RetryingStore
+from sparkwal.store.hedge import run_in_daemon
 
 # One round may miss a store that looks first and writes later.
 _TRIAL = Trial(rounds=3, threads=8)
+# Seconds.
+_PATIENCE = 1.0
 _proven: set[tuple[int, str, str]] = set()
 
 
@@ -42,19 +45,28 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
         ) from None
     finally:
         # No LIST: a writer need not be allowed one here.
-        pace = store.pace if isinstance(store, RetryingStore) else None
-        removing = RetryingStore(store, RetryPolicy(max_retry_attempts=0), pace=pace)
-        list(run_parallel(store, partial(_remove, removing), tested.keys))
+        _remove(tested.store, tested.keys)
     _proven.add(proof)
 
 
-def _remove(store: RetryingStore, key: str) -> None:
-    try:
-        # Nobody puts at this key again, so a late DELETE may be sent once more.
-        store.attempt("delete", key, store.store.delete, key, size=0)
-    except SparkWalError as error:
-        # A writer may well be allowed to put but not to delete.
-        with suppress(SparkWalError):
-            if content(store.store, key) is None:
-                return
-        events.emit(events.ProofLeftBehind(key=key, url=store.url, reason=str(error)))
+def _remove(store: Store, keys: Sequence[str]) -> None:
+    """Remove the objects. A DELETE that takes longer than `_PATIENCE` goes on in the background."""
+    removed = threading.Semaphore(0)
+
+    def remove(key: str) -> None:
+        try:
+            store.delete(key)
+        except SparkWalError as error:
+            # A writer may well be allowed to put but not to delete.
+            with suppress(SparkWalError):
+                if content(store, key) is None:
+                    return
+            events.emit(events.ProofLeftBehind(key=key, url=store.url, reason=str(error)))
+        finally:
+            removed.release()
+
+    for key in keys:
+        run_in_daemon(partial(remove, key))
+    until = time.monotonic() + _PATIENCE
+    for _ in keys:
+        removed.acquire(timeout=max(0.0, until - time.monotonic()))
