@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -172,24 +171,24 @@ class RetryingUpload:
     thread calls it; those parts and the one being handed over are in memory."""
 
     def __init__(self, store: RetryingStore, upload: Upload, key: str, in_flight: int) -> None:
-        self._store, self._upload, self._key = store, upload, key
-        self._slots = threading.BoundedSemaphore(in_flight)
+        self._store, self._upload, self._key, self._in_flight = store, upload, key, in_flight
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="sparkwal-part")
-        self._failure: Exception | None = None
+        # Those on their way; one that failed stays, and fails each later call.
+        self._parts: set[Future[None]] = set()
         self._stopped = False
 
     def part(self, number: int, offset: int, body: bytes) -> None:
-        self._slots.acquire()
-        if self._failure is not None:
-            self._slots.release()
-            raise self._failure
-        self._pool.submit(self._send, number, offset, body)
+        self._wait(0 if len(self._parts) < self._in_flight else None, FIRST_COMPLETED)
+        sent = self._pool.submit(
+            self._store.attempt, "part", self._key, self._upload.part, number, offset, body,
+            size=len(body), stopped=lambda: self._stopped,
+        )  # fmt: skip
+        self._parts.add(sent)
 
     def complete(self) -> bool:
         """False may mean: it is there, and ours."""
+        self._wait(None, FIRST_EXCEPTION)
         self._pool.shutdown()
-        if self._failure is not None:
-            raise self._failure
         return self._store.attempt(
             "complete", self._key, self._upload.complete, size=0, writes=True
         )
@@ -198,20 +197,15 @@ class RetryingUpload:
         """Never raises for the store: an event reports parts that remain."""
         self._stopped = True
         # A part that arrives after the abort would stay in the store, unseen and paid for.
-        self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=True)
         try:
             self._store.attempt("abort", self._key, self._upload.abort)
         except SparkWalError as error:
             events.emit(events.UploadLeftBehind(key=self._key, reason=str(error)))
 
-    def _send(self, number: int, offset: int, body: bytes) -> None:
-        try:
-            if self._failure is None and not self._stopped:
-                self._store.attempt(
-                    "part", self._key, self._upload.part, number, offset, body, size=len(body),
-                    stopped=lambda: self._stopped or self._failure is not None,
-                )  # fmt: skip
-        except Exception as error:
-            self._failure = self._failure or error
-        finally:
-            self._slots.release()
+    def _wait(self, seconds: float | None, until: str) -> None:
+        """Raises what a part that ended raised."""
+        ended, others = wait(self._parts, seconds, until)
+        for each in ended:
+            each.result()
+        self._parts = others
