@@ -1,11 +1,17 @@
 """A GET that is sent before its reply is needed: one thread has many of them on their way."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sparkwal import events
-from sparkwal.store.base import Sent, Transient
+from sparkwal.store.base import Transient
 from sparkwal.store.hedge import Pace, Request
+
+if TYPE_CHECKING:
+    from sparkwal.store.s3_get import SentObject
 
 
 class Ahead:
@@ -13,7 +19,7 @@ class Ahead:
     and with its errors."""
 
     def __init__(
-        self, sent: Sent, again: Callable[[], bytes], key: str, length: int, pace: Pace | None
+        self, sent: SentObject, again: Callable[[], bytes], key: str, length: int, pace: Pace | None
     ) -> None:
         self._sent, self._again, self._key = sent, again, key
         self._process = os.getpid()

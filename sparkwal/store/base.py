@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from sparkwal.format import keys
 
@@ -138,28 +138,6 @@ class Store(Protocol):
     def discard(self, upload: Unfinished) -> None:
         """Abort it and free what was stored: its writer can not complete it. One that is not there
         any more is no error. Never touches a published object."""
-
-
-class Sent(Protocol):
-    """A `get_range` that was sent, and whose reply nobody has read yet."""
-
-    def wait(self, seconds: float) -> bool:
-        """Whether the reply begins to come within so many seconds."""
-
-    def read(self, seconds: float | None) -> bytes | None:
-        """The bytes, once; None for any other reply, which `get_range` gets again and reports.
-        Raises `Transient` for a reply that breaks off, or stands still for so many seconds."""
-
-    def close(self) -> None:
-        """Give it up: nobody reads the reply. No effect after `read`."""
-
-
-@runtime_checkable
-class SendsAhead(Protocol):
-    """A store of which one thread can have many requests on their way."""
-
-    def send_range(self, key: str, offset: int, length: int) -> Sent | None:
-        """Send a `get_range`. None where that would have to wait, such as for a connection."""
 
 
 def first_entries(store: Store, prefix: str, limit: int) -> Page:

@@ -13,16 +13,7 @@ from typing import Any, TypeVar
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
 from sparkwal.store.ahead import Ahead
-from sparkwal.store.base import (
-    NotFound,
-    Page,
-    SendsAhead,
-    Store,
-    Transient,
-    Unfinished,
-    UnfinishedPage,
-    Upload,
-)
+from sparkwal.store.base import NotFound, Page, Store, Transient, Unfinished, UnfinishedPage, Upload
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.hedge import Call, Pace, Request
 
@@ -55,7 +46,8 @@ class RetryingStore:
     def __post_init__(self) -> None:
         store = self.store
         self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
-        self._send_range = store.send_range if isinstance(store, SendsAhead) else None
+        # Of a store of which one thread can have many requests on their way.
+        self._send_range = getattr(store, "send_range", None)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object. False may mean: created by an attempt whose reply was lost or late."""
@@ -74,7 +66,7 @@ class RetryingStore:
 
     def send_range(self, key: str, offset: int, length: int) -> Ahead | None:
         """Send a `get_range` now; None where this thread would have to wait for that."""
-        sent = self._send_range(key, offset, length) if self._send_range is not None else None
+        sent = self._send_range and self._send_range(key, offset, length)
         if sent is None:
             return None
         again = partial(self.get_range, key, offset, length)

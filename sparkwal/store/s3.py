@@ -137,6 +137,7 @@ class S3Store:
         return _in_range(offset, length, body, got)
 
     def send_range(self, key: str, offset: int, length: int) -> SentObject | None:
+        """Send a `get_range`. None where that would have to wait, such as for a connection."""
         if length <= 0:
             return None
         found = partial(_in_range, offset, length)

@@ -92,17 +92,21 @@ def get_object(
 
 
 class SentObject:
-    """A GET on its way; `found` makes the bytes of the body and of Content-Range."""
+    """A GET on its way, whose reply nobody has read yet; `found` makes the bytes of the body and of
+    Content-Range."""
 
     def __init__(self, pool: Any, connection: Any, found: Callable[[bytes, str | None], bytes]):
         self._pool, self._connection, self._found = pool, connection, found
 
     def wait(self, seconds: float) -> bool:
+        """Whether the reply begins to come within so many seconds."""
         from urllib3.util.wait import wait_for_read
 
         return wait_for_read(self._connection.sock, seconds)
 
     def read(self, seconds: float | None) -> bytes | None:
+        """The bytes, once; None for any other reply, which `get_range` gets again and reports.
+        Raises `Transient` for a reply that breaks off, or stands still for so many seconds."""
         from urllib3.exceptions import HTTPError
 
         connection, self._connection, is_whole = self._connection, None, False
@@ -124,6 +128,7 @@ class SentObject:
         return self._found(body, reply.headers.get("Content-Range"))
 
     def close(self) -> None:
+        """Give it up: nobody reads the reply. No effect after `read`."""
         if self._connection is not None:
             self._connection.close()
 
