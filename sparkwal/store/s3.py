@@ -198,7 +198,7 @@ class S3Store:
         try:
             with self.request(key) as client:
                 found: Any = client.get_object(**self.at, Key=key, Range="bytes=0-0")
-                whole(found)
+                whole(found["Body"], found["ResponseMetadata"]["HTTPHeaders"])
         except BeyondEnd:
             with self.request(key) as client:
                 found = client.head_object(**self.at, Key=key)

@@ -66,7 +66,7 @@ def _sending(request: Any, **_: object) -> Any:
 
 
 def get_object(
-    client: S3Client, at: dict[str, Any], key: str, span: str = ""
+    client: Any, at: dict[str, Any], key: str, span: str = ""
 ) -> tuple[bytes, str | None]:
     """An object's bytes, and which they are as Content-Range says; `at` is what every request says,
     `span` is as Range says. Raises what botocore raises, NotFound, Transient."""
@@ -78,10 +78,9 @@ def get_object(
             forms[bucket] = _form_of(client, _here.sent, key)
         _here.sent = None
         return got
-    reply = _send(client, form, key, span)
-    headers = reply.headers
+    reply = client._endpoint.http_session.send(_signed(client, form, key, span))
     if reply.status_code < 300:
-        return _body(reply.raw, headers), headers.get("Content-Range")
+        return whole(reply.raw, reply.headers), reply.headers.get("Content-Range")
     if reply.status_code == 404 and b"<Code>NoSuchKey</Code>" in reply.content:
         raise NotFound(key)
     _here.reply = reply
@@ -115,7 +114,7 @@ class SentObject:
             reply = connection.getresponse()
             if reply.status >= 300:
                 return None
-            body = _body(reply, reply.headers)
+            body = whole(reply, reply.headers)
             is_whole = True
         except (OSError, HTTPException, HTTPError) as error:
             raise Transient(f"the reply broke off ({type(error).__name__})") from None
@@ -162,16 +161,11 @@ def send_object(
     return SentObject(form.pool, connection, found)
 
 
-def _body(reader: Any, headers: Any) -> bytes:
-    length = headers.get("Content-Length", "")
-    return whole({"Body": reader, "ContentLength": int(length) if length.isdigit() else None})
-
-
-def whole(reply: Any) -> bytes:
+def whole(reader: Any, headers: Any) -> bytes:
     """The body of a GET. Raises Transient for one that broke off."""
-    body: bytes = reply["Body"].read()
-    wanted = reply.get("ContentLength")
-    if wanted is not None and len(body) != wanted:
+    body: bytes = reader.read()
+    wanted = headers.get("content-length", "")
+    if wanted.isdigit() and len(body) != int(wanted):
         raise Transient(f"{len(body)} of {wanted} bytes came")
     return body
 
@@ -181,11 +175,8 @@ def _by_botocore(
 ) -> tuple[bytes, str | None]:
     part: Any = {"Range": span} if span else {}
     reply = client.get_object(**at, Key=key, **part)
-    return whole(reply), reply.get("ContentRange")
-
-
-def _send(client: Any, form: _Form, key: str, span: str) -> Any:
-    return client._endpoint.http_session.send(_signed(client, form, key, span))
+    headers = reply["ResponseMetadata"]["HTTPHeaders"]
+    return whole(reply["Body"], headers), headers.get("content-range")
 
 
 def _signed(client: Any, form: _Form, key: str, span: str) -> Any:
