@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -48,12 +49,12 @@ class S3Store:
                 "needs to find its newest record; use a general purpose bucket"
             )
         self.bucket = bucket
-        self.config = config
         self._knows_etags = True
         self.at: Any = {"Bucket": bucket, **config.on_all}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         endpoint = config.endpoint or environment
         self.endpoint = normal_endpoint(endpoint) if endpoint else None
+        self.config = replace(config, endpoint=self.endpoint)
         # Where the endpoint distinguishes the stores it is part of the name.
         self.url = f"{self.endpoint}/{bucket}" if self.endpoint else f"s3://{bucket}"
         self.concurrency = config.max_pool_connections
@@ -70,7 +71,7 @@ class S3Store:
     def credentials(self) -> str | None:
         """Where they come from, None where there are none. Raises OptionError."""
         with self.request(""):
-            return provider(self.config, self.endpoint)
+            return provider(self.config)
 
     @contextmanager
     def request(self, key: str, *, finds: bool = True) -> Iterator[S3Client]:
@@ -78,7 +79,7 @@ class S3Store:
         a 404 is an answer; else who gives it is no S3 store."""
         client = None
         try:
-            client = s3_client(self.config, self.endpoint)
+            client = s3_client(self.config)
             yield client
         except (SparkWalError, Transient, NotFound):
             raise
@@ -104,7 +105,7 @@ class S3Store:
         """`error` as this library's, or itself where it is a programming error."""
         if client is not None and s3_errors.credentials_refused(error):
             try:
-                if renew(self.config, self.endpoint, client):
+                if renew(self.config, client):
                     return Transient("the credentials were refused; they were read again")
             except Exception as unreadable:
                 error = unreadable
@@ -142,7 +143,7 @@ class S3Store:
             return None
         found = partial(_in_range, offset, length)
         try:
-            client = s3_client(self.config, self.endpoint)
+            client = s3_client(self.config)
             return send_object(client, self.at, key, _span(offset, length), found)
         except Exception:
             return None  # `get_range` meets it again, and reports it

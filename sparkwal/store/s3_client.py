@@ -24,7 +24,7 @@ class _Made(NamedTuple):
 
 # Each may hold as many connections as its store has.
 _MOST = 8
-_clients: dict[tuple[int, str | None, S3Config], _Made] = {}
+_clients: dict[S3Config, _Made] = {}
 _clients_lock = threading.Lock()
 
 
@@ -39,18 +39,17 @@ def _forget_parent() -> None:
 os.register_at_fork(after_in_child=_forget_parent)
 
 
-def s3_client(config: S3Config, endpoint: str | None) -> S3Client:
+def s3_client(config: S3Config) -> S3Client:
     """This process's client for `config`: a new one costs tens of milliseconds."""
-    return _made(config, endpoint).client
+    return _made(config).client
 
 
-def _made(config: S3Config, endpoint: str | None) -> _Made:
-    key = (os.getpid(), endpoint, config)
-    made = _clients.get(key)
+def _made(config: S3Config) -> _Made:
+    made = _clients.get(config)
     if made is None:
         with _clients_lock:
-            made = _clients.get(key) or _new_client(config, endpoint)
-            _clients[key] = made
+            made = _clients.get(config) or _new_client(config)
+            _clients[config] = made
             # A process that is given new keys every hour would keep all their clients.
             if len(_clients) > _MOST:
                 # Who still uses the oldest finds it closed, and connects anew.
@@ -58,29 +57,28 @@ def _made(config: S3Config, endpoint: str | None) -> _Made:
     return made
 
 
-def provider(config: S3Config, endpoint: str | None) -> str | None:
+def provider(config: S3Config) -> str | None:
     """Which of botocore's providers the credentials come from ("env", "iam-role", …; "explicit":
     from options), or None where there are none. Never a value."""
-    found = _made(config, endpoint).credentials
+    found = _made(config).credentials
     return str(found.method) if found else None
 
 
-def renew(config: S3Config, endpoint: str | None, refused: S3Client) -> bool:
+def renew(config: S3Config, refused: S3Client) -> bool:
     """Read the credentials again for a client whose own were refused. True: `s3_client` now gives
     another client, with other credentials. False: they are the same, or options gave them."""
     if config.access_key_id is not None:
         return False
-    key = (os.getpid(), endpoint, config)
     with _clients_lock:
-        known = _clients.get(key)
+        known = _clients.get(config)
         if known is None or known.client is not refused:
             # Another thread was here before.
             return True
         # A new session: the old one never looks into its files and environment again.
-        fresh = _new_client(config, endpoint)
+        fresh = _new_client(config)
         if _frozen(fresh) == _frozen(known):
             return False
-        _clients[key] = fresh
+        _clients[config] = fresh
         return True
 
 
@@ -88,7 +86,7 @@ def _frozen(made: _Made) -> object:
     return made.credentials and made.credentials.get_frozen_credentials()
 
 
-def _new_client(config: S3Config, endpoint: str | None) -> _Made:
+def _new_client(config: S3Config) -> _Made:
     # boto3's session asks this one for everything, and costs each worker of Spark 0.1 s more.
     from botocore.config import Config
     from botocore.session import Session
@@ -102,9 +100,9 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
     region = config.region or session.get_config_variable("region")
     client: Any = session.create_client(
         "s3",
-        endpoint_url=endpoint,
+        endpoint_url=config.endpoint,
         # Other stores ignore the region, but the signature needs one.
-        region_name=region or ("us-east-1" if endpoint else None),
+        region_name=region or ("us-east-1" if config.endpoint else None),
         config=Config(
             # RetryingStore retries: it knows that after a lost reply a refusal may mean our own.
             retries={"total_max_attempts": 1, "mode": "standard"},
@@ -113,7 +111,7 @@ def _new_client(config: S3Config, endpoint: str | None) -> _Made:
             read_timeout=config.read_timeout,
             tcp_keepalive=True,
             signature_version="s3v4",
-            s3={"addressing_style": "path"} if endpoint else {},
+            s3={"addressing_style": "path"} if config.endpoint else {},
             # Newer checksums by default break older stores; signature and our own CRCs cover all.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",

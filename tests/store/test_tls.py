@@ -88,7 +88,7 @@ def test_a_certificate_that_proves_nothing_is_refused_at_once(
 
 def test_https_unless_it_is_said_otherwise() -> None:
     for region in ("us-east-1", "eu-central-1"):
-        made = s3_client(S3Config(region=region, access_key_id="a", secret_access_key="b"), None)
+        made = s3_client(S3Config(region=region, access_key_id="a", secret_access_key="b"))
         assert made.meta.endpoint_url.startswith("https://")
 
 
