@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store.base import Entry, NotFound, Page, Unfinished, UnfinishedPage
@@ -18,7 +18,6 @@ from sparkwal.store.local_files import (
     errors,
     key_of_temp,
     keys_after,
-    read_at,
     sync,
     temp_name,
     write_at,
@@ -68,10 +67,11 @@ class LocalStore:
         return self.get_range(key, 0, sys.maxsize)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        with self._reading(key) as descriptor:
+        with self._reading(key) as file:
             # What the file does not hold is not allocated, whatever length was asked for.
-            held = os.fstat(descriptor).st_size - offset
-            return read_at(descriptor, offset, max(min(length, held), 0))
+            held = os.fstat(file.fileno()).st_size - offset
+            file.seek(offset)
+            return file.read(max(min(length, held), 0))
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """Only the sizes of the keys that are found are looked up."""
@@ -104,11 +104,8 @@ class LocalStore:
                 self._sync(folder)
 
     def age_ms(self, key: str) -> int:
-        with self._reading(key) as descriptor:
-            found = os.fstat(descriptor)
-            if stat.S_ISDIR(found.st_mode):
-                raise NotFound(key)
-            return _age_ms(self._now_ns(), found)
+        with self._reading(key) as file:
+            return _age_ms(self._now_ns(), os.fstat(file.fileno()))
 
     def upload(self, key: str) -> LocalUpload:
         return LocalUpload(self, self._path(key), key)
@@ -189,19 +186,15 @@ class LocalStore:
         return self._root.joinpath(*segments)
 
     @contextmanager
-    def _reading(self, key: str) -> Iterator[int]:
+    def _reading(self, key: str) -> Iterator[BinaryIO]:
         with errors("get", key, self.url):
             try:
-                descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
-            except _ABSENT:
+                file = self._path(key).open("rb")
+            except (*_ABSENT, IsADirectoryError):
                 self._check_root()
                 raise NotFound(key) from None
-            try:
-                yield descriptor
-            except IsADirectoryError:
-                raise NotFound(key) from None
-            finally:
-                os.close(descriptor)
+            with file:
+                yield file
 
     def _now_ns(self) -> int:
         """The filesystem's clock, which may be another machine's."""

@@ -52,15 +52,6 @@ def write_at(descriptor: int, body: bytes, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def read_at(descriptor: int, offset: int, length: int) -> bytes:
-    """`length` bytes, or what the file holds of them."""
-    pieces: list[bytes] = []
-    while length > 0 and (piece := os.pread(descriptor, length, offset)):
-        pieces.append(piece)
-        offset, length = offset + len(piece), length - len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
 def sync(path: Path) -> None:
     """Make what a file or a folder holds durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
