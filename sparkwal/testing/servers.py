@@ -11,9 +11,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -32,15 +33,12 @@ class ServerError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(AbstractContextManager["Server"]):
     """A running server. Leaving it, as a context manager, stops the process."""
 
     url: str
     process: subprocess.Popen[bytes]
     folder: tempfile.TemporaryDirectory[str]
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
