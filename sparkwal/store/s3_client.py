@@ -168,34 +168,25 @@ _SIGNED = re.compile(
 )
 # Keys of test servers are words that stand everywhere.
 _SHORTEST = 8
+_secrets: frozenset[str] = frozenset()
 
 
-class _Concealing(logging.Filter):
-    """Changes records; drops none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.secrets: frozenset[str] = frozenset()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        hidden = _SIGNED.sub(r"\1***", said)
-        for secret in self.secrets:
-            hidden = hidden.replace(secret, "***")
-        if hidden != said:
-            record.msg, record.args = hidden, ()
-        return True
-
-
-_concealing = _Concealing()
+def _concealing(record: logging.LogRecord) -> bool:
+    """A filter that changes records and drops none."""
+    said = record.getMessage()
+    hidden = _SIGNED.sub(r"\1***", said)
+    for secret in _secrets:
+        hidden = hidden.replace(secret, "***")
+    if hidden != said:
+        record.msg, record.args = hidden, ()
+    return True
 
 
 def _conceal(secrets: Iterable[str]) -> None:
     """Keep these values, all tokens and all signatures out of what botocore logs in this process.
     Call it again once more of botocore was imported: a filter sees one logger's records only."""
-    long = {secret for secret in secrets if len(secret) >= _SHORTEST}
-    if not long <= _concealing.secrets:
-        _concealing.secrets |= long
+    global _secrets
+    _secrets |= {secret for secret in secrets if len(secret) >= _SHORTEST}
     for name in [*logging.root.manager.loggerDict]:
         if name.partition(".")[0] in _LOGGERS:
             logging.getLogger(name).addFilter(_concealing)
