@@ -11,8 +11,8 @@ thread can send many GETs on open connections (`send_object`) and read the repli
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
 from queue import Empty
@@ -25,6 +25,8 @@ from sparkwal.store.base import NotFound, Transient
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+# Of an object: offset and length.
+Part = tuple[int, int]
 # Each request has its own; the signer adds those that it needs.
 _OWN = {
     "amz-sdk-invocation-id", "amz-sdk-request", "authorization", "range", "x-amz-content-sha256",
@@ -65,37 +67,34 @@ def _sending(request: Any, **_: object) -> Any:
     return _here.reply
 
 
-def get_object(
-    client: Any, at: dict[str, Any], key: str, span: str = ""
-) -> tuple[bytes, str | None]:
-    """An object's bytes, and which they are as Content-Range says; `at` is what every request says,
-    `span` is as Range says. Raises what botocore raises, NotFound, Transient."""
+def get_object(client: Any, at: dict[str, Any], key: str, part: Part | None = None) -> bytes:
+    """An object's bytes; `at` is what every request says. Raises what botocore raises, NotFound,
+    Transient."""
     forms, bucket = _forms.setdefault(client, {}), at["Bucket"]
     form = forms.get(bucket)
     if form is None:
-        got = _by_botocore(client, at, key, span)
+        body = _by_botocore(client, at, key, part)
         if bucket not in forms:
             forms[bucket] = _form_of(client, _here.sent, key)
         _here.sent = None
-        return got
-    reply = client._endpoint.http_session.send(_signed(client, form, key, span))
+        return body
+    reply = client._endpoint.http_session.send(_signed(client, form, key, part))
     if reply.status_code < 300:
-        return whole(reply.raw, reply.headers), reply.headers.get("Content-Range")
+        return whole(reply.raw, reply.headers, part)
     if reply.status_code == 404 and b"<Code>NoSuchKey</Code>" in reply.content:
         raise NotFound(key)
     _here.reply = reply
     try:
-        return _by_botocore(client, at, key, span)
+        return _by_botocore(client, at, key, part)
     finally:
         _here.reply = None
 
 
 class SentObject:
-    """A GET on its way, whose reply nobody has read yet; `found` makes the bytes of the body and of
-    Content-Range."""
+    """A GET on its way, whose reply nobody has read yet."""
 
-    def __init__(self, pool: Any, connection: Any, found: Callable[[bytes, str | None], bytes]):
-        self._pool, self._connection, self._found = pool, connection, found
+    def __init__(self, pool: Any, connection: Any, part: Part) -> None:
+        self._pool, self._connection, self._part = pool, connection, part
 
     def wait(self, seconds: float) -> bool:
         """Whether the reply begins to come within so many seconds."""
@@ -114,8 +113,9 @@ class SentObject:
             reply = connection.getresponse()
             if reply.status >= 300:
                 return None
-            body = whole(reply, reply.headers)
+            body = whole(reply, reply.headers, self._part)
             is_whole = True
+            return body
         except (OSError, HTTPException, HTTPError) as error:
             raise Transient(f"the reply broke off ({type(error).__name__})") from None
         finally:
@@ -124,7 +124,6 @@ class SentObject:
                 self._pool._put_conn(connection)
             else:
                 connection.close()
-        return self._found(body, reply.headers.get("Content-Range"))
 
     def close(self) -> None:
         """Give it up: nobody reads the reply. No effect after `read`."""
@@ -132,10 +131,7 @@ class SentObject:
             self._connection.close()
 
 
-def send_object(
-    client: S3Client, at: dict[str, Any], key: str, span: str,
-    found: Callable[[bytes, str | None], bytes],
-) -> SentObject | None:  # fmt: skip
+def send_object(client: S3Client, at: dict[str, Any], key: str, part: Part) -> SentObject | None:
     """Send what `get_object` sends on a connection that is open and idle; None where none is."""
     form = _forms.get(client, {}).get(at["Bucket"])
     idle = form and form.pool and form.pool.pool
@@ -150,7 +146,7 @@ def send_object(
         form.pool._put_conn(connection)
         return None
     try:
-        request = _signed(client, form, key, span)
+        request = _signed(client, form, key, part)
         target = "/" + request.url.split("/", 3)[3]
         connection.request(
             "GET", target, headers=request.headers, preload_content=False, decode_content=False
@@ -158,31 +154,42 @@ def send_object(
     except BaseException:
         connection.close()
         raise
-    return SentObject(form.pool, connection, found)
+    return SentObject(form.pool, connection, part)
 
 
-def whole(reader: Any, headers: Any) -> bytes:
-    """The body of a GET. Raises Transient for one that broke off."""
+def whole(reader: Any, headers: Any, part: Part | None = None) -> bytes:
+    """The bytes asked for, of a GET's reply. Raises Transient for one that broke off, or that is of
+    another part."""
     body: bytes = reader.read()
     wanted = headers.get("content-length", "")
     if wanted.isdigit() and len(body) != int(wanted):
         raise Transient(f"{len(body)} of {wanted} bytes came")
+    if part is None:
+        return body
+    offset, length = part
+    got = headers.get("content-range")
+    if got is None:
+        # A store may ignore Range and answer with everything.
+        return body[offset : offset + length]
+    match = re.match(r"bytes (\d+)-(\d+)/", got)
+    if match is None or int(match[1]) != offset or len(body) > length:
+        raise Transient(f"asked for {_range(part)['Range']}, got {got}")
     return body
 
 
-def _by_botocore(
-    client: S3Client, at: dict[str, Any], key: str, span: str
-) -> tuple[bytes, str | None]:
-    part: Any = {"Range": span} if span else {}
-    reply = client.get_object(**at, Key=key, **part)
-    headers = reply["ResponseMetadata"]["HTTPHeaders"]
-    return whole(reply["Body"], headers), headers.get("content-range")
+def _range(part: Part | None) -> dict[str, str]:
+    return {"Range": f"bytes={part[0]}-{part[0] + part[1] - 1}"} if part else {}
 
 
-def _signed(client: Any, form: _Form, key: str, span: str) -> Any:
+def _by_botocore(client: Any, at: dict[str, Any], key: str, part: Part | None) -> bytes:
+    reply = client.get_object(**at, Key=key, **_range(part))
+    return whole(reply["Body"], reply["ResponseMetadata"]["HTTPHeaders"], part)
+
+
+def _signed(client: Any, form: _Form, key: str, part: Part | None) -> Any:
     from botocore.awsrequest import AWSRequest
 
-    headers = {**form.headers, "Range": span} if span else form.headers
+    headers = form.headers | _range(part)
     request = AWSRequest("GET", form.url + _quoted(key), headers, stream_output=True)
     # Every time: it has credentials refreshed that are about to expire.
     signer = client._request_signer.get_auth_instance(form.service, form.region, "s3v4")
