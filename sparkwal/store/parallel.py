@@ -6,10 +6,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
-from sparkwal.store.ahead import Ahead
 from sparkwal.store.base import Store
 from sparkwal.store.hedge import Call
-from sparkwal.store.retry import RetryingStore
+from sparkwal.store.retry import Ahead, RetryingStore
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
-from sparkwal.store.ahead import Ahead
 from sparkwal.store.base import NotFound, Page, Store, Transient, Unfinished, UnfinishedPage, Upload
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.hedge import Call, Pace, Request
+
+if TYPE_CHECKING:
+    from sparkwal.store.s3_get import SentObject
 
 R = TypeVar("R")
 
@@ -46,8 +49,6 @@ class RetryingStore:
     def __post_init__(self) -> None:
         store = self.store
         self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
-        # Of a store of which one thread can have many requests on their way.
-        self._send_range = getattr(store, "send_range", None)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object. False may mean: created by an attempt whose reply was lost or late."""
@@ -66,11 +67,10 @@ class RetryingStore:
 
     def send_range(self, key: str, offset: int, length: int) -> Ahead | None:
         """Send a `get_range` now; None where this thread would have to wait for that."""
-        sent = self._send_range and self._send_range(key, offset, length)
-        if sent is None:
-            return None
-        again = partial(self.get_range, key, offset, length)
-        return Ahead(sent, again, key, length, self.pace() if self.pace is not None else None)
+        # Of a store of which one thread can have many requests on their way.
+        send = getattr(self.store, "send_range", None)
+        sent = send and send(key, offset, length)
+        return sent and Ahead(self, sent, key, offset, length)
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         return self.attempt("list", prefix, self.store.list, prefix, limit, after, size=0)
@@ -156,6 +156,47 @@ class RetryingStore:
             delay = self.policy.delay(attempt, self.rng, fault.retry_after)
             events.emit(events.Retried(operation, key, attempt, round(delay * 1000), fault.reason))
             self.sleep(delay)
+
+
+class Ahead:
+    """A GET that is sent before its reply is needed. Whatever goes wrong with it, the store makes
+    it once more: with all attempts, and with its errors."""
+
+    def __init__(
+        self, store: RetryingStore, sent: SentObject, key: str, offset: int, length: int
+    ) -> None:
+        self._store, self._sent, self._asked = store, sent, (key, offset, length)
+        self._process = os.getpid()
+        self._now = Request(store.pace(), "get", key, length) if store.pace is not None else None
+
+    def result(self) -> bytes:
+        """The bytes. Raises as `get_range`."""
+        try:
+            # Two processes would share the reply.
+            found = self._answer() if os.getpid() == self._process else None
+        except Transient as failure:
+            events.emit(events.Retried("get", self._asked[0], 1, 0, failure.reason))
+            found = None
+        finally:
+            self._sent.close()
+        return self._store.get_range(*self._asked) if found is None else found
+
+    def close(self) -> None:
+        self._sent.close()
+
+    def _answer(self) -> bytes | None:
+        now = self._now
+        if now is None:
+            return self._sent.read(None)
+        is_there = self._sent.wait(0)
+        while not (is_there or self._sent.wait(now.left())):
+            if now.may_repeat():
+                return None
+        found = self._sent.read(now.given_up)
+        # When an answer came that was there already, nobody knows.
+        if found is not None and not is_there:
+            now.answered()
+        return found
 
 
 class RetryingUpload:

@@ -13,13 +13,12 @@ import pytest
 from sparkwal import events
 from sparkwal.errors import StoreUnavailableError
 from sparkwal.store import hedge
-from sparkwal.store.ahead import Ahead
 from sparkwal.store.base import NotFound, Transient
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.hedge import Pace
 from sparkwal.store.local import LocalStore
 from sparkwal.store.parallel import run_parallel
-from sparkwal.store.retry import RetryingStore
+from sparkwal.store.retry import Ahead, RetryingStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy
@@ -81,8 +80,7 @@ def sent(root: Path, reply: Reply, pace: Pace) -> Ahead:
     """A GET of bytes 1 and 2 of an object that the store below has."""
     store = LocalStore(root, fsync=False)
     store.put("key", b"abcd")
-    again = partial(RetryingStore(store, POLICY, pace=lambda: pace).get_range, "key", 1, 2)
-    return Ahead(reply, again, "key", 2, pace)
+    return Ahead(RetryingStore(store, POLICY, pace=lambda: pace), reply, "key", 1, 2)
 
 
 def test_a_reply_that_is_there_is_read_and_says_nothing_of_the_pace(
