@@ -170,7 +170,9 @@ class Call(Generic[R]):
             try:
                 result, error = self._results.get(timeout=self._now.left() if self._now else None)
             except Empty:
-                self._repeat_if_late()
+                now = self._now
+                if now is not None and not now.left() and now.may_repeat():
+                    self._send()
                 continue
             self._open -= 1
             if self._now is not None and (error is None or isinstance(error, NotFound)):
@@ -185,12 +187,6 @@ class Call(Generic[R]):
             each for each in failures if isinstance(each, Transient) and not each.unreachable
         )
         raise next(unknown, failures[0])
-
-    def _repeat_if_late(self) -> None:
-        if (now := self._now) is None or now.left():
-            return
-        if now.may_repeat():
-            self._send()
 
 
 # Threads that wait for work take it from here. They are daemons: an attempt that nobody waits for
