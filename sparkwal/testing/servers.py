@@ -64,7 +64,6 @@ def start_ministack(*, enforces: bool = False) -> Server:
     settings = {
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": "{port}",
-        "EDGE_PORT": "{port}",
         "SERVICES": "s3,iam,sts" if enforces else "s3",
         "LOG_LEVEL": "WARNING",
         # Both listen on ports of their own, whatever SERVICES says.
@@ -72,7 +71,6 @@ def start_ministack(*, enforces: bool = False) -> Server:
         "IOT_MTLS_ENABLED": "0",
         "S3_PERSIST": "0",
         "PERSIST_STATE": "0",
-        "LOCALSTACK_PERSISTENCE": "0",
         "AUTH": str(enforces).lower(),
         "USE_SSL": "0",
         # It removes leftover containers at start; there are none of ours.
