@@ -146,9 +146,8 @@ class LocalStore:
         """A new file that no listing shows, to become the object. Raises OSError."""
         folder = self._root / TEMPS
         temp = folder / temp_name(key)
-        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         self._prepare(folder)
-        return os.open(temp, flags, 0o666), temp
+        return os.open(temp, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666), temp
 
     def publish(self, temp: Path, path: Path, key: str, replaces: bool) -> bool:
         """Make the synced content of `temp` the object, if its name is free, or whatever is there

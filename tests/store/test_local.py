@@ -192,6 +192,14 @@ def test_no_sync_when_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert LocalStore(tmp_path, fsync=False).put_if_absent("k", b"")
 
 
+def test_a_folder_removed_under_a_running_writer(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put_if_absent("batches/1", b"x")
+    shutil.rmtree(tmp_path / "batches")  # as rm -rf log/* does, which leaves .tmp
+    assert store.put_if_absent("batches/1", b"y")
+    assert store.get("batches/1") == b"y"
+
+
 def test_log_removed_under_a_running_writer(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "log")
     store.put_if_absent("batches/1", b"")
