@@ -44,16 +44,10 @@ class Content:
 
 def _hashes(array: pa.Array) -> pa.Array:
     """A number for each value; 0 for a null."""
-    if pa.types.is_null(array.type):
-        return _zeros(len(array))
     if not array.null_count:
         return _dense(array)
-    if array.null_count == len(array):
-        return _zeros(len(array))
-    valid = array.is_valid()
-    place = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
-    found = _dense(array.drop_null()).take(pc.max_element_wise(place, 0))
-    return pc.if_else(valid, found, _number(0))
+    dense = _dense(array.drop_null())
+    return pc.replace_with_mask(_zeros(len(array)), array.is_valid(), dense)
 
 
 def _dense(array: pa.Array) -> pa.Array:
