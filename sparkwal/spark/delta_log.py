@@ -58,17 +58,13 @@ class HadoopFiles:
         self._checks: bool | None = None
 
     def sizes(self, start: int) -> Mapping[str, int]:
-        with self._readable():
-            digits = f"{start:020d}"
-            later = (f"{digits[:at]}[{int(d) + 1}-9]" for at, d in enumerate(digits) if d < "9")
-            pattern = f"{{{','.join([digits, *later])}}}*"
-            try:
-                found = self._system().listStatus(self._file(""), self._pattern(pattern))
-            except Exception as error:
-                if "FileNotFoundException" in cause(error):
-                    return {}
-                raise
+        digits = f"{start:020d}"
+        later = (f"{digits[:at]}[{int(d) + 1}-9]" for at, d in enumerate(digits) if d < "9")
+        pattern = self._pattern(f"{{{','.join([digits, *later])}}}*")
+        with suppress(FileNotFoundError), self._readable():
+            found = self._system().listStatus(self._file(""), pattern)
             return {str(each.getPath().getName()): int(each.getLen()) for each in found}
+        return {}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         with self._readable():
