@@ -32,8 +32,6 @@ from sparkwal.store.path import absolute
 # Keys of a log's part up to this size, as stored, go to every task: the table is not shuffled.
 BROADCAST_BYTES = 32 * 2**20
 _SAMPLES = 16
-# Columns that a join needs; none of the log or the table.
-_THERE, _TIMES = "_wal_there", "_wal_times"
 
 
 @overload
@@ -145,24 +143,23 @@ def _with_table(
     key = [quoted(each) for each in keys]
     keyed = F.broadcast(tail.select(*key).distinct()).alias("s")
     stays = table.alias("t").join(keyed, _same(keys), "left_anti")
-    gone = table.select(*key).alias("t").join(keyed, _same(keys), "left_semi")
-    living = last.where(~deletes) if target.delete_when else last
-    return _with_columns(stays, whole).union(_with_columns(_as_often(living, gone, keys), whole))
+    gone = table.select(*key).alias("t").join(keyed, _same(keys), "left_semi").alias("t")
+    # Each row as often as its key is in the table, and once where it is not: as a MERGE does.
+    won = gone.join(last.where(~deletes).alias("s"), _same(keys), "right").select("s.*")
+    return _with_columns(stays, whole).union(_with_columns(won, whole))
 
 
 def _replaced(
     table: DataFrame, last: DataFrame, keys: Sequence[str], by: str, whole: StructType
 ) -> DataFrame:
     """As MERGE does it: each row of both is looked at once, and the table is shuffled."""
-    t = _with_columns(table, whole).withColumn(_THERE, F.lit(True)).alias("t")
-    s = last.withColumn(_THERE, F.lit(True)).alias("s")
-    both = t.join(s, _same(keys), "full_outer")
-    taken = F.col(f"s.{_THERE}").isNotNull()
+    both = _with_columns(table, whole).alias("t").join(last.alias("s"), _same(keys), "full_outer")
+    deletes = F.col(f"s.{DELETES}")  # null where the log has no row of this key
+    taken = deletes.isNotNull()
     if by:
         old, new = F.col(f"t.{quoted(by)}"), F.col(f"s.{quoted(by)}")
-        newer = old.isNull() | F.coalesce(new >= old, F.lit(False))
-        taken &= F.col(f"t.{_THERE}").isNull() | newer
-    both = both.where(~(taken & F.col(f"s.{DELETES}")) | ~taken)
+        taken &= old.isNull() | F.coalesce(new >= old, F.lit(False))
+    both = both.where(~taken | ~deletes)
     in_log = {name.lower() for name in last.columns}
     columns = []
     for name in whole.names:
@@ -170,14 +167,6 @@ def _replaced(
         value = F.when(taken, new).otherwise(old) if name.lower() in in_log else old
         columns.append(value.alias(name))
     return both.select(*columns)
-
-
-def _as_often(living: DataFrame, gone: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Each row as often as its key is in `gone`, and once where it is not: as a MERGE does."""
-    times = gone.groupBy(*map(quoted, keys)).agg(F.count(F.lit(1)).alias(_TIMES))
-    both = times.alias("t").join(living.alias("s"), _same(keys), "right")
-    often = F.array_repeat(F.lit(0), F.coalesce(F.col(_TIMES), F.lit(1)).cast("int"))
-    return both.withColumn(_TIMES, F.explode(often)).select("s.*")
 
 
 def _same(keys: Sequence[str]) -> Column:
