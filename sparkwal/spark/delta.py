@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import MapType, StructField, StructType, VariantType
+from pyspark.sql.types import BinaryType, MapType, StringType, StructType, VariantType
 
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle import APPEND, LifecycleRecord, Target
@@ -51,14 +51,11 @@ def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[s
     own = normalize(rows.schema.jsonValue())
     parts = {name.lower() for name in partitioned}
     stored = []
-    for name, kind in columns(widened(own, table)).items():
-        column = F.col(quoted(name))
-        if kind != columns(own)[name]:
-            wide = {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            column = column.cast(StructField.fromJson(wide).dataType)
-        if kind in ("string", "binary") and name.lower() in parts:
+    for field in StructType.fromJson(json.loads(widened(own, table))):
+        column = F.col(quoted(field.name)).cast(field.dataType)
+        if isinstance(field.dataType, StringType | BinaryType) and field.name.lower() in parts:
             column = F.when(~column.cast("string").isin(*NULL_PARTITIONS), column)
-        stored.append(column.alias(name))
+        stored.append(column.alias(field.name))
     return rows.select(*stored)
 
 
