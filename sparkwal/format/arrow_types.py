@@ -54,10 +54,9 @@ def _spark_type(kind: pa.DataType, path: str) -> Any:
             raise _refused(path, kind, "at most 38 digits fit, the scale from 0 to all of them")
         return f"decimal({kind.precision},{kind.scale})"
     if types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        if any((field.metadata or {}).get(b"variant") == b"true" for field in fields):
+        if any((field.metadata or {}).get(b"variant") == b"true" for field in kind):
             return "variant"
-        inner = [field_json(field, f"{path}.{field.name}") for field in fields]
+        inner = [field_json(field, f"{path}.{field.name}") for field in kind]
         return {"type": "struct", "fields": inner}
     if types.is_map(kind):
         return {

@@ -6,8 +6,8 @@ and any reader agree. All columns are nullable: Spark's readers require it, writ
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -171,10 +171,8 @@ def from_arrow(arrow_schema: pa.Schema) -> str:
     """The normalized Spark schema whose `to_arrow` holds every value of `arrow_schema`. Raises
     OptionError naming the first column whose values the log could not keep (unsigned 64-bit
     numbers, nanoseconds), or a name that appears twice."""
-    fields = [arrow_schema.field(i) for i in range(len(arrow_schema))]
-    return normalize(
-        {"type": "struct", "fields": [field_json(field, field.name) for field in fields]}
-    )
+    fields = [field_json(field, field.name) for field in arrow_schema]
+    return normalize({"type": "struct", "fields": fields})
 
 
 def columns(spark_schema: str) -> dict[str, Any]:
@@ -242,19 +240,19 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     nullability, field names or time zones differ."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
-    arrays = []
-    for field in schema:
-        index = batch.schema.get_field_index(field.name)
-        if index < 0:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
-        else:
-            column = batch.column(index)
-            arrays.append(column if column.type.equals(field.type, check_metadata=True)
-                          else _cast(column, field.type))  # fmt: skip
+    arrays = _by_name(schema, batch.schema, batch.column, batch.num_rows)
     if not arrays:
         # A batch without columns still has rows.
         return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _by_name(
+    wanted: Iterable[pa.Field], known: Any, child: Callable[[int], pa.Array], length: int
+) -> list[pa.Array]:
+    """The children of a batch or a struct that `known`, its schema or type, names so; or null."""
+    places = ((known.get_field_index(field.name), field.type) for field in wanted)
+    return [pa.nulls(length, kind) if at < 0 else _cast(child(at), kind) for at, kind in places]
 
 
 def gathered(
@@ -274,19 +272,15 @@ def gathered(
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     """`array` as `target`; nested types keep their buffers where the layout is the same."""
+    if array.type.equals(target, check_metadata=True):
+        return array
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    nested = (pa.types.is_struct, pa.types.is_list, pa.types.is_map)
-    if not any(is_kind(target) and is_kind(array.type) for is_kind in nested):
-        return array if array.type == target else array.cast(target)
+    if not target.num_fields or array.type.id != target.id:
+        return array.cast(target)
     if pa.types.is_struct(target):
-        names = [array.type.field(i).name for i in range(array.type.num_fields)]
-        children = [
-            _cast(pa.StructArray.field(array, names.index(field.name)), field.type)
-            if field.name in names
-            else pa.nulls(len(array), field.type)
-            for field in target
-        ]
+        child = partial(pa.StructArray.field, array)
+        children = _by_name(target, array.type, child, len(array))
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
     if pa.types.is_list(target):

@@ -10,6 +10,7 @@ from typing import Any
 from sparkwal.format import schema
 
 _WHOLE = ("byte", "short", "integer", "long")
+_OTHERS = {"double": ("byte", "short", "integer", "float"), "timestamp_ntz": ("date",)}
 # Digits that a decimal has before its point to hold every whole number.
 _DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 
@@ -42,10 +43,7 @@ def _leaf_holds(wide: str, narrow: str) -> bool:
         return narrow in _DIGITS and before >= _DIGITS[narrow]
     if wide in _WHOLE and narrow in _WHOLE:
         return _WHOLE.index(wide) >= _WHOLE.index(narrow)
-    return (wide, narrow) in (
-        *(("double", each) for each in ("byte", "short", "integer", "float")),
-        ("timestamp_ntz", "date"),
-    )
+    return narrow in _OTHERS.get(wide, ())
 
 
 def _parts(one: Any, other: Any) -> list[tuple[Any, Any]] | None:

@@ -66,6 +66,15 @@ def test_types_with_the_same_values_become_one(arrow: pa.DataType, spark: str) -
     assert schema.conform(batch, schema.to_arrow(found)).num_rows == 2
 
 
+def test_an_empty_struct_keeps_its_values_beside_a_field_of_another_type() -> None:
+    inner = pa.struct([("none", pa.struct([])), ("at", pa.timestamp("us", "Asia/Tokyo"))])
+    rows = pa.array([[{"none": {}, "at": None}, {"none": None, "at": None}], None], pa.list_(inner))
+    batch = pa.record_batch([rows], names=["c"])
+    stored = schema.conform(batch, schema.to_arrow(schema.from_arrow(batch.schema)))
+    stored.validate(full=True)
+    assert stored.to_pylist() == batch.to_pylist()
+
+
 @pytest.mark.parametrize(
     ("arrow", "says"),
     [
