@@ -226,16 +226,12 @@ def pack(
         if folder.is_compact(name) and known.get(name, (0, -1))[1] == size
     }
     left = {name: size for name, size in sizes.items() if name not in files}
-    while sum(left.values()) > LARGEST:
+    while sum(left.values()) > LARGEST or (
+        len(data := encode({name: read(name) for name in left})) > max_bytes and left
+    ):
         largest = max(left, key=lambda name: left[name])
         files[largest] = (NOWHERE, left.pop(largest))
-    content = {name: read(name) for name in left}
-    data = encode(content)
-    while len(data) > max_bytes and content:
-        largest = max(content, key=lambda name: len(content[name]))
-        files[largest] = (NOWHERE, len(content.pop(largest)))
-        data = encode(content)
-    files |= {name: (HERE, sizes[name]) for name in content if folder.is_compact(name)}
+    files |= {name: (HERE, size) for name, size in left.items() if folder.is_compact(name)}
     return Carried(data, "", files)
 
 
