@@ -15,7 +15,9 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from isal.isal_zlib import crc32
 
@@ -47,11 +49,9 @@ class Owner:
 
 def local_folder(location: str) -> Path | None:
     """Where a checkpointLocation lies on this machine's disk, or None for any other place."""
-    if not location.strip() or not is_local(location):
-        return None
     try:
-        return folder(location)
-    except OptionError:  # of another host
+        return folder(location) if is_local(location) else None
+    except OptionError:  # empty, or of another host
         return None
 
 
@@ -91,16 +91,16 @@ def _is_file(entry: os.DirEntry[str], names: re.Pattern[str]) -> bool:
 
 def query_of(path: Path) -> str | None:
     """The id of the query whose checkpoint this is, or None where there is none."""
-    document = read_json(path / METADATA)
-    found = document.get("id") if isinstance(document, dict) else None
-    return found if isinstance(found, str) else None
+    match read_json(path / METADATA):
+        case {"id": str(found)}:
+            return found
+    return None
 
 
 def owner_of(path: Path) -> Owner | None:
     """Who made the folder, or None if it was not `sparkwal.checkpoint`."""
-    document = read_json(path / OWNER)
     try:
-        return Owner(**document) if isinstance(document, dict) else None
+        return Owner(**read_json(path / OWNER))
     except TypeError:
         return None
 
@@ -110,7 +110,7 @@ def owner_text(owner: Owner) -> bytes:
     return json.dumps(asdict(owner), indent=1).encode()
 
 
-def read_json(path: Path) -> object:
+def read_json(path: Path) -> Any:
     """A file as JSON; None where it is not there, or damaged."""
     try:
         return json.loads(path.read_bytes())
@@ -312,10 +312,9 @@ def spans(path: Path, before: int, batch_id: int) -> dict[str, list[Span]] | Non
     now = read(path, f"offsets/{batch_id}")
     if earlier is None or now is None:
         return None
-    begins, ends = _positions(earlier), _positions(now)
     found: dict[str, list[Span]] = {}
-    for source, end in enumerate(ends):
-        begin = begins[source] if source < len(begins) else {}
+    begins, ends = _positions(earlier), _positions(now)
+    for begin, end in zip_longest(begins, ends, fillvalue=dict[str, int]()):
         for log_id, position in end.items():
             found.setdefault(log_id, []).append((begin.get(log_id, 0), position))
     return found
