@@ -115,8 +115,7 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
     owner = owner_of(place)
     live = head.live.header if head.live else None
     # A log that does not exist yet gets the name that its first query draws for it.
-    expected = owner.log_id if owner and live is None else drawn
-    log_id = live.log_id if live else expected
+    log_id = live.log_id if live else drawn
     query_id = _query_id(log_id, name)
     last, entry = recall(lambda: log, live, query_id) if live else (-1, None)
     state = State(query_id, live.log_id if live else None, head.window, last, entry)
@@ -128,11 +127,8 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
         )
     why = why_rebuild(log, state, place, owner)
     if why is None:
-        return Decision(query_id, last, None, {})
-    if live is None:
-        # Not the one of a log that was deleted: its queries are not this log's.
-        log_id = drawn
-        query_id = _query_id(log_id, name)
+        # Before there is a log, the query has the id that it was given by an earlier draw.
+        return Decision(folder.query_of(place) or query_id, last, None, {})
     files = {
         **_files(log, state),
         folder.METADATA: b'{"id":"%s"}' % query_id.encode(),
