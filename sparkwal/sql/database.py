@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.schema import conform, gathered
-from sparkwal.sql.needs import NOTHING, Needs, columns_in, needs_of, nodes, parsed
+from sparkwal.sql.needs import Needs, names_in, nodes, parsed
 
 # Rows are handed over so many together, or so many bytes: a log may have one in each commit.
 _ROWS, _BYTES = 16_384, 8 * 2**20
@@ -46,23 +49,33 @@ class Relation:
     rows: Callable[[Needs], Iterator[pa.RecordBatch]]
 
 
-class _Scan:
-    """A relation as DuckDB reads it: an Arrow stream, opened anew by each scan of a query."""
+class _Scan(pyarrow.dataset.Dataset):  # type: ignore[misc]
+    """A relation as DuckDB reads it: each scan of a query asks for its columns and rows."""
 
-    def __init__(self, relation: Relation, needs: Needs, failed: list[SparkWalError]) -> None:
-        self._relation, self._needs, self._failed = relation, needs, failed
+    def __init__(self, relation: Relation, failed: list[SparkWalError]) -> None:
+        self._relation, self._failed = relation, failed
 
-    def __arrow_c_schema__(self) -> Any:
-        return self._relation.schema.__arrow_c_schema__()
+    @property
+    def schema(self) -> pa.Schema:
+        return self._relation.schema
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        reader = pa.RecordBatchReader.from_batches(self._relation.schema, self._batches())
-        return reader.__arrow_c_stream__(requested_schema)
+    def scanner(self, columns: list[str] | None, filter: Any) -> Any:
+        """pyarrow's own scanner reads ahead, which takes requests and memory."""
+        asked = self.schema.names if columns is None else columns
+        met = [] if filter is None else names_in(filter, self.schema, self.schema.names)
+        shown, of_filter = (pa.schema(map(self.schema.field, names)) for names in (asked, met))
+        needs = Needs(frozenset((*asked, *met)), filter, of_filter)
+        batches = self._batches(needs, asked)
+        return SimpleNamespace(to_reader=partial(pa.RecordBatchReader.from_batches, shown, batches))
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self, needs: Needs, asked: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        read = pa.schema([each for each in self.schema if each.name in needs.columns])
         try:
-            for batch in together(self._relation.rows(self._needs)):
-                yield conform(batch, self._relation.schema)
+            for batch in together(self._relation.rows(needs)):
+                found = pa.Table.from_batches([conform(batch, read)])
+                if needs.condition is not None:
+                    found = found.filter(needs.condition)
+                yield from found.select(asked).to_batches()
         except SparkWalError as error:
             # Of an exception in a stream DuckDB knows the text alone.
             self._failed.append(error)
@@ -107,19 +120,12 @@ def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.Re
             found = [x for x in nodes(select(connection, query)) if x.get("type") == "BASE_TABLE"]
             named = {each["table_name"].lower() for each in found}
             made = {name: make() for name, make in relations.items() if name in named}
-            # In one transaction now() is one moment, for the plan and for the answer.
-            connection.begin()
             for name, relation in made.items():
-                empty = pyarrow.dataset.dataset(relation.schema.empty_table())
-                connection.register(f"_{name}", empty)
+                connection.register(f"_{name}", _Scan(relation, failed))
                 names = (each.replace('"', '""') for each in relation.order)
                 columns = ", ".join(f'"{each}"' for each in names)
                 connection.execute(f"CREATE TEMP VIEW {name} AS SELECT {columns} FROM _{name}")
                 connection.fetchall()
-            needs = needs_of(connection, query, {name: x.schema for name, x in made.items()})
-            for name, relation in made.items():
-                scan = _Scan(relation, needs.get(name, Needs()), failed)
-                connection.register(f"_{name}", scan)
             answered = connection.sql(query)
             reader = _waited_for(connection, lambda: answered.to_arrow_reader(_BATCH))
     except BaseException:
@@ -192,13 +198,23 @@ class Condition:
             tree = select(self._connection, query)
             if any(each.get("class") == "SUBQUERY" for each in nodes(tree)):
                 raise OptionError("a condition looks at one row, and has no query in it: use sql")
-            self._connection.register("log", pyarrow.dataset.dataset(columns.empty_table()))
-            found = needs_of(self._connection, query, {"log": columns})
-        words = {word.lower() for name in columns_in(tree) for word in (name, *name.split("."))}
+            asked: list[Needs] = []
+
+            def rows(needs: Needs) -> Iterator[pa.RecordBatch]:
+                asked.append(needs)
+                return iter(())
+
+            relation = Relation(columns, columns.names, rows)
+            self._connection.register("log", _Scan(relation, []))
+            self._connection.execute(query).fetchall()
+        named = (x["column_names"] for x in nodes(tree) if x.get("class") == "COLUMN_REF")
+        words = {word.lower() for parts in named for word in (".".join(parts), *parts)}
         self.columns = frozenset(name for name in columns.names if name.lower() in words)
-        # Of a condition that is never true the plan has no scan.
-        ranges = found["log"].ranges if "log" in found else {"_wal_position": NOTHING}
-        self.needs = Needs(self.columns, ranges)
+        # One that is never true has no scan.
+        never = Needs(
+            condition=pc.scalar(False), schema=pa.schema([columns.field("_wal_position")])
+        )
+        self.needs = asked[0] if asked else never
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows for which it is true. Raises OptionError."""

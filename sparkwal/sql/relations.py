@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from math import inf
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -22,7 +21,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, with_metadata_columns
 from sparkwal.reading.rows import RUN_SIZE, Piece, pieces_of, with_metadata
 from sparkwal.sql.database import Relation
-from sparkwal.sql.needs import Needs
+from sparkwal.sql.needs import LAST, Needs
 from sparkwal.store.base import PART_SIZE
 from sparkwal.store.log_store import LogStore
 
@@ -108,12 +107,12 @@ def narrowed(
 ) -> tuple[int, int]:
     """The positions of first … after−1 that are within the ranges of these two columns."""
     low, high = needs.of(position)
-    first, after = int(max(first, low)), int(min(after, high + 1))
+    first, after = max(first, low), min(after, high + 1)
     low, high = needs.of(time)
-    if low > -inf and first < after:
-        first = max(first, log.at(int(-(-low // 1000))))
-    if high < inf and first < after:
-        after = min(after, log.at(int(high // 1000) + 1))
+    if low > 0 and first < after:
+        first = max(first, log.at(-(-low // 1000)))
+    if high < LAST and first < after:
+        after = min(after, log.at(high // 1000 + 1))
     return first, max(first, after)
 
 
@@ -158,9 +157,8 @@ def _log(logs: Sequence[LogRange]) -> Relation:
     )
 
     def read(needs: Needs) -> Iterator[pa.RecordBatch]:
-        wanted = columns.names if needs.columns is None else needs.columns
-        target = [each for each in columns if each.name in wanted] or [columns.field(0)]
-        return rows(logs, pa.schema(target), needs)
+        target = pa.schema([each for each in columns if each.name in needs.columns])
+        return rows(logs, target, needs)
 
     return Relation(columns, known.names, read)
 
@@ -296,7 +294,7 @@ def relations(
         names = found.schema.names
 
         def read(needs: Needs) -> Iterator[pa.RecordBatch]:
-            columns = [name for name in names if needs.columns and name in needs.columns]
+            columns = [name for name in names if name in needs.columns]
             return iter(found.reader(columns or None))
 
         return Relation(found.schema, names, read)
