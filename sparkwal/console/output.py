@@ -68,8 +68,8 @@ def rate(value: float) -> str:
 
 
 def moment(timestamp_ms: int) -> str:
-    """Milliseconds since 1970 as ISO 8601 in UTC."""
-    time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    """Milliseconds since 1970 as ISO 8601 in UTC; what is later than the calendar is its end."""
+    time = datetime.fromtimestamp(min(timestamp_ms, _LAST_MS) / 1000, UTC)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -86,7 +86,7 @@ def text(name: str, value: Any) -> str:
         case list() | tuple():
             return "; ".join(map(str, value))
     if name in _MOMENTS:
-        return moment(min(value, _LAST_MS))[:19].replace("T", " ")
+        return moment(value)[:19].replace("T", " ")
     if "cost" in name:
         return dollars(value)
     if name.startswith(("put_", "write_")):

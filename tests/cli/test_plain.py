@@ -26,12 +26,12 @@ EVIL = "\x1b[2J\x1b]0;title\x07\x9b31m\u202eevil [red]x[/red] [link=file:///etc/
 HARMLESS = re.compile(r"[\x20-\x7e\n…–─━═é ]*")
 
 
-def evil_log(folder: Path) -> Path:
+def evil_log(folder: Path, timestamp_ms: int = 1_700_000_000_000) -> Path:
     """A log of one leader record, by somebody who names himself as he likes."""
     spark_schema = from_arrow(pa.schema([(EVIL.replace("\x00", ""), pa.int64())]))
     header = LeaderHeader(
         number=keys.slot(0, 1000), position=0, window=1000, leader_id=EVIL, term=1,
-        plan_id=EVIL, in_flight_limit=1, timestamp_ms=1_700_000_000_000,
+        plan_id=EVIL, in_flight_limit=1, timestamp_ms=timestamp_ms,
         schema_crc32=arrowfile.schema_crc(spark_schema), log_id=EVIL, prev_position=-1, txns={},
         reason=EVIL, host=EVIL,
     )  # fmt: skip
@@ -49,6 +49,14 @@ def test_a_status_shows_names_without_obeying_them(tmp_path: Path) -> None:
     as_json = ran("status", str(folder), "--json")
     assert HARMLESS.fullmatch(as_json) and as_json.count("\n") == 1
     assert json.loads(as_json)["leader_id"] == EVIL
+
+
+@pytest.mark.parametrize("command", [["status"], ["log"], ["show"], ["at", "1h"]])
+def test_a_clock_beyond_the_calendar_is_at_its_end(tmp_path: Path, command: list[str]) -> None:
+    name, *others = command
+    assert "9999-12-31T23:59:59" in ran(
+        name, str(evil_log(tmp_path / "log", timestamp_ms=10**15)), *others
+    )
 
 
 def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
