@@ -133,8 +133,9 @@ def once(
     is_over: Callable[[], bool] = lambda: False,
 ) -> Callable[[], None]:
     """Start what reports to this meter under this key, unless it runs. Returns what ends it, by
-    what `start` returned; then, and as soon as it `is_over`, it may be started again."""
-    place = meter, key
+    what `start` returned; then, and as soon as it `is_over`, it may be started again. Raises
+    OptionError where a follower and something else would count the commits of one log."""
+    place, mine = (meter, key), key[1]
 
     def stop() -> None:
         with _lock:
@@ -144,29 +145,17 @@ def once(
         end()
 
     with _lock:
-        _drop_ended()
+        for ended in [each for each, (_, has_ended) in _running.items() if has_ended()]:
+            del _running[ended]
         if place in _running:
             return _running[place][0]
+        for known, (source, (log, sequencer), _) in _running:
+            same = log == mine.log and len({sequencer, mine.sequencer} - {ALL}) < 2
+            if known is meter and same and "follower" in (source, key[0]):
+                raise OptionError(
+                    f"the commits of {log} are counted here already, by its {source}: leave one of "
+                    "the two out"
+                )
         end, started = start(), (stop, is_over)
         _running[place] = started
         return stop
-
-
-def _drop_ended() -> None:
-    for place in [place for place, (_, is_over) in _running.items() if is_over()]:
-        del _running[place]
-
-
-def refuse_twice(meter: Prometheus, labels: Labels, other: str, *, but: Key | None = None) -> None:
-    """Raises OptionError where the source `other` counts commits of this log already, under another
-    key than `but`."""
-    with _lock:
-        _drop_ended()
-        found = [key for known, key in _running if known is meter and key != but]
-    for source, (log, sequencer), _ in found:
-        same = sequencer == labels.sequencer or ALL in (sequencer, labels.sequencer)
-        if source == other and log == labels.log and same:
-            raise OptionError(
-                f"the commits of {log} are counted here already, by its {other}: leave one of the "
-                "two out"
-            )

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 from sparkwal.errors import OptionError
 from sparkwal.metrics import table
 from sparkwal.metrics.following import Following
-from sparkwal.metrics.prometheus import Prometheus, once, refuse_twice
+from sparkwal.metrics.prometheus import Prometheus, once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,9 +48,6 @@ def watch_stream(
         raise OptionError(f"the interval is {interval} seconds; more than 0 is expected")
     following = Following(path, meter, **options)
     key = ("follower", following.counted, 0)
-    refuse_twice(meter, following.counted, "appender")
-    refuse_twice(meter, following.counted, "follower", but=key)
-
     return once(
         meter, key, lambda: _Watch(following, meter, interval, spark).end, lambda: _is_over(spark)
     )

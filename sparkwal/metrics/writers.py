@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sparkwal import events
 from sparkwal.errors import FencedError
 from sparkwal.metrics import table
-from sparkwal.metrics.prometheus import Prometheus, begin, once, refuse_twice
+from sparkwal.metrics.prometheus import Prometheus, begin, once
 from sparkwal.metrics.table import Labels, Metric, labels_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ def watch_appender(wal: Appender, meter: Prometheus) -> Callable[[], None]:
     OptionError where a follower reports this log to the same meter.
     """
     labels = labels_of(wal.url)
-    refuse_twice(meter, labels, "follower")
     return once(meter, ("appender", labels, id(wal)), lambda: _start(wal, meter, labels))
 
 

@@ -18,6 +18,7 @@ from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, once, prometheus, separate
+from sparkwal.metrics.table import Labels
 from sparkwal.metrics.writers import watch_appender, watch_lifecycle
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -118,31 +119,31 @@ def test_what_was_rejected_and_what_waits_is_counted(tmp_path: Path) -> None:
     unwatch()
 
 
-def test_an_appender_and_a_follower_do_not_count_the_same_commits_twice(tmp_path: Path) -> None:
-    from sparkwal.metrics.prometheus import refuse_twice
+def _follow(meter: Prometheus, labels: Labels) -> Callable[[], None]:
+    return once(meter, ("follower", labels, 0), lambda: lambda: None)
 
+
+def test_an_appender_and_a_follower_do_not_count_the_same_commits_twice(tmp_path: Path) -> None:
     meter = separate()
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
         unwatch = watch_appender(wal, meter)
         place = Following(str(tmp_path), meter).labels
         with pytest.raises(OptionError, match="counted here already"):
-            refuse_twice(meter, place, "appender")
+            _follow(meter, place)
         unwatch()
-        refuse_twice(meter, place, "appender")
+        _follow(meter, place)()
 
 
 def test_one_of_the_sequencers_is_not_counted_with_all_of_them(tmp_path: Path) -> None:
-    from sparkwal.metrics.prometheus import refuse_twice
-
     meter = separate()
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p", sequencer="a") as wal:
         everything = Following(str(tmp_path), meter, sequencers="*").counted
         unwatch = watch_appender(wal, meter)
         with pytest.raises(OptionError, match="counted here already"):
-            refuse_twice(meter, everything, "appender")
-        refuse_twice(meter, Following(str(tmp_path), meter).counted, "appender")
+            _follow(meter, everything)
+        _follow(meter, Following(str(tmp_path), meter).counted)()
         unwatch()
-        unwatch_all = once(meter, ("follower", everything, 0), lambda: lambda: None)
+        unwatch_all = _follow(meter, everything)
         with pytest.raises(OptionError, match="counted here already"):
             watch_appender(wal, meter)
         unwatch_all()
