@@ -1,6 +1,7 @@
 """Runs one query over relations in a DuckDB that knows nothing else: no file, network or extension,
 and no variable of Python."""
 
+import json
 import os
 import re
 import tempfile
@@ -22,7 +23,7 @@ import pyarrow.dataset
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.schema import conform, gathered
-from sparkwal.sql.needs import Needs, names_in, nodes, parsed
+from sparkwal.sql.needs import Needs, names_in
 
 # Rows are handed over so many together, or so many bytes: a log may have one in each commit.
 _ROWS, _BYTES = 16_384, 8 * 2**20
@@ -105,7 +106,17 @@ def select(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
     statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise OptionError("a query is one SELECT: it reads, and there is nothing to change")
-    return parsed(connection, query)
+    (found,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    return json.loads(found[0])
+
+
+def nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict):
+        yield tree
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for each in tree:
+            yield from nodes(each)
 
 
 def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.RecordBatchReader:

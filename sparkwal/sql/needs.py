@@ -5,16 +5,14 @@ DuckDB hands a condition of a scan over as an expression of pyarrow, and pyarrow
 can be true in a part of a dataset of which it is given no more than a range.
 """
 
-import json
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 from pyarrow import dataset, fs
 
@@ -69,17 +67,3 @@ def names_in(condition: Any, schema: pa.Schema, among: Sequence[str]) -> list[st
     half = len(among) // 2
     halves = (among[:half], among[half:]) if half else ()
     return [x for each in halves for x in names_in(condition, schema, each)] or [*among]
-
-
-def parsed(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
-    (found,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
-    return json.loads(found[0])
-
-
-def nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-        tree = list(tree.values())
-    if isinstance(tree, list):
-        for each in tree:
-            yield from nodes(each)
