@@ -53,7 +53,6 @@ class JournalBackend:
             self.intake = JournalIntake(journal, context.rows, session.known)
             failed.callback(self.intake.callbacks.stop)
             self.sender = JournalSender(context, self.intake, session)
-            self.sender.start()
             failed.pop_all()
         self.journal, self.lost, self.quarantine = journal, journal.lost, journal.quarantine
 
@@ -99,13 +98,11 @@ class JournalBackend:
 
     @property
     def in_flight(self) -> int:
-        session = self.sender.session
-        return 0 if session is None else session.in_flight
+        return self.sender.session.in_flight
 
     @property
     def held(self) -> int:
-        session = self.sender.session
-        return self.intake.held + (0 if session is None else session.held)
+        return self.intake.held + self.sender.session.held
 
     def close(self, timeout: float | None) -> None:
         """Accept nothing more and send the rest while the store answers; the journal keeps what it

@@ -29,6 +29,7 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.replay import live_records
 
 # Seconds between two attempts to lead the log: doubled from the first value to the last.
@@ -47,8 +48,7 @@ class JournalSender:
     def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
         self._context, self._intake, self._journal = context, intake, intake.journal
         self._publish = context.subscribers.publish
-        self.session: Session | None = session
-        self._former = session  # the newest that has ended
+        self.session = session  # the newest; it has ended if the store is away
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
         self._fed = session.known
         self._seconds = 0.0  # pause before the next attempt to lead
@@ -57,15 +57,11 @@ class JournalSender:
         self._gathers = True  # whether all that was accepted before is sent
         # Set when the appender ends; set when there may be something to do.
         self._ending, self._wake = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sparkwal-journal", daemon=True)
         self._journal.on_accepted = self._wake.set
-
-    def start(self) -> None:
         if self._replays is not None:
             self._publish(events.ReplayStarted(self._journal.path, self._fed + 1, self._replays))
-        assert self.session is not None
-        self._listen(self.session)
-        self._thread.start()
+        self._listen(session)
+        threading.Thread(target=self._run, name="sparkwal-journal", daemon=True).start()
 
     def _listen(self, session: Session) -> None:
         def decided(sequence: int, position: int) -> None:
@@ -91,9 +87,8 @@ class JournalSender:
                 f"is in {self._journal.path}: open a new appender with it"
             ))  # fmt: skip
         finally:
-            if self.session is not None:
-                with suppress(SparkWalError):
-                    self.session.close(None)
+            with suppress(SparkWalError):
+                self.session.close(None)
             self._ended = True
             self._intake.notify()
 
@@ -102,12 +97,10 @@ class JournalSender:
         self._wake.clear()
         if self._journal.failure is not None:
             raise self._journal.failure
-        if self.session is None and not self._reconnect():
+        if self.is_away and not self._reconnect():
             return
-        session = self.session
-        assert session is not None
-        if (failure := session.intake.failure) is not None:
-            self._lose(session, failure.error)
+        if (failure := self.session.intake.failure) is not None:
+            self._lose(failure.error)
             return
         # SAFETY(ack-when-decided) §11: an entry counts as in the log only when its slot is decided
         self._journal.acknowledge(self._intake.decided)
@@ -128,7 +121,7 @@ class JournalSender:
         self._gathers, upto = False, self._journal.accepted
         for rows in self._gather(upto):
             try:
-                ticket = session.intake.append(rows, block=True)
+                ticket = self.session.intake.append(rows, block=True)
             except SparkWalError:
                 return  # the session has stopped: the next step reads why
             self._fed += 1
@@ -180,14 +173,12 @@ class JournalSender:
 
     def takes_nothing(self) -> bool:
         """Whether waiting for the log is of no use now."""
-        session = self.session
-        return self.is_away or (session is not None and session.intake.full is not None)
+        return self.is_away or self.session.intake.full is not None
 
-    def _lose(self, session: Session, error: SparkWalError) -> None:
+    def _lose(self, error: SparkWalError) -> None:
         """End a session that has stopped. Raises an error that a new session would not mend."""
         with suppress(SparkWalError):
-            session.close(None)
-        self.session, self._former = None, session
+            self.session.close(None)
         if not isinstance(error, (OutcomeUnknownError, StoreUnavailableError)):
             raise error
         self._away(error)
@@ -205,7 +196,7 @@ class JournalSender:
             # Longer until the log takes rows: a store may accept leader records and no rows.
             self._seconds = min(max(2 * self._seconds, _FIRST_SECONDS), _LAST_SECONDS)
             try:
-                session = open_session(self._context, self._former)
+                session = open_session(self._context, self.session.leadership)
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._away(error)
                 continue
@@ -214,7 +205,7 @@ class JournalSender:
         return False
 
     def _take_up(self, session: Session) -> None:
-        self.session = session
+        former, self.session = self.session.leadership, session
         self._listen(session)
         # The session's own look usually reports this before.
         if session.known > self._fed:
@@ -229,19 +220,19 @@ class JournalSender:
                 f"{session.known}, and had acknowledged those up to {self._intake.decided}: it was "
                 "restored from an older copy"
             )
-        self._find_positions(session)
+        self._find_positions(former)
         # SAFETY(session-from-log) §11: a new session continues after the sequence that the log has,
         # not after the last one sent
         self._fed = session.known
         self.is_away = False
         self._publish(events.StoreBack(path=self._context.log.url, sequence=self._fed + 1))
 
-    def _find_positions(self, session: Session) -> None:
+    def _find_positions(self, lead: Leadership) -> None:
         """Decide appends that were sent without an answer and are in the log."""
-        known, lead, intake = session.known, self._former.leadership, self._intake
+        known, intake = self.session.known, self._intake
         if intake.waits_for(known):
             # Only what has no verdict yet, not all that the session wrote.
-            begin, end = max(lead.next_position, intake.reached + 1), session.leadership.began
+            begin, end = max(lead.next_position, intake.reached + 1), self.session.leadership.began
             log, mine = self._context.log, self._context.producer_id
             found = live_records(log, lead.window, begin, end, log_id=lead.log_id, term=lead.term)
             with suppress(SparkWalError):  # then only their positions stay unknown
@@ -260,11 +251,9 @@ class JournalSender:
     def end(self, timeout: float | None) -> None:
         self._ending.set()
         self._wake.set()
-        session = self.session
-        if session is not None:
-            # Begin to close it here; the thread ends it.
-            with suppress(SparkWalError, TimeoutError):
-                session.close(0)
+        # Begin to close it here; the thread ends it.
+        with suppress(SparkWalError, TimeoutError):
+            self.session.close(0)
         if not self._intake.wait_for(lambda: self._ended, timeout):
             raise TimeoutError(f"what was sent is not decided after {timeout} seconds")
         self._report_replayed()

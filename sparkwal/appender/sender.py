@@ -51,13 +51,13 @@ from sparkwal.store.hedge import run_in_daemon
 
 def open_session(
     context: AppenderContext,
-    former: Session | None = None,
+    known: Leadership | None = None,
     check: Callable[[Head, str, int], None] | None = None,
 ) -> Session:
     """Take the log over and fence its former writer.
 
     Args:
-        former: the appender's session before: the new one continues its log, and fences no other.
+        known: what the appender led before: the session continues its log, and fences no other.
         check: called before anything is written, with the log's head, its id and the producer's
             newest sequence in it; raises if this appender must not lead the log.
 
@@ -67,7 +67,6 @@ def open_session(
     prove_put_if_absent(log.store, log.prefix)
     plan_id = uuid.uuid4().hex
     host = socket.gethostname()
-    known = former.leadership if former is not None else None
     durable = -1
 
     def look(head: Head, log_id: str) -> None:

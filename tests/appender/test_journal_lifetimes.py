@@ -263,7 +263,7 @@ def test_at_the_hard_limit_it_goes_on_once_the_log_was_compacted() -> None:
             until(lambda: wal._backend.sender.takes_nothing() or not wal.unacknowledged)
             plot.compacted()
             session = wal._backend.sender.session
-            if session is not None and session._watch is not None:
+            if session._watch is not None:
                 plot.clock.since_boot_ms += 60_000
                 session._watch.wake()
         wal.flush(timeout=30)
@@ -315,7 +315,7 @@ def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
     "fails",
     [
         "sparkwal.appender.journal_backend.write_sender",
-        "sparkwal.appender.journal_sender.JournalSender.start",
+        "sparkwal.appender.journal_sender.JournalSender._listen",
         "sparkwal.journal.files.open_mark",
         "sparkwal.journal.files.keep_reserve",
         "sparkwal.journal.opening.Segments",
