@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 
@@ -18,7 +19,7 @@ from sparkwal.errors import JournalError, OptionError, SparkWalError
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.files import Sender, whose, write_sender
 from sparkwal.journal.journal import Settings
-from sparkwal.journal.opening import Owner, begin, check
+from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.storage import Folder
 from sparkwal.options.open import journal_folder
@@ -44,12 +45,12 @@ class JournalBackend:
             contents = scan_folder(self._folder, settings)
             session = open_session(context, check=partial(self._check, contents))
             failed.callback(_give_up, partial(session.close, 1.0))
-            owner = self._owner(session.leadership.log_id, session.known)
-            journal = begin(self._folder, contents, owner, settings, context.subscribers.publish)
+            journal = self._opening.begin(settings, context.subscribers.publish)
             failed.callback(_give_up, journal.close)
             # Write the note before anything is sent.
-            leader, mine = session.leadership.leader_id, whose(*owner.name)
-            write_sender(self._folder, Sender(mine, leader, session.known))
+            lead = session.leadership
+            mine = whose(lead.log_id, context.producer_id)
+            write_sender(self._folder, Sender(mine, lead.leader_id, session.known))
             self.intake = JournalIntake(journal, context.rows, session.known)
             failed.callback(self.intake.callbacks.stop)
             self.sender = JournalSender(context, self.intake, session)
@@ -71,11 +72,10 @@ class JournalBackend:
                     "with the former schema, and close it when everything is sent"
                 )
         check_sent(self._context, head, log_id, known, contents, path)
-        check(self._folder, contents, self._owner(log_id, known))
-
-    def _owner(self, log_id: str, known: int) -> Owner:
-        schema, log = self._context.rows.arrow.serialize().to_pybytes(), self._context.log.url
-        return Owner(log, log_id, self._context.producer_id, known, schema)
+        schema, log = rows.arrow.serialize().to_pybytes(), self._context.log.url
+        owner = Owner(log, log_id, self._context.producer_id, known, schema)
+        # The head may move before this appender leads: then it is checked again.
+        self._opening = Opening(self._folder, replace(contents), owner)
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
         gone = []

@@ -1,12 +1,12 @@
 """Opening a journal: read what it holds, mend what a crash tore, and continue there.
 
 `scan_folder` changes nothing. Then the caller asks the log for this producer's last sequence, and
-`begin` makes the folder fit both. If it crashes, the next opening finds no less.
+`Opening.begin` makes the folder fit both. If it crashes, the next opening finds no less.
 """
 
 import secrets
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, JournalRenameError, OptionError
@@ -35,43 +35,40 @@ class Owner:
         return self.log_id, self.producer
 
 
-def begin(
-    folder: Folder, contents: Contents, owner: Owner, settings: Settings, publish: Publish
-) -> Journal:
-    """Mend the folder and go on with it. Raises OptionError if the journal holds entries of another
-    log or producer that their log may lack, or more than `slots` wait; InvalidLogError if the log
-    lacks entries that it had acknowledged; JournalError if the disk failed."""
-    try:
-        return _Opening(folder, contents, owner, publish).run(settings)
-    except OSError as error:
-        if files.is_full(error):
-            raise files.no_room(folder.path) from error
-        raise files.failed(folder.path, error) from error
+class Opening:
+    """A folder that this owner may use; nothing is changed yet. Raises OptionError if it holds
+    entries of another log or producer that their log may lack, or more than `slots` wait;
+    InvalidLogError if the log lacks entries that it had acknowledged."""
 
-
-def check(folder: Folder, contents: Contents, owner: Owner) -> None:
-    """Raises what `begin` would raise, disk errors aside. Changes nothing."""
-    _Opening(folder, replace(contents), owner, lambda event: None).check()
-
-
-class _Opening:
-    def __init__(self, folder: Folder, contents: Contents, owner: Owner, publish: Publish) -> None:
+    def __init__(self, folder: Folder, contents: Contents, owner: Owner) -> None:
         self._folder, self._contents, self._owner = folder, contents, owner
-        self._publish, self._quarantine = publish, contents.quarantine
+        self._quarantine, self._rejected = contents.quarantine, contents.rejected
         if (self._quarantine.log_id, self._quarantine.producer) != owner.name:
             self._quarantine = Quarantine(folder, *owner.name)
+        # Whether the folder is another owner's, who needs none of its entries any more.
+        self._is_foreign = self._check()
 
-    def run(self, settings: Settings) -> Journal:
+    def begin(self, settings: Settings, publish: Publish) -> Journal:
+        """Mend the folder and go on with it. Raises JournalError; OptionError if it is full."""
+        self._publish = publish
+        try:
+            return self._begin(settings)
+        except OSError as error:
+            if files.is_full(error):
+                raise files.no_room(self._folder.path) from error
+            raise files.failed(self._folder.path, error) from error
+
+    def _begin(self, settings: Settings) -> Journal:
         contents, owner, folder = self._contents, self._owner, self._folder
-        # Every check that refuses comes first, and changes nothing.
-        foreign = self.check()
+        if self._rejected:
+            self._publish(events.CursorRejected(path=folder.path, reason=self._rejected))
         for name in contents.stale:
             folder.remove(name)
         if contents.damage is not None:
             self._mend(contents.damage)
         # SAFETY(drop-what-log-has) §11: if the log has every entry, the journal begins anew after
         # the log's last sequence
-        if foreign or (contents.segments and contents.last <= owner.durable):
+        if self._is_foreign or (contents.segments and contents.last <= owner.durable):
             # The log has all entries. Others may have sent later sequences: begin anew.
             self._remove_all()
         with ExitStack() as failed:
@@ -85,19 +82,15 @@ class _Opening:
         self._publish(events.JournalOpened(folder.path, waiting, journal.size, journal.last))
         return journal
 
-    def check(self) -> bool:
-        """Whether the folder is another owner's, who needs none of its entries any more. Raises
-        OptionError if their log may lack some, InvalidLogError if ours lacks acknowledged ones."""
+    def _check(self) -> bool:
         self._look_for_gap()
         contents, owner, path = self._contents, self._owner, self._folder.path
-        cursor, segments, rejected = contents.cursor, contents.segments, contents.rejected
+        cursor, segments = contents.cursor, contents.segments
         is_theirs = cursor is not None and cursor.owner != owner.name
         if is_theirs:
-            rejected = "it is of another log or another producer"
+            self._rejected = "it is of another log or another producer"
         elif cursor is not None and cursor.sequence > owner.durable:
-            rejected = f"it is at {cursor.sequence}, ahead of the log's {owner.durable}"
-        if rejected:
-            self._publish(events.CursorRejected(path=path, reason=rejected))
+            self._rejected = f"it is at {cursor.sequence}, ahead of the log's {owner.durable}"
         # SAFETY(own-entries-only) §11: only entries of this log and producer are sent
         if segments and segments[0].header.owner != owner.name:
             self._check_unused(segments[0].header)

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.measuring import SCHEMA, open_appender, rows_of
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.journal import ALWAYS, INTERVAL, NONE, Journal, Settings
-from sparkwal.journal.opening import Owner, begin
+from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.scanning import Contents, scan_folder
 
 MIB = 2**20
@@ -36,7 +36,7 @@ def opened(disk: DiskFolder, contents: Contents, settings: Settings) -> Journal:
     """What comes after `scan_folder`."""
     schema = SCHEMA.serialize().to_pybytes()
     owner = Owner("benchmark", "log", "benchmark", -1, schema)
-    return begin(disk, contents, owner, settings, lambda event: None)
+    return Opening(disk, contents, owner).begin(settings, lambda event: None)
 
 
 class BareFile:

@@ -9,7 +9,7 @@ from sparkwal.errors import BackPressureError
 from sparkwal.events import Event
 from sparkwal.journal.files import segment_id
 from sparkwal.journal.journal import Journal, Settings
-from sparkwal.journal.opening import Owner, begin
+from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.quarantine import Quarantine
 from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.segment import Invalid, read_header
@@ -60,7 +60,8 @@ def open_journal(
 ) -> Run:
     reported: list[Event] = []
     contents = scan_folder(folder, settings)
-    journal = begin(folder, contents, replace(owner, durable=durable), settings, reported.append)
+    opening = Opening(folder, contents, replace(owner, durable=durable))
+    journal = opening.begin(settings, reported.append)
     return Run(journal, journal.lost, journal.quarantine, reported, contents)
 
 

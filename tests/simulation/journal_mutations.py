@@ -222,8 +222,8 @@ MUTATIONS = [
         "drop-what-log-has",
         UNSYNCED,
         "journal/opening.py",
-        "if foreign or (contents.segments and contents.last <= owner.durable):",
-        "if foreign:",
+        "if self._is_foreign or (contents.segments and contents.last <= owner.durable):",
+        "if self._is_foreign:",
     ),
     Mutation(
         "sequence-after-log",

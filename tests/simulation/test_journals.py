@@ -16,7 +16,7 @@ from sparkwal.errors import JournalEncodeError, JournalReadError, JournalSyncErr
 from sparkwal.journal import files
 from sparkwal.journal.files import SENDER, Cursor, Sender, read_sender, write_sender
 from sparkwal.journal.journal import Journal, Settings
-from sparkwal.journal.opening import Owner, begin
+from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, VERSION, Header
 from sparkwal.journal.storage import Handle
@@ -65,7 +65,7 @@ def test_a_seed_repeats_its_run() -> None:
 def opened(folder: MemoryFolder, schema: bytes = b"schema") -> Journal:
     owner = Owner("log", "id", "producer", -1, schema)
     contents = scan_folder(folder, SETTINGS)
-    return begin(folder, contents, owner, SETTINGS, lambda event: None)
+    return Opening(folder, contents, owner).begin(SETTINGS, lambda event: None)
 
 
 def test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn() -> None:
