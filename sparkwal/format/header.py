@@ -77,6 +77,10 @@ class Frame(NamedTuple):
     rows: Whole
     crc32: Whole
 
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
 
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, schema
-from sparkwal.format.header import CommitHeader
+from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.metadata import METADATA, RESERVED
 from sparkwal.store.base import NotFound, Store
@@ -27,22 +26,14 @@ AHEAD = 4 * RUN_SIZE
 PassedOver = Callable[[InvalidLogError], None]
 
 
-class Span(NamedTuple):
-    """Bytes under one CRC: one frame, or all the rows that one partition inlined."""
-
-    length: int
-    rows: int
-    crc32: int
-
-
 @dataclass(frozen=True)
 class Piece:
     """Consecutive frames of one object: one range GET. `data` are its bytes, where they came along
-    with the commit record; `inlined` says that they stand in it."""
+    with the commit record; `inlined` says that they stand in it: all the rows that one partition
+    inlined count as one frame, as they have one CRC."""
 
     key: str
-    offset: int
-    spans: tuple[Span, ...]
+    frames: tuple[Frame, ...]
     spark_schema: str
     position: int
     timestamp_ms: int
@@ -54,12 +45,16 @@ class Piece:
     data: bytes | None = None
 
     @property
+    def offset(self) -> int:
+        return self.frames[0].offset
+
+    @property
     def length(self) -> int:
-        return sum(span.length for span in self.spans)
+        return sum(frame.length for frame in self.frames)
 
     @property
     def rows(self) -> int:
-        return sum(span.rows for span in self.spans)
+        return sum(frame.rows for frame in self.frames)
 
     @property
     def timestamp(self) -> int:
@@ -80,36 +75,28 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
     found: list[Piece] = []
     for batch in header.batches:
         of_batch = partial(piece, key=log.key(batch.number), partition=batch.partition)
-        run: list[Span] = []
-        start = end = batch.frames[0].offset if batch.frames else 0
+        run: list[Frame] = []
         for frame in batch.frames:
-            if run and (frame.offset != end or end + frame.length - start > RUN_SIZE):
-                found.append(of_batch(offset=start, spans=tuple(run)))
-                run, start = [], frame.offset
-            run.append(Span(frame.length, frame.rows, frame.crc32))
-            end = frame.offset + frame.length
+            if run and (frame.offset != run[-1].end or frame.end - run[0].offset > RUN_SIZE):
+                found.append(of_batch(frames=tuple(run)))
+                run = []
+            run.append(frame)
         if run:
-            found.append(of_batch(offset=start, spans=tuple(run)))
+            found.append(of_batch(frames=tuple(run)))
     begin, of_record = 0, partial(piece, key=log.key(header.number), inlined=True)
     for part in header.inline:
         end = begin + part.bytes
         data = None if record.inlined is None else record.inlined[begin:end]
-        spans, offset = (Span(part.bytes, part.rows, part.crc32),), record.body + begin
-        found.append(of_record(offset=offset, spans=spans, partition=part.partition, data=data))
+        whole = Frame(record.body + begin, part.bytes, part.rows, part.crc32)
+        found.append(of_record(frames=(whole,), partition=part.partition, data=data))
         begin = end
     return sorted(found, key=lambda each: each.partition)
 
 
 def split(found: Sequence[Piece]) -> list[Piece]:
-    """The same rows with every span a piece of its own."""
-    single: list[Piece] = []
-    for piece in found:
-        offset = piece.offset
-        for span in piece.spans:
-            # Only a piece of one span has its data.
-            single.append(replace(piece, offset=offset, spans=(span,)))
-            offset += span.length
-    return single
+    """The same rows with every frame a piece of its own."""
+    # Only a piece of one frame has its data.
+    return [replace(piece, frames=(frame,)) for piece in found for frame in piece.frames]
 
 
 def pack(found: Sequence[Piece], count: int) -> list[list[Piece]]:
@@ -189,17 +176,15 @@ def _decode(
     if len(data) != piece.length:
         raise InvalidLogError(f"{where}: {len(data)} bytes, {piece.length} expected; it is cut off")
     if verify:
-        offset = 0
         view = memoryview(data)
-        for span in piece.spans:
-            if crc32(view[offset : offset + span.length]) != span.crc32:
-                begin = piece.offset + offset
+        for frame in piece.frames:
+            begin = frame.offset - piece.offset
+            if crc32(view[begin : begin + frame.length]) != frame.crc32:
                 raise InvalidLogError(
-                    f"{where}: bytes {begin}…{begin + span.length} do "
+                    f"{where}: bytes {frame.offset}…{frame.end} do "
                     "not match their CRC-32. Restore the object, or read up to the position "
                     "before it (endingPosition, or onCorruption=stop)"
                 )
-            offset += span.length
     names = schema.to_arrow(piece.spark_schema).names
     wanted = [names.index(name) for name in target.names if name in names]
     # Arrow reads an empty list of fields as "all"; one column still gives their number.

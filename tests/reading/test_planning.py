@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protocol.query import LIMITS, Query, hints_in
 
+from sparkwal.format.header import Frame
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.planning import read_tasks
-from sparkwal.reading.rows import Piece, Span, pack, pieces_of
+from sparkwal.reading.rows import Piece, pack, pieces_of
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
@@ -49,7 +50,7 @@ def test_packed_pieces_keep_their_order_and_weigh_about_the_same(
     lengths: list[int], count: int
 ) -> None:
     pieces = [
-        Piece("key", n, (Span(length, 1, 0),), "", 0, 0, 0, "", 0)
+        Piece("key", (Frame(n, length, 1, 0),), "", 0, 0, 0, "", 0)
         for n, length in enumerate(lengths)
     ]
     groups = pack(pieces, count)
@@ -62,7 +63,7 @@ def test_packed_pieces_keep_their_order_and_weigh_about_the_same(
 def test_two_objects_of_nearly_one_size_are_two_tasks() -> None:
     """A third task with what did not fit would keep one core waiting for the other."""
     pieces = [
-        Piece(key, n, (Span(length, 1, 0),), "", 0, 0, 0, "", 0)
+        Piece(key, (Frame(n, length, 1, 0),), "", 0, 0, 0, "", 0)
         for key, last in (("a", 5), ("b", 4))
         for n, length in enumerate([8, 8, 8, last])
     ]
