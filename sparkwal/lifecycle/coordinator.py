@@ -28,11 +28,12 @@ from sparkwal.lifecycle.compaction import (
     unless_moved_on,
 )
 from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.policy import LogState, Policy, decide, measure, split
+from sparkwal.lifecycle.policy import LogState, Policy, decide, measure
 from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.replay import first_at_or_after
 from sparkwal.store.log_store import LogStore
 
 DAY_MS = 86_400_000
@@ -191,7 +192,7 @@ class Lifecycle:
             before_ms = head.live.header.timestamp_ms
         if before_ms is not None and self._table is not None and self._target is not None:
             with unless_moved_on(self._log, state):
-                to = split(self._log, head, state.cut, before_ms)
+                to = first_at_or_after(self._log, head, before_ms + 1, start=state.cut)
             if to > state.cut:
                 columns, table = head.live.spark_schema, self._table
                 state = put_intent(self._chain, state, to, self._target, table, columns)

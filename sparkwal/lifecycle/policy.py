@@ -3,7 +3,7 @@
 Rows come late and out of order, so what is younger than one window stays in the log: a range that
 waits for it overlaps less with the next one. A log that nobody has written to for that window is
 cold: all of it goes. `decide` picks the moment at which the log is split, by what `measure` found
-with few requests; `split` finds its position. Whatever they say, no row is lost or doubled.
+with few requests. Whatever it says, no row is lost or doubled.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -146,14 +146,6 @@ def _late_before(policy: Policy, now_ms: int) -> int:
     return now_ms - policy.late_window_seconds * 1000
 
 
-def split(log: LogStore, head: Head, cut: int, before_ms: int) -> int:
-    """The first position from `cut` on whose record is newer than `before_ms`, at most the head's
-    gap: log₂ n GETs, none where nothing is newer."""
-    if head.live is None or head.live.header.timestamp_ms <= before_ms:
-        return max(head.gap, cut)
-    return first_at_or_after(log, head, before_ms + 1, start=cut)
-
-
 def measure(
     log: LogStore,
     head: Head,
@@ -220,7 +212,7 @@ def _retained_from(log: LogStore, head: Head, first: int, policy: Policy, now_ms
         expired_ms = now_ms - policy.retain_seconds * 1000
         record = read_slot(log, first, head.window, GLANCE)
         if record is None or last_live(log, record).header.timestamp_ms <= expired_ms:
-            first = split(log, head, first, expired_ms)
+            first = first_at_or_after(log, head, expired_ms + 1, start=first)
     if policy.retain_bytes is None:
         return first
     stored = 0

@@ -148,8 +148,11 @@ def first_at_or_after(
     log: LogStore, head: Head, timestamp_ms: int, *, tolerant: bool = False, start: int = 0
 ) -> int:
     """The first position from `start` on whose record is not older than `timestamp_ms`, by binary
-    search; the head's gap if all are older. Timestamps never go back along live records. If
-    tolerant, a position without an intact record counts as the next one that has one."""
+    search: log₂ n GETs; the head's gap if all are older, without a request where the head's live
+    record is known. Timestamps never go back along live records. If tolerant, a position without an
+    intact record counts as the next one that has one."""
+    if head.live is not None and head.live.header.timestamp_ms < timestamp_ms:
+        return max(head.gap, start)
 
     def intact(position: int) -> SlotRecord | None:
         record = read_slot(log, position, head.window, GLANCE, tolerant=tolerant)

@@ -246,7 +246,7 @@ class LogRange:
         return self.until(options.ending_position, "endingPosition")
 
     def at(self, timestamp_ms: int) -> int:
-        """The first position that is not older, or the gap: log₂ n GETs."""
+        """The first position that is not older, or the gap, as `first_at_or_after`."""
         assert self.head is not None
         start, tolerant = self.floor.current(), self.options.tolerant or bool(self.passed_over)
         return first_at_or_after(self.log, self.head, timestamp_ms, start=start, tolerant=tolerant)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sparkwal.format.header import CommitHeader
 from sparkwal.lifecycle import policy as policies
-from sparkwal.lifecycle.policy import Due, Policy, decide, measure, split
-from sparkwal.protocol.replay import live_records
+from sparkwal.lifecycle.policy import Due, Policy, decide, measure
+from sparkwal.protocol.replay import first_at_or_after, live_records
 
 from .plot import Plot
 
@@ -135,11 +135,12 @@ def test_a_split_takes_a_logarithm_of_requests(plot: Plot) -> None:
     plot.write(*range(300))
     head = plot.head()
     plot.requests()
-    assert split(plot.log, head, 0, plot.at(100)) == 102
+    assert first_at_or_after(plot.log, head, plot.at(100) + 1, start=0) == 102
     assert plot.requests() <= 9
     # Nothing is newer: no request.
-    assert split(plot.log, head, 50, plot.at(299)) == head.gap and plot.requests() == 0
-    assert split(plot.log, head, head.gap, plot.at(0)) == head.gap and plot.requests() == 0
+    assert first_at_or_after(plot.log, head, plot.at(299) + 1, start=50) == head.gap
+    assert first_at_or_after(plot.log, head, plot.at(0) + 1, start=head.gap) == head.gap
+    assert plot.requests() == 0
 
 
 @given(
@@ -159,7 +160,7 @@ def test_a_split_parts_the_log_at_its_moment(
         plot.write(*moments)
     head, before_ms = plot.head(), plot.at(second)
     cut = min(cut, head.gap)
-    found = split(plot.log, head, cut, before_ms)
+    found = first_at_or_after(plot.log, head, before_ms + 1, start=cut)
     dates = [r.header.timestamp_ms for r in live_records(plot.log, head.window, 0, head.gap)]
     assert found == max(cut, bisect_right(dates, before_ms)) <= head.gap
 
@@ -186,5 +187,5 @@ def test_what_is_persisted_ends_where_the_window_begins(
     due = bool(old and (len(old) >= threshold or second >= 50 or cold))
     assert (before_ms is not None) == due
     if before_ms is not None:
-        to = split(plot.log, head, state.cut, before_ms)
+        to = first_at_or_after(plot.log, head, before_ms + 1, start=state.cut)
         assert to == (head.gap if cold else 1 + len(old))
