@@ -56,7 +56,7 @@ ONLY = {
     ("options", "store"): {"store.config", "store.log_store", "store.open", "store.path"},
     # The interface and what is built on nothing else.
     ("protocol", "store"): {"store.base", "store.log_store", "store.parallel"},
-    ("testing", "store"): {"store.base"},
+    ("testing", "store"): {"store.base", "store.s3_client"},
     ("testing", "journal"): {"journal.storage"},
 }
 

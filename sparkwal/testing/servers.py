@@ -19,6 +19,8 @@ from typing import Any
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from sparkwal.store.s3_client import descriptions
+
 REGION = "us-east-1"
 ACCESS_KEY = "test"
 SECRET_KEY = "test"
@@ -117,7 +119,9 @@ def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
         "s3": {"addressing_style": "path"},
         "proxies": {},  # whatever the environment says, the server is on this machine
     }
-    return Session().create_client(
+    session = Session()
+    session.register_component("data_loader", descriptions())
+    return session.create_client(
         service,
         endpoint_url=url,
         region_name=REGION,
