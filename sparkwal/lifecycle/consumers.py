@@ -52,7 +52,9 @@ def read(log: LogStore, name: str) -> Consumer | None:
     except NotFound:
         return None
     except InvalidLogError as error:
-        raise InvalidLogError(f"{error}. If no reader needs it any more, delete it") from None
+        raise InvalidLogError(
+            f"{error}. If it is no other log's, and no reader needs it any more, delete it"
+        ) from None
     if found.name != name:
         raise InvalidLogError(f"{where}: the consumer says its name is {found.name!r}; delete it")
     return found

@@ -26,7 +26,10 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
         number = keys.decode(key.removeprefix(prefix))
         where = f"{log.store.url}/{key}"
         if number is None:
-            raise InvalidLogError(f"{where}: no name of a lifecycle record; remove it")
+            raise InvalidLogError(
+                f"{where}: no name of a lifecycle record; move it away. (It may be of another log, "
+                "which began inside this one)"
+            )
         try:
             found = decode(log.store.get(key), where)
         except NotFound:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import sparkwal
 from sparkwal.errors import OptionError, PlanError, WriteError
 
 from .lake import SCHEMA, Lake, value
@@ -149,6 +150,16 @@ def test_a_table_that_was_changed_after_the_promise_says_what_to_do(
     lake.write()
     lake.done()
     assert rows(lake.current()) == of(*expected) == Counter(of(*expected))
+
+
+def test_moments_of_all_years_are_read_without_spark(delta: SparkSession, tmp_path: Path) -> None:
+    moment = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    years = [{"id": n, "at": datetime(n, 12, 31, tzinfo=UTC)} for n in (1600, 2026, 9998)]
+    lake = Lake(delta, tmp_path, "id")
+    lake.append(*years, schema=moment)
+    lake.compact()
+    found = sparkwal.Log(lake.path).current().to_arrow().sort_by("id")
+    assert found.equals(pa.Table.from_pylist(years, moment))
 
 
 def test_a_table_made_with_wider_types_is_read_without_spark(
