@@ -28,11 +28,12 @@ from sparkwal.protocol.holds import LOG_ID, Span
 from sparkwal.store.path import folder, is_local
 
 METADATA, STATE, SOURCES = "metadata", "state", "sources"
-OWNER, EMPTY = "sparkwal.json", "sparkwal-empty.json"
+OWNER, EMPTY, LOG = "sparkwal.json", "sparkwal-empty.json", "sparkwal-log.json"
 _FOLDERS = ("offsets", "commits", SOURCES, STATE)
 # A file, also while it is written, and its checksum: of the folder, and of offsets/ and commits/.
 _WRITTEN = r"(\.[0-9a-f-]+\.tmp)?(\.crc)?"
-_FILE = re.compile(rf"\.*({METADATA}|{re.escape(OWNER)}|{re.escape(EMPTY)}){_WRITTEN}")
+_OWN = "|".join(map(re.escape, (METADATA, OWNER, EMPTY, LOG)))
+_FILE = re.compile(rf"\.*({_OWN}){_WRITTEN}")
 _LOGGED = re.compile(rf"\.*[0-9]{{1,19}}(\.compact)?{_WRITTEN}")
 _NUMBERED = re.compile(r"([0-9]{1,19})(\.compact)?")
 _LISTED = re.compile(rb'\{"logOffset":([0-9]{1,19})\}')  # how far a file source reads in its list
@@ -103,6 +104,22 @@ def owner_of(path: Path) -> Owner | None:
         return Owner(**read_json(path / OWNER))
     except TypeError:
         return None
+
+
+def log_of(path: Path) -> str | None:
+    """The id of the log that a query writes with this folder of its own, as it noted."""
+    match read_json(path / LOG):
+        case {"log_id": str(found)}:
+            return found
+    return None
+
+
+def note_log(path: Path, log_id: str) -> None:
+    """What `log_of` returns from now on. Without room on the disk the query goes on without."""
+    draft = path / f".{LOG}.{os.getpid()}.tmp"
+    with suppress(OSError):
+        draft.write_text(json.dumps({"log_id": log_id}))
+        os.replace(draft, path / LOG)
 
 
 def owner_text(owner: Owner) -> bytes:

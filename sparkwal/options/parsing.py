@@ -39,7 +39,7 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
         try:
             values[spec.name] = parser(str(value))
         except ValueError as expected:
-            shown = "" if parser is secret else f" is {str(value)!r};"
+            shown = " is wrong;" if parser is secret else f" is {str(value)!r};"
             raise OptionError(f"option {option}{shown} {expected} is expected") from None
     options = kind(**values)
     options.check()

@@ -98,11 +98,12 @@ class _Writer(PickledByValue):
         leader_id, host = _leader(log.identity, self.checkpoint)
         spark_schema = schema.normalize(self.spark_schema.jsonValue())
         check_writable(spark_schema)
-        expected: dict[str, Any] = {}
-        if (path := folder.local_folder(self.checkpoint)) and (owner := folder.owner_of(path)):
-            # Made by sparkwal, for one log.
-            continues = folder.latest(path, "commits") >= 0
-            expected = {"log_id": owner.log_id, "continues": continues}
+        path = folder.local_folder(self.checkpoint)
+        owner = folder.owner_of(path) if path else None
+        noted = folder.log_of(path) if path and owner is None else None
+        continues = path is not None and folder.latest(path, "commits") >= 0
+        # Made by sparkwal, for one log. A folder of the user's own has one from its first rows on.
+        log_id = owner.log_id if owner else noted if continues else None
         claim = Claim(
             leader_id=leader_id,
             host=host,
@@ -113,10 +114,14 @@ class _Writer(PickledByValue):
             in_flight_limit=1,
             reason="cold start",
             check_place=partial(check_place, self.options.path),
-            **expected,
+            log_id=log_id,
+            continues=continues and log_id is not None,
         )
         hints = Hints(log.identity, ended=ended_runs())
-        return self._plan(claim, hints, SystemClock()).for_tasks()
+        plan = self._plan(claim, hints, SystemClock())
+        if path and owner is None and noted != plan.leadership.log_id:
+            folder.note_log(path, plan.leadership.log_id)
+        return plan.for_tasks()
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)

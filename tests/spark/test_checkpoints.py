@@ -84,6 +84,24 @@ def test_the_third_of_many_backups_is_refused_and_the_log_brings_all_rows(
     assert sparkwal.verify(str(log)).ok
 
 
+def test_a_checkpoint_of_the_users_own_does_not_go_on_in_another_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, other, place, source = (tmp_path / name for name in ("log", "other", "ck", "in"))
+    add(source, range(3))
+    append(read_files(spark, source), log, place)
+    add(source, range(3, 4))
+    shown = refused(lambda: append(read_files(spark, source), other, place))
+    assert_one_error(shown, "DivergedCheckpointError", "there is no log at", "sparkwal.checkpoint")
+    with sparkwal.Appender(str(other), pa.schema([("value", pa.int64())]), producer_id="p") as wal:
+        wal.append([{"value": 0}]).result()
+    shown = refused(lambda: append(read_files(spark, source), other, place))
+    assert_one_error(shown, "DivergedCheckpointError", "belongs to the log", "sparkwal.checkpoint")
+    append(read_files(spark, source), log, place)
+    assert stored(log) == list(range(40))
+    assert stored(other) == [0]
+
+
 @pytest.mark.s3
 def test_the_folder_is_lost_again_and_again_and_each_run_costs_a_few_requests(
     spark: SparkSession, tmp_path: Path, s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy
