@@ -148,7 +148,7 @@ def check_same_log(log: LogStore, lead: Leadership) -> None:
     if before is None or before.header.log_id != lead.log_id:
         raise InvalidLogError(
             f"{log.url} is not the log that this writer wrote before: it was deleted or "
-            "recreated meanwhile. This run of the query has written nothing to it. Start again to "
-            "write to what is there now: with a new checkpoint to write all rows of the source, "
-            "with this one to write those that are new"
+            "recreated meanwhile. This run of the query has written nothing to it. Start again "
+            "with a new checkpoint (sparkwal.checkpoint(path, name) makes one), which writes all "
+            "rows of the source"
         )

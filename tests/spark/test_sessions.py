@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent
-from queries import append, commits, numbers, read, refused, start, values, wait_for, write
+from queries import (
+    append,
+    assert_one_error,
+    commits,
+    numbers,
+    read,
+    refused,
+    start,
+    values,
+    wait_for,
+    write,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,15 +49,17 @@ def test_queries_of_one_session_take_turns(spark: SparkSession, tmp_path: Path) 
     assert [commit.rows for commit in commits(log)] == [1] * 6
 
 
-def test_a_query_starts_after_its_log_was_written_by_another_and_deleted(
+def test_a_query_whose_log_was_written_by_another_and_deleted_is_not_fenced(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log, stream = tmp_path / "log", numbers(spark, 1)
     append(stream, log, tmp_path / "cp")
     write(stream_as_batch(spark), log)
     shutil.rmtree(log)
-    append(stream, log, tmp_path / "cp")
-    assert values(read(spark, log).collect()) == [1]
+    shown = refused(lambda: append(stream, log, tmp_path / "cp"))
+    assert_one_error(shown, "DivergedCheckpointError", "there is no log at", "sparkwal.checkpoint")
+    append(stream, log, tmp_path / "new")
+    assert values(read(spark, log).collect()) == [0]
 
 
 def test_a_query_that_runs_learns_that_a_batch_write_took_its_log(
