@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import sys
 import tempfile
@@ -65,6 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What Spark's launcher gives to every JVM that a test starts."""
+    # What was imported and collected stays: the collector need not look at it again and again.
+    gc.freeze()
     starts = any(item.get_closest_marker("spark") for item in session.items)
     if starts and "SPARK_SUBMIT_OPTS" not in os.environ:
         os.environ["SPARK_SUBMIT_OPTS"] = classes.options()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -207,6 +208,22 @@ class StreamCheckpoint:
             "sparkwal.checkpoint(path, name) makes from the log (this query's name there: the one "
             f"it has, or {self.query_id!r})"
         )
+
+
+def log_of(path: Path) -> str | None:
+    """The id of the log that a query writes with this folder of its own, as it noted."""
+    match folder.read_json(path / folder.LOG):
+        case {"log_id": str(found)}:
+            return found
+    return None
+
+
+def note_log(path: Path, log_id: str) -> None:
+    """What `log_of` returns from now on. Without room on the disk the query goes on without."""
+    draft = path / f".{folder.LOG}.{os.getpid()}.tmp"
+    with suppress(OSError):
+        draft.write_text(json.dumps({"log_id": log_id}))
+        os.replace(draft, path / folder.LOG)
 
 
 def pack(

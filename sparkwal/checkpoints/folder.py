@@ -106,22 +106,6 @@ def owner_of(path: Path) -> Owner | None:
         return None
 
 
-def log_of(path: Path) -> str | None:
-    """The id of the log that a query writes with this folder of its own, as it noted."""
-    match read_json(path / LOG):
-        case {"log_id": str(found)}:
-            return found
-    return None
-
-
-def note_log(path: Path, log_id: str) -> None:
-    """What `log_of` returns from now on. Without room on the disk the query goes on without."""
-    draft = path / f".{LOG}.{os.getpid()}.tmp"
-    with suppress(OSError):
-        draft.write_text(json.dumps({"log_id": log_id}))
-        os.replace(draft, path / LOG)
-
-
 def owner_text(owner: Owner) -> bytes:
     """The content of `sparkwal.json`."""
     return json.dumps(asdict(owner), indent=1).encode()

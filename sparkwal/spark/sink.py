@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from sparkwal import events
 from sparkwal.checkpoints import folder
-from sparkwal.checkpoints.carry import StreamCheckpoint
+from sparkwal.checkpoints.carry import StreamCheckpoint, log_of, note_log
 from sparkwal.errors import OptionError, OutcomeUnknownError
 from sparkwal.format import schema
 from sparkwal.format.header import ANONYMOUS
@@ -100,7 +100,7 @@ class _Writer(PickledByValue):
         check_writable(spark_schema)
         path = folder.local_folder(self.checkpoint)
         owner = folder.owner_of(path) if path else None
-        noted = folder.log_of(path) if path and owner is None else None
+        noted = log_of(path) if path and owner is None else None
         continues = path is not None and folder.latest(path, "commits") >= 0
         # Made by sparkwal, for one log. A folder of the user's own has one from its first rows on.
         log_id = owner.log_id if owner else noted if continues else None
@@ -120,7 +120,7 @@ class _Writer(PickledByValue):
         hints = Hints(log.identity, ended=ended_runs())
         plan = self._plan(claim, hints, SystemClock())
         if path and owner is None and noted != plan.leadership.log_id:
-            folder.note_log(path, plan.leadership.log_id)
+            note_log(path, plan.leadership.log_id)
         return plan.for_tasks()
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
