@@ -64,12 +64,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """What Spark's launcher gives to every JVM that a test starts."""
+def pytest_collection_finish() -> None:
     # What was imported and collected stays: the collector need not look at it again and again.
     gc.freeze()
-    starts = any(item.get_closest_marker("spark") for item in session.items)
-    if starts and "SPARK_SUBMIT_OPTS" not in os.environ:
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What Spark's launcher gives to every JVM that a test starts. The first test makes it, while
+    other workers run tests without Spark."""
+    if item.get_closest_marker("spark") and "SPARK_SUBMIT_OPTS" not in os.environ:
         os.environ["SPARK_SUBMIT_OPTS"] = classes.options()
 
 
