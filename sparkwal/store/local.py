@@ -80,14 +80,17 @@ class LocalStore:
         more = False
         with errors("list", prefix, self.url):
             base = self._path(folder) if folder else self._root
-            for key in keys_after(base, f"{folder}/" if folder else "", start, limit + 1, after):
-                if more := len(found) == limit:
+            names = keys_after(base, f"{folder}/" if folder else "", start, limit + 1, after)
+            for scanned, key in enumerate(names):
+                if more := scanned == limit:
                     break
+                after = key
                 # Deleted between the scan and here: no longer an object.
                 with suppress(FileNotFoundError):
                     found.append(Entry(key, (self._root / key).stat().st_size))
             self._check_root()
-        return Page(found, more)
+        # An empty page says that no key follows.
+        return self.list(prefix, limit, after) if more and not found else Page(found, more)
 
     def delete(self, key: str) -> None:
         """Not synced: what a power cut brings back is deleted again."""

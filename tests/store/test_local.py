@@ -6,14 +6,18 @@ import errno
 import multiprocessing
 import os
 import shutil
+from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import Entry, NotFound, Transient, Unfinished
+from sparkwal.store import local
+from sparkwal.store.base import Entry, NotFound, Transient, Unfinished, all_entries
 from sparkwal.store.local import LocalStore
+from sparkwal.store.local_files import keys_after
 
 
 def files(root: Path) -> list[str]:
@@ -234,6 +238,29 @@ def test_big_folder_lists_its_first_keys(tmp_path: Path) -> None:
         os.link(tmp_path / "b/00000", tmp_path / f"b/{number * 7919 % 20_000:05d}")
     assert [e.key for e in store.list("b/").entries] == [f"b/{n:05d}" for n in range(1000)]
     assert [e.key for e in store.list("b/1234", 5).entries] == [f"b/1234{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("gone", [3, 5, 6])
+def test_what_is_deleted_during_a_list_hides_nothing_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: int
+) -> None:
+    store = LocalStore(tmp_path, fsync=False)
+    keys = [f"b/{number:02d}" for number in range(12)]
+    for key in keys:
+        store.put(key, b"x")
+
+    def deleted_since(*asked: Any) -> Iterator[str]:
+        found = list(keys_after(*asked))
+        for key in keys[:gone]:
+            store.delete(key)
+        yield from found
+
+    monkeypatch.setattr(local, "keys_after", deleted_since)
+    page = store.list("b/", 5)
+    assert page.more
+    there = keys[3:5] if gone == 3 else keys[gone : gone + 5]
+    assert [entry.key for entry in page.entries] == there
+    assert [entry.key for entry in all_entries(store, "b/")] == keys[gone:]
 
 
 def _race(root: Path, barrier: Barrier, number: int) -> bool:
