@@ -70,7 +70,11 @@ def lead(
     if schema or window contradict the log's, DivergedCheckpointError if the writer's checkpoint is
     of another log, FencedError if others take the gap or led since `known`; InvalidLogError.
     """
-    looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known)
+    asks = Requests(log, claim.leader_id)
+    try:
+        looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, asks)
+    finally:
+        asks.withdraw()
     # As many as the former leader could have in flight, not as many as this one will.
     reach = head.in_flight_limit
     # SAFETY(seal-the-zone) §5: the m−1 slots after the leader record are sealed before other writes
@@ -103,10 +107,10 @@ def lead(
 
 
 def _take_gap(
-    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None
-) -> tuple[int, Head, LeaderHeader, str]:
+    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None,
+    requests: Requests,
+) -> tuple[int, Head, LeaderHeader, str]:  # fmt: skip
     """Put our leader record into the first gap: (when it looked, the head, header, schema)."""
-    requests = Requests(log, claim.leader_id)
     pause = _FIRST_PAUSE
     for attempt in range(claim.attempts):
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
@@ -125,7 +129,6 @@ def _take_gap(
             continue  # slept since: others may have filled the gap, and collected that
         # Into the FIRST gap, so that no late PUT of the former leader can fill it.
         if put_leader(log, header, spark_schema):
-            requests.withdraw()
             return looked_ms, head, header, spark_schema
         # Look again, never overwrite. A leader with many slots in flight is faster each time.
         if head.live is not None:
@@ -134,7 +137,6 @@ def _take_gap(
             requests.ask(head.live.header)
         clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
-    requests.withdraw()
     raise FencedError(
         f"other writers took the next position of {log.url} {claim.attempts} times "
         "while this one tried to lead; stop all writers of this log but one"

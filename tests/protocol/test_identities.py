@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.errors import FencedError, InvalidLogError
+from sparkwal.errors import FencedError, InvalidLogError, StoreUnavailableError
+from sparkwal.protocol import leadership
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.plan import cold_plan
@@ -223,6 +224,24 @@ def test_a_leader_that_slept_before_its_put_looks_again(store: MemoryStore) -> N
     claim = Claim("a", "host", "1", SCHEMA, False, None, 1, "test")
     assert lead(LogStore(sleepy, "wal"), claim, clock, TTL_MS).term == 1
     assert sleepy.counts == {"LIST": 2, "PUT": 1}
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), StoreUnavailableError("no answer")])
+def test_a_newcomer_that_is_stopped_takes_its_request_back(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    class Stopping(StoppedClock):
+        def sleep(self, seconds: float) -> None:
+            asked.extend(key for key in store.objects if "handover/" in key)
+            raise stop
+
+    asked: list[str] = []
+    claim = Claim("a", "host", "1", SCHEMA, False, None, 1, "test")
+    lead(LogStore(store, "wal"), claim, Stopping(), TTL_MS)
+    monkeypatch.setattr(leadership, "put_leader", lambda *_: False)
+    with pytest.raises(type(stop)):
+        lead(LogStore(store, "wal"), replace(claim, plan_id="2"), Stopping(), TTL_MS)
+    assert len(asked) == 1 and asked[0] not in store.objects
 
 
 def test_a_leader_that_slept_in_its_put_and_was_replaced_is_fenced() -> None:
