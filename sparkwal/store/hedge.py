@@ -211,7 +211,13 @@ def run_in_daemon(task: Callable[[], None]) -> None:
         try:
             threading.Thread(target=_work, name="sparkwal-request", daemon=True).start()
         except RuntimeError:  # the interpreter ends
-            _tasks.get()()
+            try:
+                own = _tasks.get_nowait()
+            except Empty:
+                # A thread that ended its task took this one, and is not idle.
+                _idle.acquire(blocking=False)
+            else:
+                own()
 
 
 def _work() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -350,6 +352,32 @@ def test_an_idle_thread_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert Noting.thread is not threading.current_thread()
     Noting.thread.join(30)
     assert not Noting.thread.is_alive()
+
+
+def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[str] = []
+
+    class Refused:
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def start(self) -> None:
+            # A thread that ended its task just now takes this one.
+            hedge._idle.release()
+            hedge._tasks.get()()
+            raise RuntimeError("can't start new thread")
+
+    child = os.fork()  # no thread of another test is there
+    if child == 0:
+        signal.alarm(30)
+        try:
+            monkeypatch.setattr(hedge, "threading", SimpleNamespace(Thread=Refused))
+            hedge.run_in_daemon(lambda: ran.append("once"))
+        finally:
+            os._exit(0 if ran == ["once"] and not hedge._idle.acquire(blocking=False) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_forked_child_has_threads_and_a_pace_of_its_own(tmp_path: Path) -> None:
