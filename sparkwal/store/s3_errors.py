@@ -30,6 +30,8 @@ _PASSING = {
     "InternalError", "OperationAborted", "RequestThrottled", "RequestTimeout",
     "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
     "XAmzContentSHA256Mismatch",
+    # Of a part that was sent twice, under KMS: the repeated Complete has the newest ETags.
+    "InvalidPart",
 }  # fmt: skip
 
 _KEYS = "check the options accessKeyId, secretAccessKey and sessionToken, or the profile"

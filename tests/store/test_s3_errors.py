@@ -305,6 +305,21 @@ def test_complete_that_fails_inside_a_200_is_repeated(stub: Stub, store: S3Store
     assert upload.complete()
 
 
+def test_a_complete_with_an_etag_of_another_attempt_is_repeated_with_the_newest(
+    stub: Stub, store: S3Store
+) -> None:
+    other: Reply = (200, {"ETag": '"other"'}, b"")
+    stub.replies = [CREATED, STORED, error(400, "InvalidPart"), other, COMPLETED]
+    upload = store.upload("key")
+    upload.part(1, 0, b"a")
+    with pytest.raises(Transient, match="InvalidPart"):
+        upload.complete()
+    # The answer of the part's other attempt, under a key of KMS.
+    upload.part(1, 0, b"a")
+    assert upload.complete()
+    assert b"other" in stub.bodies[-1]
+
+
 def test_taken_key_at_complete_frees_the_parts(stub: Stub, store: S3Store) -> None:
     stub.replies = [CREATED, STORED, error(412, "PreconditionFailed"), (204, {}, b"")]
     upload = store.upload("key")
