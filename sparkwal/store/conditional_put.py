@@ -46,6 +46,9 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
     finally:
         # No LIST: a writer need not be allowed one here.
         _remove(tested.store, tested.keys)
+        if tested.root is not None:
+            with suppress(OSError):
+                (tested.root / tested.folder).rmdir()
     _proven.add(proof)
 
 

@@ -140,6 +140,7 @@ def test_local_disk_is_proven(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "log")
     prove_put_if_absent(store, "")
     assert store.list("").entries == []
+    assert not list((tmp_path / "log/proof").iterdir())
 
 
 def test_failure_in_the_race_is_no_verdict() -> None:
