@@ -134,7 +134,11 @@ class Log:
         shown = with_metadata_columns(log.spark_schema) if more else log.spark_schema
         target = selected(schema.to_arrow(shown), columns)
         begin, lease = leased(log, lambda: self._first(log, start))
-        first, after = self._bounds(log, begin, end)
+        try:
+            first, after = self._bounds(log, begin, end)
+        except BaseException:
+            release(log.log, lease)
+            raise
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparkwal import Appender, InvalidLogError, Log, OptionError, verify
+from sparkwal import Appender, InvalidLogError, Log, OptionError, consumers, verify
 from sparkwal.format import keys
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -40,6 +40,12 @@ def test_positions_bound_what_a_log_reads(path: str) -> None:
     # What the call says goes before what the log was opened with.
     assert log.scan(4, 5).read_all().column("v").to_pylist() == [4, 5]
     assert log.scan(end=100).read_all().num_rows == LAST - 1
+
+
+def test_a_read_that_is_refused_leaves_no_lease(path: str) -> None:
+    with pytest.raises(OptionError, match="after the end"):
+        read(path, lease="1d", endingPosition=10**9)
+    assert consumers(path) == []
 
 
 def test_moments_bound_what_a_log_reads(path: str) -> None:
