@@ -178,7 +178,9 @@ class Log:
         if sequencers is None:
             return {self._options.sequencer: self._log}
         root = open_log(replace(self._options, sequencer=ROOT), fail_fast=True)
-        names = all_logs(root) if sequencers == "*" else list(sequencers)
+        if sequencers == "*":
+            sequencers = all_logs(root)
+        names = [sequencers] if isinstance(sequencers, str) else sequencers
         return {name: root.sequencer(name) for name in names}
 
     def current(

@@ -74,6 +74,12 @@ def test_sequencers_are_replayed_in_the_order_of_their_commits(path: Path) -> No
     assert values(sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")) == [4, 21]
 
 
+def test_one_sequencer_is_replayed_by_its_name(path: Path) -> None:
+    append(path, 10, sequencer="eu")
+    assert values(sparkwal.Log(str(path)).replay(sequencers="eu")) == [10]
+    assert values(sparkwal.Log(str(path)).replay(sequencers=["eu", keys.ROOT])) == [0, 1, 2, 10]
+
+
 def test_a_sequencer_that_began_after_the_cursor_is_replayed_from_its_start(path: Path) -> None:
     replay = sparkwal.Log(str(path)).replay(sequencers="*")
     list(replay)
