@@ -1,9 +1,4 @@
-"""One object: an Arrow IPC file whose schema metadata holds the header.
-
-The header holds the number of rows and the CRC of the inlined rows after it, and neither is known
-when the file begins. So the file begins with a draft of the header, with each unknown number at its
-widest; in the end the final header, padded with spaces to the same length, replaces it.
-"""
+"""One object: an Arrow IPC file whose schema metadata holds the header (PROTOCOL §2)."""
 
 import io
 import struct

@@ -17,13 +17,8 @@ _UNSIGNED = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
 
 @dataclass(frozen=True)
 class Content:
-    """How many rows, and the sum of their hashes, 64 bits: equal where the rows are.
-
-    Every value of a row counts, by its column's name; a null counts as a column that is not there,
-    so rows stay equal when a column is added to the log. Doubles count by their first 28 binary
-    digits: a sum that Spark computes again adds its parts in another order. The entries of a map
-    have no order.
-    """
+    """How many rows, and the 64-bit sum of their hashes: equal where the rows are (PROTOCOL §12).
+    Values count by their column's name, doubles by 28 binary digits, a map in any order."""
 
     rows: int = 0
     hash: int = 0

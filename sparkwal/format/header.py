@@ -1,8 +1,4 @@
-"""The header of one object: its fields, its JSON, its checks.
-
-Decoding trusts nothing: every field's type and range is checked by its annotation, the number must
-agree with position and window, and the JSON is covered by a CRC-32.
-"""
+"""The header of one object: its fields, its JSON; decoding trusts nothing (PROTOCOL §2)."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple

@@ -1,9 +1,4 @@
-"""Position ↔ number ↔ key, and every other path of a log.
-
-Numbers are unsigned 64-bit and count down from MAX, so that the newest object is the first one of a
-LIST. A window is W numbers; position j owns MAX − W·j … MAX − W·j − (W−1). Its first number is the
-slot (a commit or a leader record), the others are the data objects of Spark's partitions 0 … W−2.
-"""
+"""Position ↔ number ↔ key, and every other path of a log (PROTOCOL §1)."""
 
 import re
 

@@ -1,8 +1,4 @@
-"""One record of a log's lifecycle: which rows are safe in a table, and which may be gone.
-
-Every record carries the whole state, so the newest one is all that anybody has to read. It is an
-Arrow IPC file without rows, like every object, with the record as JSON in its metadata.
-"""
+"""One record of a log's lifecycle: which rows a table has, which may be gone (PROTOCOL §10)."""
 
 from dataclasses import dataclass, fields
 

@@ -1,9 +1,4 @@
-"""The archive: the transactions of queries that wrote to the log long ago.
-
-Every record repeats the transactions of all queries. A leader that finds more than a thousand moves
-the oldest, and the former archive, into one new object, which its records name. If the log forgot a
-query, the query would write its rows again.
-"""
+"""The archive: the transactions of queries that wrote to the log long ago (PROTOCOL §5)."""
 
 from collections.abc import Set
 from dataclasses import replace

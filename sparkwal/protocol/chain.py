@@ -1,8 +1,4 @@
-"""The chain of lifecycle records: one conditional PUT at a time, each made from the one before.
-
-If another process was first, the store refuses the PUT and the process starts again. So each record
-follows from the one before it. Nobody deletes a record: no number is free twice.
-"""
+"""The chain of lifecycle records: each is made from the one before (PROTOCOL §10)."""
 
 import uuid
 from dataclasses import replace

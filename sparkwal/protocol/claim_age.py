@@ -1,9 +1,4 @@
-"""The one age rule: how long a writer may act on what it saw of the log.
-
-A driver or a service may sleep for hours between two instructions. Meanwhile another writer may
-fill the slot, and a collection may remove that record. Or somebody deletes and recreates the log.
-Then the number is free, and a conditional PUT there succeeds outside of the log.
-"""
+"""The one age rule: how long a writer may act on what it saw of the log (PROTOCOL §6)."""
 
 import threading
 from dataclasses import dataclass
@@ -21,10 +16,8 @@ from sparkwal.store.log_store import LogStore
 
 @dataclass
 class ClaimAge:
-    """When a writer last looked at the log; thread-safe.
-
-    A collection waits until no claim can arrive any more: `ttl_ms`, and the time for which a store
-    accepts a signed request. So a writer claims a slot only if its last look is younger.
+    """When a writer last looked at the log; thread-safe. It claims a slot only if that look is
+    younger than `ttl_ms`.
 
     Attributes:
         began: the position of the writer's leader record.

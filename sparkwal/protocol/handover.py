@@ -1,12 +1,4 @@
-"""Asking a busy leader for its log.
-
-A leader with many slots in flight moves the first gap faster than another can LIST, GET and PUT. So
-a newcomer that loses that race puts a request, named by the term that is to end. The leader of that
-term looks for one now and then, and then sends nothing more: the gap stands still.
-
-A request gives no right. One that is lost, late or left over can at worst stop one leader, as any
-newcomer may.
-"""
+"""Asking a busy leader for its log (PROTOCOL §7)."""
 
 from dataclasses import dataclass
 

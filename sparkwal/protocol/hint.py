@@ -1,8 +1,4 @@
-"""What the planner remembers between microbatches, on the driver's own disk.
-
-A hint saves the LIST and the GET of a cold start. Every claim is a conditional PUT, so a wrong hint
-leads to a refusal, never to a wrong log.
-"""
+"""What the planner remembers between microbatches, on the driver's own disk (PROTOCOL §6)."""
 
 from __future__ import annotations
 

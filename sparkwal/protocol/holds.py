@@ -1,9 +1,4 @@
-"""Positions that a rebuilt checkpoint would read again: no consumer may release them.
-
-A query that reads one log and writes to another may have many microbatches without rows. Then its
-last record lies far back, and a rebuild begins there. The sink knows that record; the source
-reports to the log that it reads. They share the driver's disk.
-"""
+"""Positions that a rebuilt checkpoint would read again: none may be released (PROTOCOL §12)."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""One data object: rows cut into frames, one PUT, or parts once it grows too large.
-
-If the key is taken: another attempt's object, or another writer's.
-"""
+"""One data object: rows cut into frames, one PUT or parts (PROTOCOL §6)."""
 
 import io
 import time

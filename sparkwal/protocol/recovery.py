@@ -1,8 +1,4 @@
-"""One LIST → the head of the log, however long the log is.
-
-Because numbers count down, the first 1000 keys are the newest 1000 objects. They show the first
-gap: at most 1000 slots are in flight at once, and a window of 1000 has at most 999 data objects.
-"""
+"""One LIST → the head of the log, however long the log is (PROTOCOL §4)."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -160,12 +156,8 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
 def _looked_after(
     log: LogStore, head: Head, numbers: list[int], tolerant: bool, thorough: bool
 ) -> tuple[Head, bool]:
-    """The head with the records after its gap, and whether they show that the gap was once filled.
-
-    What one writer knows only grows, so its newest record knows most. Only one other record may
-    know more: the leader record of a takeover that died before its last seal. What a damaged record
-    knew is unknown: InvalidLogError; if tolerant, the record before it is asked.
-    """
+    """The head with the records after its gap, and whether they show that the gap was once filled
+    (§4). A damaged record is an InvalidLogError; if tolerant, the record before it is asked."""
     assert head.live is not None
     after = [n for n in numbers if keys.position(n, head.window) > head.gap]
     # A window is planned when the slot before it is decided.
@@ -233,16 +225,8 @@ def _last_record(
 def last_live(
     log: LogStore, record: SlotRecord, *, tolerant: bool = False, head: Head | None = None
 ) -> SlotRecord:
-    """The last live record at or before `record`.
-
-    A record is dead if a record before it has a higher term. A writer of limit m leaves dead
-    records only within the m−1 positions after the leader record that fenced it, so looking back
-    m−1 slots decides. That m is the limit in `record`: a commit carries its writer's own, a leader
-    record or seal that of all writers that can still reach its zone. For a commit of the sink m is
-    1, and nothing is read; nor for a record of the live term of the `head`.
-
-    If tolerant, judges by the records that are there and intact, instead of raising.
-    """
+    """The last live record at or before `record` (§3): m−1 GETs, none if m is 1 or for a record of
+    the live term of the `head`. If tolerant, judges by the intact records instead of raising."""
     own, newest = record.header, head.live.header if head and head.live else None
     if newest is not None and own.term == newest.term and own.position <= newest.position:
         return record
