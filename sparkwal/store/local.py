@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -111,7 +110,9 @@ class LocalStore:
             return _age_ms(self._now_ns(), os.fstat(file.fileno()))
 
     def upload(self, key: str) -> LocalUpload:
-        return LocalUpload(self, self._path(key), key)
+        path = self._path(key)
+        with errors("put", key, self.url):
+            return LocalUpload(self, path, key, *self.open_temp(key))
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         """Unlisted files that a put or an upload writes, or left when it was killed. Their age
@@ -253,35 +254,27 @@ def _age_ms(now_ns: int, found: os.stat_result) -> int:
 class LocalUpload:
     """Parts written at their offsets into an unlisted file until `complete`."""
 
-    def __init__(self, store: LocalStore, path: Path, key: str) -> None:
-        self._store = store
-        self._path = path
-        self._key = key
-        self._file: tuple[int, Path] | None = None
-        self._lock = threading.Lock()
+    def __init__(
+        self, store: LocalStore, path: Path, key: str, descriptor: int, temp: Path
+    ) -> None:
+        self._store, self._path, self._key = store, path, key
+        self._descriptor, self._temp = descriptor, temp
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         with errors("put", self._key, self._store.url):
-            # Parts come from several threads: two first ones must share one file.
-            with self._lock:
-                if self._file is None:
-                    self._file = self._store.open_temp(self._key)
-                descriptor, _ = self._file
-            write_at(descriptor, body, offset)
+            write_at(self._descriptor, body, offset)
 
     def complete(self, replaces: bool = False) -> bool:
         """Publish the file. A failure leaves it there for another attempt."""
         with errors("put", self._key, self._store.url):
-            if self._file is None:
-                self._file = self._store.open_temp(self._key)
-            created = self._store.publish(self._file[1], self._path, self._key, replaces)
+            created = self._store.publish(self._temp, self._path, self._key, replaces)
         self.abort()
         return created
 
     def abort(self) -> None:
-        if self._file is not None:
-            descriptor, temp = self._file
-            self._file = None
+        # A part that is late then writes to no file.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
             os.close(descriptor)
             with suppress(OSError):
-                temp.unlink()
+                self._temp.unlink()

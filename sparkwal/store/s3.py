@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -202,8 +201,11 @@ class S3Store:
         return _age_ms(found, found.get("LastModified"), self.url)
 
     def upload(self, key: str) -> S3Upload:
-        """Begins with the first part."""
-        return S3Upload(self, key)
+        checksum = "CRC32" if self.config.checksum else None
+        asked: Any = self.at | self.config.on_new | said(Key=key, ChecksumAlgorithm=checksum)
+        with self.request(key, finds=False) as client:
+            begun = client.create_multipart_upload(**asked)
+            return S3Upload(self, key, given(begun, "UploadId", self.url))
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         # An upload's id holds no line break; a key may.
@@ -233,28 +235,17 @@ class S3Upload:
     """A multipart upload whose methods are one attempt each and safe to repeat, `part` from many
     threads at once; it returns when its bytes are stored."""
 
-    def __init__(self, store: S3Store, key: str) -> None:
+    def __init__(self, store: S3Store, key: str, upload_id: str) -> None:
         self._store = store
-        self._at: Any = {**store.at, "Key": key}
-        self._key = key
-        self._id: str | None = None
+        self._at: Any = {**store.at, "Key": key, "UploadId": upload_id}
+        self._key, self._id = key, upload_id
         self._parts: dict[int, dict[str, str]] = {}
-        self._lock = threading.Lock()
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         checksum: Any = self._store.config.checksum_of(body)
         try:
             with self._store.request(self._key, finds=False) as client:
-                # A repeated part must not begin a second upload next to the first.
-                with self._lock:
-                    if self._id is None:
-                        asked = self._at | self._store.config.on_new
-                        asked |= {"ChecksumAlgorithm": "CRC32"} if checksum else {}
-                        begun = client.create_multipart_upload(**asked)
-                        self._id = given(begun, "UploadId", self._store.url)
-                reply = client.upload_part(
-                    **self._at, UploadId=self._id, PartNumber=number, Body=body, **checksum
-                )
+                reply = client.upload_part(**self._at, PartNumber=number, Body=body, **checksum)
         except UploadGone:
             raise OptionError(
                 f"{self._store.url}: the upload of {self._key} was removed while it ran; "
@@ -263,8 +254,6 @@ class S3Upload:
         self._parts[number] = {"ETag": given(reply, "ETag", self._store.url), **checksum}
 
     def complete(self) -> bool:
-        if self._id is None:
-            return self._store.put_if_absent(self._key, b"")
         parts: Any = [
             {"PartNumber": number, **part} for number, part in sorted(self._parts.items())
         ]
@@ -272,7 +261,7 @@ class S3Upload:
             with self._store.request(self._key) as client:
                 # After a 409 S3 may have dropped the upload; the repeat then finds it gone.
                 client.complete_multipart_upload(
-                    **self._at, UploadId=self._id, IfNoneMatch="*", MultipartUpload={"Parts": parts}
+                    **self._at, IfNoneMatch="*", MultipartUpload={"Parts": parts}
                 )
         except KeyTaken:
             with suppress(Transient, SparkWalError):
@@ -284,8 +273,7 @@ class S3Upload:
         return True
 
     def abort(self) -> None:
-        if self._id is not None:
-            self._store.discard(Unfinished(self._key, self._id, 0))
+        self._store.discard(Unfinished(self._key, self._id, 0))
 
 
 def given(reply: Any, name: str, url: str) -> str:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from sparkwal.errors import OptionError, SparkWalError
@@ -37,14 +38,13 @@ def bucket(tested: StoreUnderTest) -> Found:
 def permissions(tested: StoreUnderTest) -> Found:
     """Each action that a writer needs, tried with one small object."""
     store, key = tested.s3[0], tested.key("doctor")
-    upload = tested.upload(store, key)
     denied, unclear = {}, ""
     for action, ask in (
         ("s3:PutObject", partial(store.put, key, b"doctor")),
         ("s3:GetObject", partial(store.get, key)),
-        ("s3:PutObject", partial(upload.part, 1, 0, b"doctor")),
+        ("s3:PutObject", partial(tested.upload, store, key)),
         ("s3:ListBucketMultipartUploads", partial(store.unfinished, key)),
-        ("s3:AbortMultipartUpload", upload.abort),
+        ("s3:AbortMultipartUpload", lambda: [*map(methodcaller("abort"), tested.uploads)]),
         ("s3:DeleteObject", partial(store.delete, key)),
     ):
         try:
