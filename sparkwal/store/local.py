@@ -115,30 +115,20 @@ class LocalStore:
             return LocalUpload(self, path, key, *self.open_temp(key))
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """Unlisted files that a put or an upload writes, or left when it was killed. Their age
+        """All unlisted files that a put or an upload writes, or left when it was killed. Their age
         counts from the last write. A file whose name holds no key is not found: its key was too
         long, or an older version of this library wrote it."""
         folder = self._root / TEMPS
         uploads: list[Unfinished] = []
-        with errors("list", prefix, self.url):
-            try:
-                names = os.listdir(folder)
-            except _ABSENT:
-                return UnfinishedPage([], "")
-            # In the order of the keys; "/" is in no name, so that such a mark is unique.
-            marks = sorted(
-                f"{key}//{name}"
-                for name in names
-                if (key := key_of_temp(name)) is not None and key.startswith(prefix)
-            )
-            page = [mark for mark in marks if mark > after][: limit + 1]
-            now_ns = self._now_ns() if page else 0
-            for mark in page[:limit]:
-                key, _, name = mark.rpartition("//")
+        with errors("list", prefix, self.url), suppress(*_ABSENT):
+            keys = ((key_of_temp(name), name) for name in os.listdir(folder))
+            found = sorted((key, name) for key, name in keys if key and key.startswith(prefix))
+            now_ns = self._now_ns() if found else 0
+            for key, name in found:
                 # Published or given up between the scan and here.
                 with suppress(FileNotFoundError):
                     uploads.append(Unfinished(key, name, _age_ms(now_ns, os.stat(folder / name))))
-        return UnfinishedPage(uploads, page[limit - 1] if len(page) > limit else "")
+        return UnfinishedPage(uploads, "")
 
     def discard(self, upload: Unfinished) -> None:
         if key_of_temp(upload.upload_id) != upload.key:
