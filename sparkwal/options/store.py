@@ -1,6 +1,5 @@
 """How to reach the store and the log in it: common to writing and reading."""
 
-import warnings
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -53,12 +52,6 @@ class StoreOptions:
             raise OptionError(
                 f"targetPoolSize {self.pool_size} is below maxInFlightRequests "
                 f"{self.max_in_flight}: raise the one or lower the other"
-            )
-        if self.pool_size > 2 * self.max_in_flight:
-            warnings.warn(
-                f"targetPoolSize {self.pool_size} is above 2 × maxInFlightRequests "
-                f"({2 * self.max_in_flight}); the rest will stay idle",
-                stacklevel=2,
             )
         self.check_above_zero("retryBaseDelayMs")
         _ = self.s3  # it checks the keys and the endpoint

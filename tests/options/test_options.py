@@ -152,11 +152,6 @@ def test_the_ends_of_a_range_are_allowed(limit: str) -> None:
     )
 
 
-def test_a_pool_far_above_what_is_in_flight_is_only_a_warning() -> None:
-    with pytest.warns(UserWarning, match="101 is above 2 × maxInFlightRequests"):
-        parse(SinkOptions, {"path": "/log", "targetPoolSize": "101"})
-
-
 def test_names_ignore_case_and_sparks_own_options_are_left_alone() -> None:
     given = {"PATH": "/log", "inlinethreshold": "1KB", "checkpointLocation": "x", "queryName": "y"}
     assert parse(SinkOptions, given).inline_threshold == 1024
