@@ -22,14 +22,9 @@ def slot(position: int, window: int) -> int:
 
 def data(position: int, window: int, partition: int) -> int:
     """The number of a partition's data object. Raises ValueError if it is beyond the window."""
-    if partition < 0 or partition >= max_partitions(window):
-        raise ValueError(f"partition {partition} is outside 0 … {max_partitions(window) - 1}")
+    if not 0 <= partition < window - 1:
+        raise ValueError(f"partition {partition} is outside 0 … {window - 2}")
     return slot(position, window) - 1 - partition
-
-
-def max_partitions(window: int) -> int:
-    """How many partitions one microbatch may have: W − 1."""
-    return window - 1
 
 
 def last_position(window: int) -> int:

@@ -73,7 +73,7 @@ def write_partition(
     Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
     """
     bare, lead = plan.bare, plan.bare.leadership
-    most = keys.max_partitions(lead.window)
+    most = lead.window - 1
     if partition >= most:
         raise OptionError(
             f"partition {partition} of a microbatch, but this log's window holds {most}: "

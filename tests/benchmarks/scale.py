@@ -69,7 +69,7 @@ class Deployment:
     @property
     def window(self) -> int:
         """The smallest with room for the partitions."""
-        return next(w for w in keys.WINDOWS if keys.max_partitions(w) >= self.partitions)
+        return next(w for w in keys.WINDOWS if w > self.partitions)
 
 
 class Sequencer:
