@@ -154,14 +154,10 @@ def first_at_or_after(
     if head.live is not None and head.live.header.timestamp_ms < timestamp_ms:
         return max(head.gap, start)
 
-    def intact(position: int) -> SlotRecord | None:
-        record = read_slot(log, position, head.window, GLANCE, tolerant=tolerant)
-        if record is None and not tolerant:
-            raise MissingRecord(log, position, head.window)
-        return record
-
     def holds(position: int) -> bool:
-        while (record := intact(position)) is None:
+        while (record := read_slot(log, position, head.window, GLANCE, tolerant=tolerant)) is None:
+            if not tolerant:
+                raise MissingRecord(log, position, head.window)
             position += 1
             if position == head.gap:
                 return True
