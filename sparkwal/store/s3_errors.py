@@ -1,6 +1,7 @@
 """What an S3 request's failure means: try again, or change something first."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from sparkwal.errors import OptionError
@@ -99,7 +100,7 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
 
-    text = _hiding(secrets)
+    text = partial(_shown, secrets)
     if isinstance(error, boto.ClientError):
         return _answered(error.response, key, url, text)
     if isinstance(error, boto.SSLError):
@@ -141,20 +142,17 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
 def not_deleted(errors: Iterable[Any], url: str, secrets: Sequence[str]) -> Exception | None:
     """The error for the first key that one DeleteObjects could not delete; None where all are gone,
     or are somebody's new objects. What no attempt would mend goes before what may pass."""
-    text = _hiding(secrets)
+    text = partial(_shown, secrets)
     found = (_answered({"Error": each}, each.get("Key", ""), url, text) for each in errors)
     failures = [each for each in found if not isinstance(each, NotFound | KeyTaken)]
     return min(failures, key=lambda each: isinstance(each, Transient), default=None)
 
 
-def _hiding(secrets: Sequence[str]) -> Callable[[object], str]:
-    def text(value: object) -> str:
-        shown = " ".join(str(value).split())
-        for secret in secrets:
-            shown = shown.replace(secret, "***")
-        return shown[:500]
-
-    return text
+def _shown(secrets: Sequence[str], value: object) -> str:
+    shown = " ".join(str(value).split())
+    for secret in secrets:
+        shown = shown.replace(secret, "***")
+    return shown[:500]
 
 
 def _answered(response: Any, key: str, url: str, text: Callable[[object], str]) -> Exception:
