@@ -136,10 +136,8 @@ class ReplayNotCompared(Event, level=logging.WARNING):
     batch_id: int
 
 
-class Aborted(Event):
+class Aborted(OfPath):
     """Spark gave up a microbatch; nothing was deleted"""
-
-    path: str
 
 
 class HintNotSaved(Event, level=logging.WARNING):

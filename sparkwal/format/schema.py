@@ -184,10 +184,8 @@ def type_name(kind: Any) -> str:
     """A type for people, as in Spark's DDL."""
     if isinstance(kind, str):
         return _DDL.get(kind, kind)
-    if kind["type"] == "struct":
-        inner = ", ".join(f"{name}: {type_name(each)}" for name, each in inside(kind))
-    else:
-        inner = ", ".join(type_name(each) for _, each in inside(kind))
+    named = kind["type"] == "struct"
+    inner = ", ".join(f"{name}: " * named + type_name(each) for name, each in inside(kind))
     return f"{kind['type']}<{inner}>"
 
 
