@@ -16,8 +16,8 @@ from sparkwal.store.log_store import LogStore
 
 @dataclass
 class ClaimAge:
-    """When a writer last looked at the log; thread-safe. It claims a slot only if that look is
-    younger than `ttl_ms`.
+    """When a writer last looked at the log; thread-safe. The writer claims a slot only if that
+    look is younger than `ttl_ms`.
 
     Attributes:
         began: the position of the writer's leader record.
