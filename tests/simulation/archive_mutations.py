@@ -18,9 +18,9 @@ MUTATIONS = [
         "        put_archive(log, header.txns_archive, archived)\n",
         "",
         (
-            "            requests.withdraw()\n            return looked_ms",
+            "            return looked_ms",
             "            put_archive(log, header.txns_archive, archived)\n"
-            "            requests.withdraw()\n            return looked_ms",
+            "            return looked_ms",
         ),
     ),
     Mutation(
