@@ -125,8 +125,8 @@ class Store(Protocol):
         first key that was not removed; others may be gone. It may be repeated."""
 
     def age_ms(self, key: str) -> int:
-        """How old an object of some bytes is by the store's own clock: never an overestimate, but
-        that S3 dates one sent in parts back to when its upload began. Raises NotFound."""
+        """How old the object is by the store's own clock: never an overestimate, but that S3 dates
+        an object sent in parts back to when its upload began. Raises NotFound."""
 
     def upload(self, key: str) -> Upload:
         """Begin an object too large for one request."""

@@ -190,10 +190,14 @@ class S3Store:
 
     def age_ms(self, key: str) -> int:
         """Date minus Last-Modified."""
-        # Not a HEAD: its refusals have no body that says why.
-        with self.request(key) as client:
-            found: Any = client.get_object(**self.at, Key=key, Range="bytes=0-0")
-            whole(found["Body"], found["ResponseMetadata"]["HTTPHeaders"])
+        # Not a HEAD: its refusals have no body that says why. But an empty object has no byte.
+        try:
+            with self.request(key) as client:
+                found: Any = client.get_object(**self.at, Key=key, Range="bytes=0-0")
+                whole(found["Body"], found["ResponseMetadata"]["HTTPHeaders"])
+        except BeyondEnd:
+            with self.request(key) as client:
+                found = client.head_object(**self.at, Key=key)
         return _age_ms(found, found.get("LastModified"), self.url)
 
     def upload(self, key: str) -> S3Upload:

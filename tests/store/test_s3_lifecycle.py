@@ -223,6 +223,10 @@ def test_an_age_is_the_servers_and_rounded_down(
     stub.replies = [(206, {"Last-Modified": modified}, b"x")]
     assert store.age_ms("key") == age_ms
     assert stub.requests[0][2]["range"] == "bytes=0-0"
+    empty = (200, {"Last-Modified": modified}, b"")
+    stub.replies = [error(416, "InvalidRange"), empty]
+    assert store.age_ms("key") == age_ms
+    assert [method for method, _, _ in stub.requests] == ["GET", "GET", "HEAD"]
 
 
 def test_a_store_that_tells_no_time_is_refused(
@@ -241,9 +245,10 @@ def test_a_store_that_tells_no_time_is_refused(
 
 
 def test_an_object_without_an_age_is_absent(stub: Stub, store: S3Store) -> None:
-    stub.replies = [error(404, "NoSuchKey")]
-    with pytest.raises(NotFound):
-        store.age_ms("key")
+    stub.replies = [error(404, "NoSuchKey"), error(416, "InvalidRange"), (404, {}, b"")]
+    for _ in range(2):
+        with pytest.raises(NotFound):
+            store.age_ms("key")
 
 
 def uploads(*begun: tuple[str, str, str], after: tuple[str, str] | None = None) -> Reply:

@@ -25,7 +25,7 @@ ON_ALL = {"requesterPays": "true", "expectedBucketOwner": "111122223333"}
 NEW = {"PUT", "CREATE_MULTIPART"}
 SENT = {"PUT", "UPLOAD_PART"}
 EVERY = {
-    "PUT", "GET", "LIST", "DELETE", "CREATE_MULTIPART", "UPLOAD_PART",
+    "PUT", "GET", "HEAD", "LIST", "DELETE", "CREATE_MULTIPART", "UPLOAD_PART",
     "COMPLETE_MULTIPART", "ABORT_MULTIPART", "LIST_MULTIPART",
 }  # fmt: skip
 SSE = "x-amz-server-side-encryption"
@@ -72,6 +72,7 @@ def do_all(store: Store) -> None:
     store.get("log/a")
     store.age_ms("log/b")
     store.put("log/empty", b"")
+    store.age_ms("log/empty")
     store.list("log/")
     upload = store.upload("log/large")
     upload.part(1, 0, b"x" * 5 * 2**20)
