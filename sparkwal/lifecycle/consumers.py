@@ -140,9 +140,13 @@ def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
     lease = Consumer(
         f"lease-{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
     )
-    if _begin(log.log, lease) > first:
-        log.floor.look()
-        first = start()
+    try:
+        if _begin(log.log, lease) > first:
+            log.floor.look()
+            first = start()
+    except BaseException:
+        release(log.log, lease.name)
+        raise
     return first, lease.name
 
 

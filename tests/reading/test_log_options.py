@@ -7,7 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparkwal import Appender, InvalidLogError, Log, OptionError, consumers, verify
+from sparkwal import (
+    Appender,
+    InvalidLogError,
+    Log,
+    OptionError,
+    StoreUnavailableError,
+    consumers,
+    verify,
+)
 from sparkwal.format import keys
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -45,6 +53,19 @@ def test_positions_bound_what_a_log_reads(path: str) -> None:
 def test_a_read_that_is_refused_leaves_no_lease(path: str) -> None:
     with pytest.raises(OptionError, match="after the end"):
         read(path, lease="1d", endingPosition=10**9)
+    assert consumers(path) == []
+
+
+def test_a_lease_whose_floor_cannot_be_seen_is_released(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unseen(*_: object) -> None:
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr("sparkwal.lifecycle.consumers.look", unseen)
+    with pytest.raises(StoreUnavailableError):
+        read(path, lease="1d")
+    monkeypatch.undo()
     assert consumers(path) == []
 
 
