@@ -13,7 +13,6 @@ from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.journal_sender import JournalSender
 from sparkwal.appender.origin import check_sent
 from sparkwal.appender.rows import read_schema
-from sparkwal.appender.salvage import unreadable_file
 from sparkwal.appender.sender import open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
 from sparkwal.journal.disk import DiskFolder
@@ -79,21 +78,18 @@ class JournalBackend:
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
         gone = []
-        try:
-            for sequence, found in self.quarantine.entries(self.journal.last):
-                if sequence != self.journal.last + 1:
-                    raise OptionError(
-                        f"append {sequence} was lost and is to be appended again, and "
-                        f"{self.journal.last} was appended meanwhile: call it before anything else "
-                        "is appended. What is left of the lost ones is where `incidents` says"
-                    )
-                if found is None:
-                    gone.append(sequence)
-                    self.intake.append(unreadable(sequence), True)
-                else:
-                    self.intake.append(self._context.rows.restore(*found), True)
-        except OSError as error:
-            raise unreadable_file(self._folder.path, error) from error
+        for sequence, found in self.quarantine.entries(self.journal.last):
+            if sequence != self.journal.last + 1:
+                raise OptionError(
+                    f"append {sequence} was lost and is to be appended again, and "
+                    f"{self.journal.last} was appended meanwhile: call it before anything else is "
+                    "appended. What is left of the lost ones is where `incidents` says"
+                )
+            if found is None:
+                gone.append(sequence)
+                self.intake.append(unreadable(sequence), True)
+            else:
+                self.intake.append(self._context.rows.restore(*found), True)
         return gone
 
     @property
