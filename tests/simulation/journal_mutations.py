@@ -243,7 +243,7 @@ MUTATIONS = [
         "foreign-never-dropped",
         OTHER,
         "journal/opening.py",
-        "if contents.last <= done and contents.damage is None:",
+        "if last == done and contents.damage is None and not lost:",
         "if True:",
     ),
     Mutation(
