@@ -196,13 +196,19 @@ class Following:
         """One look at each log; if `around`, at consumers, compaction and new sequencers too."""
         if around or not self._logs:
             self._find()
+        damaged: list[InvalidLogError] = []
         for name, log in list(self._logs.items()):
             try:
-                log.look(around=around)
-            except AnotherLog:
-                # It was recreated, or is gone: nothing that was reported holds for what comes.
-                log.end()
-                self._begin(name, _ALL).look(around=around)
+                try:
+                    log.look(around=around)
+                except AnotherLog:
+                    # It was recreated, or is gone: nothing that was reported holds for what comes.
+                    log.end()
+                    self._begin(name, _ALL).look(around=around)
+            except InvalidLogError as error:
+                damaged.append(error)
+        if damaged:
+            raise damaged[0]
 
     def _find(self) -> None:
         several = bool(self._options.sequencers)

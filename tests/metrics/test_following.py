@@ -12,7 +12,7 @@ import pytest
 from protocol.query import StoppedClock
 
 import sparkwal
-from sparkwal.errors import StoreUnavailableError
+from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer
 from sparkwal.format.lifecycle import FLOOR, INTENT, Target
@@ -248,3 +248,25 @@ def test_a_record_that_is_damaged_while_it_is_followed_is_told_once_and_passed_o
     assert reported(meter, path)["sparkwal_commits_total",] == 1
     warned = [each for each in caplog.messages if file.name in each]
     assert len(warned) == 1
+
+
+def test_a_log_that_is_damaged_hides_no_other(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    write(path, 1)
+    meter = separate()
+    following = Following(path, meter, sequencers="*")
+    following.look()
+    head = sparkwal.Log(path).head()
+    assert head is not None
+    put_next(
+        the_log(path), beginning(head.log_id, "default", 1000), INTENT, StoppedClock(), "here",
+        k=1, cut=1, to=1, target=Target("memory://table"),
+    )  # fmt: skip
+    (record,) = (file for file in (tmp_path / "lifecycle").rglob("*") if file.is_file())
+    record.write_bytes(record.read_bytes()[:-10])
+    write(path, 2, sequencer="late")
+    for commits in (2, 4):
+        with pytest.raises(InvalidLogError):
+            following.look()
+        assert reported(meter, path, "late")["sparkwal_commits_total",] == commits
+        write(path, 2, sequencer="late")
