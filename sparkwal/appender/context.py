@@ -53,7 +53,7 @@ class Subscriber:
             for each in (Missed(missed), event) if missed else (event,):
                 try:
                     self._callback(each)
-                except Exception:
+                except BaseException:  # sys.exit() would end this thread
                     _logger.exception("a subscriber failed on %s", each.name)
 
     def stop(self) -> None:
