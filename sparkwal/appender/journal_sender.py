@@ -79,6 +79,8 @@ class JournalSender:
         try:
             while not self._ending.is_set() and self._intake.stopped is None:
                 self._go_on()
+            if self._journal.failure is not None and self._intake.stopped is None:
+                raise self._journal.failure
         except SparkWalError as error:
             self._fail(error)
         except BaseException as error:
