@@ -261,6 +261,7 @@ class Journal:
             except OSError as error:
                 if not files.is_full(error):
                     raise self._stop(files.failed(self.path, error)) from error
+                return
             self._room.set()
 
     def _let_go(self) -> None:
