@@ -44,8 +44,7 @@ class Subscriber:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._closing:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._waiting or self._closing)
                 if not self._waiting:
                     return
                 missed, self._missed = self._missed, 0
