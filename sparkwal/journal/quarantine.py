@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
 
 import msgspec
 
@@ -44,13 +43,8 @@ class Incident:
         return min(numbers) <= files.segment_id(name) <= max(numbers)
 
 
-class _Note(NamedTuple):
-    log_id: str
-    producer: str
-    incidents: tuple[Incident, ...]
-
-
-_NOTES = msgspec.json.Decoder(_Note)
+# The log's id, the producer and its incidents.
+_NOTES = msgspec.json.Decoder(tuple[str, str, tuple[Incident, ...]])
 
 
 @dataclass(frozen=True)
