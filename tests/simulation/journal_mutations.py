@@ -131,8 +131,8 @@ MUTATIONS = [
         "unreadable-note-error",
         "test_a_note_of_what_was_lost_that_cannot_be_read_is_not_empty",
         "journal/quarantine.py",
-        "raise JournalReadError(",
-        'return Quarantine(folder, "", "")\n    raise JournalReadError(',
+        'raise JournalReadError(\n        f"{folder',
+        'return Quarantine(folder, "", "")\n    raise JournalReadError(\n        f"{folder',
     ),
     Mutation(
         "one-incident",
