@@ -146,7 +146,9 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     assert {key[1] for key in reported(meter, path) if "_consumer_" in key[0]} == {"done"}
 
 
-def test_an_open_range_and_a_floor_are_told(tmp_path: Path) -> None:
+def test_an_open_range_and_a_floor_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path)
     write(path, 6)
     log, clock = the_log(path), StoppedClock()
@@ -165,12 +167,16 @@ def test_an_open_range_and_a_floor_are_told(tmp_path: Path) -> None:
     seen = reported(meter, path)
     assert seen["sparkwal_compacted_position",] == 2
     assert seen["sparkwal_compaction_lag_positions",] == 5
+    assert ("sparkwal_compaction_lag_seconds",) in seen
     assert seen["sparkwal_compaction_open_seconds",] > 0  # the clock of that record is long ago
     assert put_next(log, first, FLOOR, clock, "here", cut=5, to=5, floor=4)
     following.look()
     seen = reported(meter, path)
     assert seen["sparkwal_compaction_open_seconds",] == 0 and seen["sparkwal_floor_position",] == 4
     assert seen["sparkwal_commits_total",] == 0
+    monkeypatch.setattr("sparkwal.metrics.following.lag_ms", lambda *_: None)
+    following.look()  # the record is gone
+    assert ("sparkwal_compaction_lag_seconds",) not in reported(meter, path)
     # Who begins now counts what is above the floor.
     late = separate()
     Following(path, late, backlog=100).look()
