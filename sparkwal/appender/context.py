@@ -44,8 +44,7 @@ class Subscriber:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._closing:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._waiting or self._closing)
                 if not self._waiting:
                     return
                 missed, self._missed = self._missed, 0
@@ -53,7 +52,7 @@ class Subscriber:
             for each in (Missed(missed), event) if missed else (event,):
                 try:
                     self._callback(each)
-                except Exception:
+                except BaseException:  # sys.exit() would end this thread
                     _logger.exception("a subscriber failed on %s", each.name)
 
     def stop(self) -> None:

@@ -1,21 +1,22 @@
 """The backend of an appender with a journal."""
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from time import monotonic
+from typing import TypeGuard
 
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.journal_sender import JournalSender
-from sparkwal.appender.origin import check_sent
 from sparkwal.appender.rows import read_schema
-from sparkwal.appender.salvage import unreadable_file
 from sparkwal.appender.sender import open_session
 from sparkwal.errors import JournalError, OptionError, SparkWalError
+from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.files import Sender, whose, write_sender
 from sparkwal.journal.journal import Settings
@@ -23,7 +24,13 @@ from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.storage import Folder
 from sparkwal.options.open import journal_folder
-from sparkwal.protocol.recovery import Head
+from sparkwal.protocol.archive import last_batch
+from sparkwal.protocol.recovery import Head, last_live
+from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.reading.floor import KEPT_SLOTS, Floor
+
+# Leader records to step over before the search begins.
+_STEPS = 4
 
 
 class JournalBackend:
@@ -71,7 +78,7 @@ class JournalBackend:
                     f"journal {path} holds rows that wait and do not fit ({wrong}): open it once "
                     "with the former schema, and close it when everything is sent"
                 )
-        check_sent(self._context, head, log_id, known, contents, path)
+        _check_sent(self._context, head, log_id, known, contents, path)
         schema, log = rows.arrow.serialize().to_pybytes(), self._context.log.url
         owner = Owner(log, log_id, self._context.producer_id, known, schema)
         # The head may move before this appender leads: then it is checked again.
@@ -79,30 +86,23 @@ class JournalBackend:
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
         gone = []
-        try:
-            for sequence, found in self.quarantine.entries(self.journal.last):
-                if sequence != self.journal.last + 1:
-                    raise OptionError(
-                        f"append {sequence} was lost and is to be appended again, and "
-                        f"{self.journal.last} was appended meanwhile: call it before anything else "
-                        "is appended. What is left of the lost ones is where `incidents` says"
-                    )
-                if found is None:
-                    gone.append(sequence)
-                    self.intake.append(unreadable(sequence), True)
-                else:
-                    self.intake.append(self._context.rows.restore(*found), True)
-        except OSError as error:
-            raise unreadable_file(self._folder.path, error) from error
+        for sequence, found in self.quarantine.entries(self.journal.last):
+            if sequence != self.journal.last + 1:
+                raise OptionError(
+                    f"append {sequence} was lost and is to be appended again, and "
+                    f"{self.journal.last} was appended meanwhile: call it before anything else is "
+                    "appended. What is left of the lost ones is where `incidents` says"
+                )
+            if found is None:
+                gone.append(sequence)
+                self.intake.append(unreadable(sequence), True)
+            else:
+                self.intake.append(self._context.rows.restore(*found), True)
         return gone
 
     @property
     def in_flight(self) -> int:
         return self.sender.session.in_flight
-
-    @property
-    def held(self) -> int:
-        return self.intake.held + self.sender.session.held
 
     def close(self, timeout: float | None) -> None:
         """Accept nothing more and send the rest while the store answers; the journal keeps what it
@@ -131,6 +131,93 @@ class JournalBackend:
                 finally:
                     intake.end()
         intake.callbacks.stop()
+
+
+def _check_sent(
+    context: AppenderContext, head: Head, log_id: str, known: int, contents: Contents, path: str
+) -> None:
+    """Whether what the log has of the producer was sent from this journal: call before anything is
+    written. If entries wait in the journal and an appender is opened without it, that appender
+    writes other rows under their sequences. The producer's last commit record names its leader, and
+    the journal's note names who sent from there. If one of the two is gone, the answer is unknown.
+
+    Costs no request if nothing can have been sent since the last sender began. Raises OptionError
+    if the log may hold another appender's rows under the sequences of entries that wait;
+    InvalidLogError."""
+    segments, sender = contents.segments, contents.sender
+    mine = (log_id, context.producer_id)
+    if segments and segments[0].header.owner != mine:
+        return  # another log's or producer's: opening the journal reports it
+    if isinstance(sender, Sender) and sender.whose != whose(*mine):
+        sender = f"{path} names a sender of another log or producer"
+    begun = sender.sequence if isinstance(sender, Sender) else -1
+    first = max(contents.first - 1, contents.done(mine), begun) + 1
+    newest = contents.damage.newest if contents.damage is not None else -1
+    last = min(max(contents.last, newest), known)
+    if first > last:
+        return
+    wrote = _last_leader(context, head, log_id, known)
+    has = f"the log has appends of producer {context.producer_id!r} up to {known}"
+    if wrote is None:
+        unknown = "the record of the last of them was collected, with who wrote it"
+    elif isinstance(sender, Sender):
+        # SAFETY(sender-wrote-it) §11: what the log has counts as the journal's only if the noted
+        # sender wrote the producer's last record
+        if wrote != sender.leader_id:
+            raise OptionError(
+                f"{has}, and another appender ({wrote}) than the journal's ({sender.leader_id}) "
+                f"wrote the last of them: entries {first} to {last} of the journal may not be "
+                "among them. They are in the journal still, which sends nothing more: see what "
+                "the log has, and give another journal folder. A producer_id needs its own journal"
+            )
+        return
+    else:
+        unknown = f"{sender}; appender {wrote} wrote the last of them"
+    confirmed = context.settings.journal_sent_up_to
+    # SAFETY(unknown-is-not-sent) §11: if the sender is unknown, only the user's journalSentUpTo
+    # counts entries as sent
+    if confirmed != known:
+        raise OptionError(
+            f"{has}, and nobody knows whether the journal {path} sent them: {unknown}. If no other "
+            "appender had this producer_id since the journal was opened last, open it once with "
+            f"journalSentUpTo={known}: then entries {first} to {last} count as sent, and "
+            "what comes after them is sent. Else compare them with the log, and give another "
+            "journal folder. Nothing of it is lost"
+        )
+
+
+def _last_leader(context: AppenderContext, head: Head, log_id: str, known: int) -> str | None:
+    """The leader that wrote the producer's last commit; None if the record was collected."""
+    log, producer = context.log, context.producer_id
+    # No collection has come further, so no slot from here on was freed and refilled.
+    # SAFETY(search-kept-slots) §11: the search for the last record covers the 1,000 slots below the
+    # floor
+    kept = max(0, Floor(log, log_id).current() - KEPT_SLOTS)
+
+    def live(position: int) -> SlotHeader | None:
+        record = read_slot(log, position, head.window, GLANCE) if position >= kept else None
+        if record is None or max(0, position + 1 - record.header.in_flight_limit) < kept:
+            return None  # the record could be dead
+        return last_live(log, record).header
+
+    def is_it(header: SlotHeader | None) -> TypeGuard[CommitHeader]:
+        mine = (producer, known)
+        return isinstance(header, CommitHeader) and (header.query_id, header.batch_id) == mine
+
+    # Usually only leader records follow it, or none.
+    header = live(head.gap - 1)
+    for _ in range(_STEPS):
+        if isinstance(header, LeaderHeader):
+            header = live(header.prev_position)
+    if is_it(header):
+        return header.leader_id
+
+    def knows(position: int) -> bool:
+        header = live(position)
+        return header is not None and last_batch(lambda: log, header, producer) >= known
+
+    header = live(bisect_left(range(head.gap), True, lo=min(kept, head.gap), key=knows))
+    return header.leader_id if is_it(header) else None
 
 
 def _give_up(close: Callable[[], None]) -> None:

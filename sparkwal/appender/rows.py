@@ -255,7 +255,7 @@ class RowSchema:
         """The rows of one append. Raises OptionError if they do not fit."""
         try:
             return self._convert([payload])[0]
-        except OptionError:
+        except (OptionError, MemoryError):
             raise
         except Exception as error:
             raise OptionError(f"the rows cannot be converted: {type(error).__name__}") from error
@@ -278,12 +278,12 @@ class RowSchema:
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
             return schema.conform(batch, self.arrow)
-        except (pa.ArrowException, OverflowError):
+        except (pa.ArrowInvalid, OverflowError):
             for field in batch.schema:
                 own = self.arrow.field(field.name)
                 try:
                     schema.conform(batch.select([field.name]), pa.schema([own]))
-                except (pa.ArrowException, OverflowError):
+                except (pa.ArrowInvalid, OverflowError):
                     raise OptionError(
                         f"column {field.name!r} of type {field.type} holds a value that "
                         f"{schema.type_name(self._columns[field.name])} cannot; this append was "

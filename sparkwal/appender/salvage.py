@@ -38,20 +38,10 @@ def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
     found = []
     for each in quarantine.incidents:
         lost = range(each.first, each.last + 1)
-        try:
-            held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
-        except OSError as error:
-            raise unreadable_file(path, error) from error
+        held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
         paths = [f"{path}/{name}" for name in each.files]
         found.append(Incident(lost, waiting.get(each, range(0)), held, paths, each.reason))
     return found
-
-
-def unreadable_file(path: str, error: OSError) -> JournalReadError:
-    return JournalReadError(
-        f"{path}: a file in quarantine cannot be read ({error}): look at the disk. Without that "
-        "file, which you may remove then, the rest can be"
-    )
 
 
 def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -19,7 +19,6 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Any
 
 from sparkwal import events
 from sparkwal.appender.batches import Batch, Callbacks
@@ -103,12 +102,6 @@ def open_session(
     return Session(context, leadership, plan_id, durable, looked_ms)
 
 
-def _fields(header: CommitHeader) -> dict[str, Any]:
-    """What its events say."""
-    who, last = header.query_id, header.batch_id
-    return {"position": header.position, "rows": header.rows, "query_id": who, "batch_id": last}
-
-
 class Session:
     """Without a journal it is the appender's backend: accepted rows are in memory.
 
@@ -159,10 +152,6 @@ class Session:
     @property
     def in_flight(self) -> int:
         return len(self._sent)
-
-    @property
-    def held(self) -> int:
-        return self.intake.held
 
     def close(self, timeout: float | None) -> None:
         """Raises TimeoutError."""
@@ -218,7 +207,7 @@ class Session:
                 return
             # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
             self._sent[header.position] = header, [batch]
-        self._publish(events.BatchSent(**_fields(header)))
+        self._publish(events.BatchSent(header.position, header.rows, self._producer, last))
         if self._watch is not None:
             # Count it before it can be durable: an append after that then meets the limit at once.
             self._watch.add(header.position, header.bytes)
@@ -291,8 +280,8 @@ class Session:
                 for batch in empty:
                     self._complete(batch, -1)
                 self._last_ms = self._put_ms.pop(ready)
-                about = _fields(done)
-                self._publish(events.Durable(**about, bytes=done.bytes, put_ms=self._last_ms))
+                about = ready, done.rows, self._producer, done.batch_id, done.bytes
+                self._publish(events.Durable(*about, self._last_ms))
             self._settle()
         self.intake.wake()
 

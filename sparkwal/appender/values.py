@@ -58,6 +58,8 @@ def column(items: Sequence[Any], kind: pa.DataType) -> pa.Array | int:
     """The values as an array, or the index of the first one that it cannot hold unchanged."""
     try:
         return _converted(items, kind)
+    except MemoryError:
+        raise
     except Exception:  # a value's class may raise anything
         place = next((at for at, item in enumerate(items) if not _fits_alone(item, kind)), None)
         # None: a signal's handler has raised it.

@@ -88,7 +88,8 @@ class DiskFolder:
     Raises OptionError if another process holds the folder, or if it cannot be used."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path).absolute()
+        self._path, self._lock = Path(path).absolute(), -1
+        self.path = str(self._path)
         try:
             missing = [each for each in (self._path, *self._path.parents) if not each.exists()]
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,15 +98,15 @@ class DiskFolder:
             for made in missing:
                 _sync(made.parent)
             self._lock = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._take()
         except OSError as error:
+            self.forget()
             raise OptionError(
                 f"journal {self._path} cannot be used: {error.strerror or error}. Give a folder "
                 "on a local disk that this process may write to"
             ) from None
-        try:
-            self._take()
         except BaseException:
-            os.close(self._lock)
+            self.forget()
             raise
         _held.add(self)
 
@@ -122,11 +123,7 @@ class DiskFolder:
         try:
             # The lock is the open file's: it ends with the process, however that ends.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise OptionError(
-                    f"journal {self._path} cannot be locked ({error.strerror}): give a local folder"
-                ) from None
+        except BlockingIOError:
             holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
             todo = f"by process {holder}: end that one"
             if holder == str(os.getpid()):
@@ -137,10 +134,6 @@ class DiskFolder:
         with suppress(OSError):  # a full disk has room for no pid
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
-
-    @property
-    def path(self) -> str:
-        return str(self._path)
 
     def names(self) -> list[str]:
         there = sorted(name for name in os.listdir(self._path) if name != QUARANTINE)

@@ -124,9 +124,10 @@ class Journal:
                     raise self._full(f"{slots} entries wait in {self.path} (journalSlots)")
                 if self.size + entry_size(length) > most:
                     raise self._full(f"{self.size} bytes wait in {self.path} (journalMaxBytes)")
-                if self._segments.fits(length, self._settings.segment_bytes):
+                full, limit = self._segments.newest, self._settings.segment_bytes
+                is_empty = full.last < full.header.first
+                if is_empty or full.size + entry_size(length) <= limit:
                     return self._append(content, crc)
-                full = self._segments.newest
             with self._syncing, self._lock:
                 # Another thread may have begun a segment in between: look again.
                 self._check_open()
@@ -181,7 +182,7 @@ class Journal:
             self._have_synced(self._segments.newest.header.id, self.last)
             self._segments.rotate(spare)
         except JournalError as error:
-            raise self._stopped_by(error) from error
+            raise self._stop(error) from error
 
     def wait(self, sequence: int) -> None:
         """Wait until this entry is on the disk, but with `ALWAYS` only. Raises JournalError."""
@@ -210,7 +211,7 @@ class Journal:
             try:
                 file.sync()
             except JournalError as error:
-                raise self._stopped_by(error) from error
+                raise self._stop(error) from error
             with self._lock:
                 # SAFETY(sync-covers-earlier) §11: a sync covers only what was written when it began
                 self._have_synced(newest.header.id, upto)
@@ -230,7 +231,7 @@ class Journal:
         try:
             return self._segments.read(sequence)
         except JournalReadError as error:
-            raise self._stopped_by(error) from error.__cause__
+            raise self._stop(error) from error.__cause__
 
     def acknowledge(self, sequence: int) -> None:
         with self._lock:
@@ -257,10 +258,11 @@ class Journal:
                 else:
                     self._let_go()
             except JournalError as error:
-                raise self._stopped_by(error) from error
+                raise self._stop(error) from error
             except OSError as error:
                 if not files.is_full(error):
                     raise self._stop(files.failed(self.path, error)) from error
+                return
             self._room.set()
 
     def _let_go(self) -> None:
@@ -299,14 +301,12 @@ class Journal:
             self._mark.close()
             self._folder.close()
 
-    def _stopped_by(self, error: JournalError) -> JournalError:
-        """Stop the journal, unless the error is retryable: then nothing has changed."""
-        return error if error.retryable else self._stop(error)
-
     def _stop(self, error: JournalError) -> JournalError:
-        self.failure = self.failure or error
-        self._room.set()
-        self.on_accepted()
+        """Stop, unless the error is retryable: then nothing has changed. Returns the error."""
+        if not error.retryable:
+            self.failure = self.failure or error
+            self._room.set()
+            self.on_accepted()
         return error
 
     def _check_failure(self) -> None:

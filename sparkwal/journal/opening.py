@@ -122,9 +122,11 @@ class Opening:
     def _check_unused(self, theirs: Header) -> None:
         contents, owner = self._contents, self._owner
         done = max(contents.first - 1, contents.done(theirs.owner))
+        last, kept = max(done, contents.last), contents.quarantine
+        lost = kept.lost(last) if (kept.log_id, kept.producer) == theirs.owner else range(0)
         # SAFETY(foreign-never-dropped) §11: waiting entries of another log or producer are never
         # dropped
-        if contents.last <= done and contents.damage is None:
+        if last == done and contents.damage is None and not lost:
             return
         if theirs.producer != owner.producer:
             whose = f"of producer {theirs.producer!r}, and this is {owner.producer!r}"
@@ -134,8 +136,9 @@ class Opening:
                 "recreated, or this is another path"
             )
         raise OptionError(
-            f"journal {self._folder.path} holds {contents.last - done} entries {whose}. Open it "
-            "once with the former, or give another folder: nothing of it is lost"
+            f"journal {self._folder.path} holds {last - done} entries"
+            f"{f' and {len(lost)} lost to damage' if lost else ''} {whose}. Open it once with the "
+            "former, or give another folder: nothing of it is lost"
         )
 
     def _look_for_gap(self) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
 
 import msgspec
 
@@ -44,13 +43,8 @@ class Incident:
         return min(numbers) <= files.segment_id(name) <= max(numbers)
 
 
-class _Note(NamedTuple):
-    log_id: str
-    producer: str
-    incidents: tuple[Incident, ...]
-
-
-_NOTES = msgspec.json.Decoder(_Note)
+# The log's id, the producer and its incidents.
+_NOTES = msgspec.json.Decoder(tuple[str, str, tuple[Incident, ...]])
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ class Quarantine:
         return range(last + 1, max(newest, last) + 1)
 
     def entries(self, last: int) -> Iterator[tuple[int, Entry | None]]:
-        """Each lost append after `last`, in order; None if it is unreadable. Raises OSError."""
+        """Each lost append after `last`, in order; None if it is unreadable. Raises as `kept`."""
         for incident, sequences in self.waiting(last):
             for sequence in range(last + 1, sequences.start):
                 yield sequence, None
@@ -89,14 +83,21 @@ class Quarantine:
                 yield last, found[1] if found is not None and found[0] == last else None
 
     def kept(self, incident: Incident) -> Iterator[tuple[int, Entry]]:
-        """(sequence, entry) of all that is intact in an incident's files. Raises OSError."""
+        """(sequence, entry) of all that is intact in its files. Raises JournalReadError."""
         for name in incident.files:
-            # Somebody has removed it; or it has no header.
-            with suppress(FileNotFoundError, Invalid), closing(self.folder.read(name)) as reader:
-                header, entries = intact(reader)
-                if header.owner == (self.log_id, self.producer):
-                    for sequence, content in entries:
-                        yield sequence, (content, header.schema)
+            try:
+                with closing(self.folder.read(name)) as reader:
+                    header, entries = intact(reader)
+                    if header.owner == (self.log_id, self.producer):
+                        for sequence, content in entries:
+                            yield sequence, (content, header.schema)
+            except (FileNotFoundError, Invalid):
+                continue  # somebody has removed it; or it has no header
+            except OSError as error:
+                raise JournalReadError(
+                    f"{self.folder.path}/{name} cannot be read ({error}): look at the disk. "
+                    "Without that file, which you may remove then, the rest can be"
+                ) from error
 
     def add(self, new: Incident) -> Quarantine:
         """This quarantine with one more incident, durable. Raises as `files.write_cursor`."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.files import segment_name
-from sparkwal.journal.segment import VERSION, Header, Invalid, Scan, Segment, entry, entry_size
+from sparkwal.journal.segment import VERSION, Header, Invalid, Scan, Segment, entry
 from sparkwal.journal.storage import Bytes, Folder, Handle, Reader
 
 
@@ -71,11 +71,6 @@ class Segments:
             # SAFETY(undo-append) §11: an append that did not finish leaves no sequence and no bytes
             self.file.writer.truncate(segment.size)
             self._appending = False
-
-    def fits(self, length: int, limit: int) -> bool:
-        segment = self.newest
-        is_empty = segment.last < segment.header.first
-        return is_empty or segment.size + entry_size(length) <= limit
 
     def rotate(self, spare: bool) -> None:
         """Go on in a new segment; `spare` may use the reserve. The former one must be synced.

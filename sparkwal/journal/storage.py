@@ -49,8 +49,7 @@ class Reader(Protocol):
 class Folder(Protocol):
     """One journal's files by name, which may begin `QUARANTINE`/. Each call may raise OSError."""
 
-    @property
-    def path(self) -> str: ...
+    path: str
 
     def names(self) -> list[str]:
         """The names of all files, sorted; those in quarantine begin with its name and a slash."""

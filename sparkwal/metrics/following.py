@@ -116,10 +116,8 @@ class LogNumbers:
             meter.set(table.CONSUMER_POSITION, each.position, *of_consumer)
             meter.set(table.CONSUMER_LAG, each.lag, *of_consumer)
             meter.set(table.CONSUMER_AGE, each.age_ms / 1000, *of_consumer)
-            if each.lag_ms is None:
-                meter.forget(table.CONSUMER_LAG_TIME, *of_consumer)
-            else:
-                meter.set(table.CONSUMER_LAG_TIME, each.lag_ms / 1000, *of_consumer)
+            lag = None if each.lag_ms is None else each.lag_ms / 1000
+            meter.set(table.CONSUMER_LAG_TIME, lag, *of_consumer)
         self._forget_consumers(self._consumers - seen)
         self._consumers = seen
 
@@ -132,8 +130,7 @@ class LogNumbers:
         meter.set(table.COMPACTED, state.cut, *labels)
         meter.set(table.COMPACTION_LAG, max(head.gap - state.cut, 0), *labels)
         lag = lag_ms(log, head, state.cut)
-        if lag is not None:
-            meter.set(table.COMPACTION_LAG_TIME, lag / 1000, *labels)
+        meter.set(table.COMPACTION_LAG_TIME, None if lag is None else lag / 1000, *labels)
         open_for = time.time() - state.timestamp_ms / 1000 if state.is_open else 0.0
         meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *labels)
 
@@ -196,13 +193,19 @@ class Following:
         """One look at each log; if `around`, at consumers, compaction and new sequencers too."""
         if around or not self._logs:
             self._find()
+        damaged: list[InvalidLogError] = []
         for name, log in list(self._logs.items()):
             try:
-                log.look(around=around)
-            except AnotherLog:
-                # It was recreated, or is gone: nothing that was reported holds for what comes.
-                log.end()
-                self._begin(name, _ALL).look(around=around)
+                try:
+                    log.look(around=around)
+                except AnotherLog:
+                    # It was recreated, or is gone: nothing that was reported holds for what comes.
+                    log.end()
+                    self._begin(name, _ALL).look(around=around)
+            except InvalidLogError as error:
+                damaged.append(error)
+        if damaged:
+            raise damaged[0]
 
     def _find(self) -> None:
         several = bool(self._options.sequencers)

@@ -34,15 +34,16 @@ class Prometheus:
         """One more value of a histogram."""
         self._series(metric, labels).observe(value)
 
-    def set(self, metric: Metric, value: float | Callable[[], float], *labels: str) -> None:
-        """A gauge's value, or a function that returns it whenever it is read."""
+    def set(self, metric: Metric, value: float | Callable[[], float] | None, *labels: str) -> None:
+        """A gauge's value, or a function that returns it whenever it is read; None: `forget`."""
+        if value is None:
+            return self.forget(metric, *labels)
         series = self._series(metric, labels)
         (series.set_function if callable(value) else series.set)(value)
 
     def forget(self, metric: Metric, *labels: str) -> None:
         """The series vanishes; one that is not there is no error. Counts begin at 0 again."""
-        with self._lock:
-            made = self._made.get(metric.name)
+        made = self._made.get(metric.name)
         if made is not None:
             made.remove(*labels)
 

@@ -75,8 +75,8 @@ class _Watch(StreamingQueryListener):
         following.try_look()
         for metric in (table.FENCED, table.DROPPED):
             meter.add(metric, 0, *following.labels)
-        threading.Thread(target=self._run, name="sparkwal-metrics", daemon=True).start()
         spark.streams.addListener(self)
+        threading.Thread(target=self._run, name="sparkwal-metrics", daemon=True).start()
 
     @cached_property
     def _jlistener(self) -> Any:

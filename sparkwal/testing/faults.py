@@ -46,15 +46,12 @@ class Fault:
         if self.action not in get_args(Action):
             raise ValueError(f"unknown action {self.action!r}, use one of {get_args(Action)}")
 
-    def headers(self) -> list[tuple[str, str]]:
-        """Those of what "error" and "error_after" answer."""
+    def answer(self) -> tuple[list[tuple[str, str]], bytes]:
+        """The headers and the body, as S3 writes it, of what "error" and "error_after" answer."""
         later = [] if self.retry_after is None else [("Retry-After", str(self.retry_after))]
-        return [("Content-Type", "application/xml"), *later]
-
-    def body(self) -> bytes:
-        """Its body, as S3 writes it."""
         code = _CODES.get(self.status, "InternalError")
-        return f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()
+        body = f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()
+        return [("Content-Type", "application/xml"), *later], body
 
 
 class Draws:

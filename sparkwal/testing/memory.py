@@ -70,9 +70,7 @@ class MemoryStore:
             return Page(entries, more=len(keys) > len(shown))
 
     def delete(self, key: str) -> None:
-        with self._lock:
-            self.counts["DELETE"] += 1
-            self._remove(key)
+        self.delete_many([key])
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         assert len(keys) <= 1000, "S3 takes no more"
@@ -81,11 +79,8 @@ class MemoryStore:
         with self._lock:
             self.counts["DELETE"] += 1
             for key in keys:
-                self._remove(key)
-
-    def _remove(self, key: str) -> None:
-        self.modified.pop(key, None)
-        self.objects.pop(key, None)
+                self.modified.pop(key, None)
+                self.objects.pop(key, None)
 
     def age_ms(self, key: str) -> int:
         with self._lock:
@@ -123,18 +118,17 @@ class MemoryUpload:
 
     def __init__(self, store: MemoryStore, key: str, upload_id: str) -> None:
         self._store, self.key, self._id = store, key, upload_id
-        self._has_begun, self.began = False, store.now_ms()
-        self._parts: dict[int, bytes] = {}
+        self.began, self._parts = store.now_ms(), dict[int, bytes]()
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         self._store.counts["PART"] += 1
-        if not self._has_begun:
-            self._has_begun, self.began = True, self._store.now_ms()
+        if not self._parts:
+            self.began = self._store.now_ms()
             self._store.uploads[self._id] = self
         self._parts[number] = bytes(body)
 
     def complete(self) -> bool:
-        if self._has_begun and self._id not in self._store.uploads:
+        if self._parts and self._id not in self._store.uploads:
             # Discarded, or completed before.
             return False
         body = b"".join(self._parts[number] for number in sorted(self._parts))
@@ -144,4 +138,3 @@ class MemoryUpload:
 
     def abort(self) -> None:
         self._store.uploads.pop(self._id, None)
-        self._parts.clear()

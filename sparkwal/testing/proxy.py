@@ -172,14 +172,9 @@ class S3Proxy(ThreadingTCPServer):
             super().handle_error(request, client_address)
 
     def reset(self) -> None:
-        """The rules stay."""
-        self.answered: list[Request] = []
+        """The rules stay. `requests` are those since then, in the order of the answers."""
+        self.requests: list[Request] = []
         self._draws = Draws(self.seed)
-
-    @property
-    def requests(self) -> list[Request]:
-        """What came since the last reset, in the order of the answers."""
-        return list(self.answered)
 
     @property
     def injected(self) -> Counter[str]:
@@ -225,14 +220,14 @@ class _Client(BaseHTTPRequestHandler):
         if fault and action == "stall":
             time.sleep(fault.seconds)
         if fault and (action == "error" or (action == "error_after" and answer)):
-            answer = _Answer(fault.status, fault.headers(), fault.body())
+            answer = _Answer(fault.status, *fault.answer())
         if action == "lost_reply":
             answer = None
         out = answer.body if answer and method != "HEAD" else b""
         if action == "truncate":
             out = out[: len(out) // 2]
         # Before the answer: a client that has the answer finds the request counted.
-        self.server.answered.append(Request(
+        self.server.requests.append(Request(
             kind, method, key, answer.status if answer else 0, "if-none-match" in sent
             or "if-match" in sent, len(body), len(out), started, time.perf_counter() - begin,
             upstream, action,

@@ -93,10 +93,28 @@ def start_server(
 ) -> Server:  # fmt: skip
     """Start any S3 server as a process, on a free port: {port} in its command, files and settings.
     `files`: by name what lies in its folder. `health`: where it answers once it has started."""
+    foreign = ("MINISTACK_", "MOTO_", "LOCALSTACK_", "AWS_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     for left in reversed(range(_ATTEMPTS)):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-        server = _spawn(command, settings or {}, port, files)
+        folder = tempfile.TemporaryDirectory(prefix="sparkwal-server-")
+        for name, text in files.items():
+            (Path(folder.name) / name).write_text(text.format(port=port))
+        given = {key: value.format(port=port) for key, value in (settings or {}).items()}
+        with (Path(folder.name) / "output").open("wb") as output:
+            process = subprocess.Popen(
+                [word.format(port=port) for word in command],
+                # Pid files and the like go with the folder.
+                env={**environment, **given, "TMPDIR": folder.name},
+                cwd=folder.name,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in a terminal is for the tests, which then stop the server themselves.
+                start_new_session=True,
+            )
+        server = Server(f"http://127.0.0.1:{port}", process, folder)
         try:
             _wait(server, health)
             break
@@ -147,30 +165,6 @@ def make_bucket(url: str, name: str) -> None:
     client = s3_client(url)
     client.create_bucket(Bucket=name)
     client.close()
-
-
-def _spawn(
-    command: Sequence[str], settings: Mapping[str, str], port: int, files: Mapping[str, str]
-) -> Server:
-    folder = tempfile.TemporaryDirectory(prefix="sparkwal-server-")
-    for name, text in files.items():
-        (Path(folder.name) / name).write_text(text.format(port=port))
-    foreign = ("MINISTACK_", "MOTO_", "LOCALSTACK_", "AWS_")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-    environment |= {key: value.format(port=port) for key, value in settings.items()}
-    environment["TMPDIR"] = folder.name  # pid files and the like go with the folder
-    with (Path(folder.name) / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [word.format(port=port) for word in command],
-            env=environment,
-            cwd=folder.name,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C in a terminal is for the tests, which then stop the server themselves.
-            start_new_session=True,
-        )
-    return Server(f"http://127.0.0.1:{port}", process, folder)
 
 
 def _wait(server: Server, health: str) -> None:

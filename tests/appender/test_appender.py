@@ -351,7 +351,10 @@ def test_many_threads_may_append(plot: Plot) -> None:
     assert verify_store(LogStore(plot.inner, PREFIX), "").ok
 
 
-def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(
+    plot: Plot, kind: type[BaseException]
+) -> None:
     stuck, reported, failing = threading.Event(), [], []
 
     def hang(event: Event) -> None:
@@ -359,7 +362,7 @@ def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot
 
     def fail(event: Event) -> None:
         failing.append(event.name)
-        raise RuntimeError("mine")
+        raise kind("mine")
 
     with plot.appender() as wal:
         wal.subscribe(hang)
@@ -373,8 +376,8 @@ def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(plot: Plot
         forget()
         wal.append(rows(20)).result()
         stuck.set()
-    for kind in (BatchSent, Durable):
-        seen = [event for event in reported if isinstance(event, kind)]
+    for what in (BatchSent, Durable):
+        seen = [event for event in reported if isinstance(event, what)]
         assert [event.position for event in seen] == list(range(first, first + 20))
         assert [event.batch_id for event in seen] == list(range(20))
         assert {event.query_id for event in seen} == {"p"}

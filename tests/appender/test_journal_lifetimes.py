@@ -3,6 +3,7 @@ the limit of its log."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -309,6 +310,22 @@ def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
     wal.close(timeout=30)
     with pytest.raises(SparkWalError):
         ticket.result(timeout=30)
+
+
+def test_a_sync_that_fails_at_the_close_is_told_once_and_reported() -> None:
+    plot, folder = Away(), MemoryFolder()
+    for _ in range(20):  # whichever thread is first
+        reported: list[str] = []
+        wal = plot.journaled(folder, journalSync="none")
+        wal.subscribe(lambda event, reported=reported: reported.append(event.name))  # type: ignore[misc]
+        wal.append(rows(0)).result(timeout=30)
+        folder.faults["sync"] = [errno.EIO]
+        wal.append(rows(1))
+        with pytest.raises(JournalSyncError):
+            wal.close(timeout=30)
+        wal.close(timeout=30)
+        assert reported.count("stopped") == 1 and wal.error is not None
+        folder = folder.after_kill()
 
 
 @pytest.mark.parametrize(

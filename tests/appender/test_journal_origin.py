@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from journal.disk import MemoryFolder
 
-from sparkwal.appender import origin
+from sparkwal.appender import journal_backend
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle import FLOOR
 from sparkwal.journal.files import SENDER
@@ -69,7 +69,7 @@ def test_of_records_that_were_collected_nobody_knows_who_wrote_them(
     others(plot, 30)
     plot.compacted()
     plot.move(FLOOR, floor=plot.gap() - 5)
-    monkeypatch.setattr(origin, "KEPT_SLOTS", 10)
+    monkeypatch.setattr(journal_backend, "KEPT_SLOTS", 10)
     copy = left.after_kill()
     match = "collected.*journalSentUpTo=4: then entries 0 to 4"
     with pytest.raises(OptionError, match=match) as error:

@@ -302,3 +302,20 @@ def test_columns_as_deep_as_arrow_writes_them_are_written(tmp_path: Path) -> Non
         nulls = [pa.nulls(1, kind) for kind in schema.types]
         wal.append(pa.RecordBatch.from_arrays(nulls, schema=schema))
     assert Log(str(tmp_path / "wal")).scan().read_all().num_rows == 1
+
+
+@pytest.mark.parametrize("fails", ["pyarrow.array", "sparkwal.format.schema.conform"])
+def test_memory_that_is_missing_is_no_fault_of_the_rows(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = RowSchema(ARROW)
+    batch = pa.RecordBatch.from_pylist([ROW], schema=ARROW)
+    payload = rows.accept([ROW] if fails == "pyarrow.array" else batch)[0]
+
+    def fail(*_: object, **__: object) -> None:
+        raise pa.lib.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(fails, fail)
+    for convert in (lambda: rows.convert([payload]), lambda: rows.convert_one(payload)):
+        with pytest.raises(MemoryError):
+            convert()

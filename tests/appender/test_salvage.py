@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import struct
 from pathlib import Path
@@ -154,6 +155,41 @@ def test_who_appends_something_else_in_the_middle_is_told() -> None:
 
         with pytest.raises(OptionError, match="append 2 was lost .* 2 was appended meanwhile"):
             wal.resend_lost(appends)
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError, TimeoutError, FileNotFoundError])
+def test_an_error_of_who_makes_the_rows_again_is_no_error_of_the_disk(
+    error: type[Exception],
+) -> None:
+    plot = Away()
+    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1002)
+
+    def fails(sequence: int) -> list[dict[str, Any]]:
+        raise error("the broker is away")
+
+    with plot.journaled(left) as wal:
+        with pytest.raises(error, match="the broker is away"):
+            wal.resend_lost(fails)
+        assert wal.resend_lost(lambda sequence: rows(1002)) == [2]
+    assert stored(plot.inner) == [1000, 1001, 1002, 1003]
+
+
+def test_a_file_in_quarantine_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    plot = Away()
+    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1002)
+    with plot.journaled(left) as wal:
+        ((file,),) = (each.files for each in wal.incidents())
+        with monkeypatch.context() as patched:
+
+            def fails(name: str) -> Any:
+                raise OSError(errno.EIO, "the disk is bad")
+
+            patched.setattr(left, "read", fails)
+            for ask in (wal.incidents, lambda: wal.resend_lost(lambda sequence: [])):
+                with pytest.raises(JournalReadError, match=f"^{file} cannot be read .*disk is bad"):
+                    ask()
+        assert wal.resend_lost(lambda sequence: []) == [2]
+    assert stored(plot.inner) == [1000, 1001, 1003]
 
 
 def test_without_a_journal_nothing_is_lost() -> None:

@@ -331,6 +331,22 @@ def test_a_journal_on_a_full_disk_is_opened_and_drained() -> None:
     fill(run, [60])
 
 
+def test_a_full_disk_that_gets_no_room_is_not_asked_again_at_once() -> None:
+    folder, run, _ = opened()
+    fill(run, [800, 100])
+    folder.remove("reserve")
+    folder.room = folder._used()
+    run.journal.acknowledge(3)
+    with pytest.raises(BackPressureError):
+        run.journal.write(content(5, 60))
+    run.journal.drain()
+    assert not run.journal._room.is_set()
+    folder.room = None
+    run.journal.drain()
+    assert run.journal._room.is_set()
+    fill(run, [60])
+
+
 def test_a_full_disk_at_the_first_opening_is_told() -> None:
     folder = MemoryFolder()
     folder.room = 10

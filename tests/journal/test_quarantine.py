@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from journal.disk import MemoryFolder
 
-from sparkwal.errors import JournalReadError
+from sparkwal.errors import JournalReadError, OptionError
 from sparkwal.journal.files import note_of, segment_name
 
 from .stand import OWNER, Run, content, everything, fill, open_journal, segments
@@ -32,6 +32,15 @@ def five() -> MemoryFolder:
     left = damaged(folder, 3, 20)
     assert open_journal(left).lost == range(3, 5)
     return left.after_kill()
+
+
+OTHER = replace(OWNER, producer="another")
+
+
+def opened_with(folder: MemoryFolder, durable: int) -> MemoryFolder:
+    """The folder, and the log has all up to `durable`."""
+    open_journal(folder, durable).journal.close()
+    return folder
 
 
 def kept(run: Run) -> dict[int, bytes | None]:
@@ -141,3 +150,17 @@ def test_entries_of_another_journal_that_lay_behind_are_not_taken_for_lost_ones(
     left = damaged(folder, 3, 20)
     left.put(segment_name(7), other.bytes_of(theirs))
     assert kept(open_journal(left)) == {3: None, 4: content(4, 20)}
+
+
+def test_a_folder_whose_losses_were_not_sent_again_is_refused_to_another_producer() -> None:
+    folder = five()
+    with pytest.raises(OptionError, match="holds 0 entries and 2 lost to damage of producer 'ord"):
+        # The log has all that the folder holds.
+        run = open_journal(opened_with(folder, 2), owner=OTHER)
+        fill(run, [20] * 3)
+        open_journal(damaged(folder, 1, 20), owner=OTHER)
+    assert open_journal(folder.after_kill(), 2).lost == range(3, 5)
+    run = open_journal(folder, 2)
+    fill(run, [30, 31])
+    left = opened_with(folder, 4)
+    assert fill(open_journal(left, owner=OTHER), [20]).keys() == {0}

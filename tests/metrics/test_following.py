@@ -12,7 +12,7 @@ import pytest
 from protocol.query import StoppedClock
 
 import sparkwal
-from sparkwal.errors import StoreUnavailableError
+from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.format.consumer import Consumer
 from sparkwal.format.lifecycle import FLOOR, INTENT, Target
@@ -146,7 +146,9 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     assert {key[1] for key in reported(meter, path) if "_consumer_" in key[0]} == {"done"}
 
 
-def test_an_open_range_and_a_floor_are_told(tmp_path: Path) -> None:
+def test_an_open_range_and_a_floor_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path)
     write(path, 6)
     log, clock = the_log(path), StoppedClock()
@@ -165,12 +167,16 @@ def test_an_open_range_and_a_floor_are_told(tmp_path: Path) -> None:
     seen = reported(meter, path)
     assert seen["sparkwal_compacted_position",] == 2
     assert seen["sparkwal_compaction_lag_positions",] == 5
+    assert ("sparkwal_compaction_lag_seconds",) in seen
     assert seen["sparkwal_compaction_open_seconds",] > 0  # the clock of that record is long ago
     assert put_next(log, first, FLOOR, clock, "here", cut=5, to=5, floor=4)
     following.look()
     seen = reported(meter, path)
     assert seen["sparkwal_compaction_open_seconds",] == 0 and seen["sparkwal_floor_position",] == 4
     assert seen["sparkwal_commits_total",] == 0
+    monkeypatch.setattr("sparkwal.metrics.following.lag_ms", lambda *_: None)
+    following.look()  # the record is gone
+    assert ("sparkwal_compaction_lag_seconds",) not in reported(meter, path)
     # Who begins now counts what is above the floor.
     late = separate()
     Following(path, late, backlog=100).look()
@@ -248,3 +254,25 @@ def test_a_record_that_is_damaged_while_it_is_followed_is_told_once_and_passed_o
     assert reported(meter, path)["sparkwal_commits_total",] == 1
     warned = [each for each in caplog.messages if file.name in each]
     assert len(warned) == 1
+
+
+def test_a_log_that_is_damaged_hides_no_other(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    write(path, 1)
+    meter = separate()
+    following = Following(path, meter, sequencers="*")
+    following.look()
+    head = sparkwal.Log(path).head()
+    assert head is not None
+    put_next(
+        the_log(path), beginning(head.log_id, "default", 1000), INTENT, StoppedClock(), "here",
+        k=1, cut=1, to=1, target=Target("memory://table"),
+    )  # fmt: skip
+    (record,) = (file for file in (tmp_path / "lifecycle").rglob("*") if file.is_file())
+    record.write_bytes(record.read_bytes()[:-10])
+    write(path, 2, sequencer="late")
+    for commits in (2, 4):
+        with pytest.raises(InvalidLogError):
+            following.look()
+        assert reported(meter, path, "late")["sparkwal_commits_total",] == commits
+        write(path, 2, sequencer="late")

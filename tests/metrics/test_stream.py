@@ -251,3 +251,18 @@ def test_all_sequencers_and_one_of_them_are_not_watched_with_one_meter(tmp_path:
     with pytest.raises(OptionError, match="counted here already"):
         watch_stream(session, str(tmp_path), made)
     unwatch()
+
+
+def test_a_session_that_takes_no_listener_leaves_no_thread(tmp_path: Path) -> None:
+    session: Any = Session()
+    taken, before = session.streams.addListener, threads()
+
+    def refuses(listener: object) -> None:
+        raise RuntimeError("no callback server")
+
+    session.streams.addListener = refuses
+    with pytest.raises(RuntimeError, match="no callback server"):
+        watch_stream(session, str(tmp_path), made := separate())
+    assert threads() == before
+    session.streams.addListener = taken
+    watch_stream(session, str(tmp_path), made)()

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 from journal.disk import MemoryFolder
 
-from sparkwal.appender import origin, sender
+from sparkwal.appender import journal_backend, sender
 from sparkwal.appender.batches import Ticket
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_backend import JournalBackend
@@ -257,7 +257,7 @@ def journaling(kept: int) -> Iterator[None]:
     Args:
         kept: slots below a floor that no collection takes.
     """
-    kept_before, origin.KEPT_SLOTS = origin.KEPT_SLOTS, kept
+    kept_before, journal_backend.KEPT_SLOTS = journal_backend.KEPT_SLOTS, kept
     before = sender.uuid, opening.secrets, segments.secrets
     proof = os.getpid(), WorldStore.identity, PREFIX
     sender.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
@@ -270,7 +270,7 @@ def journaling(kept: int) -> Iterator[None]:
     finally:
         sender.uuid, opening.secrets, segments.secrets = before
         conditional_put._proven.discard(proof)
-        origin.KEPT_SLOTS = kept_before
+        journal_backend.KEPT_SLOTS = kept_before
 
 
 def _salt(bits: int) -> int:
