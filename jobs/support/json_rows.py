@@ -23,7 +23,7 @@ from sparkwal.format import schema
 # Rows that are Python objects at once: these take many times the memory of Arrow rows.
 _CHUNK = 4096
 _KINDS = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}
-_FINER = re.compile(r"\.\d{6}0*[1-9]")
+_FINER = re.compile(r"[.,]\d{6}0*[1-9]")
 
 Reader = Callable[[Any], Any]
 
