@@ -76,8 +76,11 @@ class Compaction:
     def round(self) -> dict[str, Run | SparkWalError]:
         """Run each log once. An error of one log does not stop the others."""
         found: dict[str, Run | SparkWalError] = {}
-        # A single log that was found stays; under a path more logs may appear.
-        known = self.lives if self.lives and not self.every else logs(self.settings, self.every)
+        try:
+            # A single log that was found stays; under a path more logs may appear.
+            known = self.lives if self.lives and not self.every else logs(self.settings, self.every)
+        except StoreUnavailableError as error:
+            return {self.settings.path: error}
         for name in [*known]:
             try:
                 found[name] = self._run(name)
@@ -180,7 +183,8 @@ def _continuously(
             failed = 0
         elif work.spark is not None and not jvm.at_work():
             raise Failed("Spark's JVM is gone; start the job again")
-        pause = interval if not failed else max(interval, min(_LONGEST_PAUSE, interval * 2**failed))
+        longer = min(_LONGEST_PAUSE, interval * 2 ** min(failed, 10))
+        pause = interval if not failed else max(interval, longer)
         if failed:
             _say(f"suspended; tried again in {pause:g} s")
         story.note = "waiting" if not failed else "suspended"

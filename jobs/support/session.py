@@ -35,6 +35,7 @@ DELTA_VERSION = "4.4.0"
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
 _ENCRYPTION = {"aes256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 _S3A = "spark.hadoop.fs.s3a."
+_SECRETS = [_S3A + name for name in ("access.key", "secret.key", "session.token")]
 
 EXIT_CODES = """
 \b
@@ -141,7 +142,10 @@ def start_session(
             builder = builder.config("spark.jars.packages", ",".join(wanted))
         if jars is not None:
             builder = builder.config("spark.jars", jars)
-    for name, value in {**(DELTA_CONF if delta else {}), **(settings or {})}.items():
+    settings = {**(DELTA_CONF if delta else {}), **(settings or {})}
+    # Other users of the machine see the JVM's command line, with all that the builder is given.
+    secrets = {name: settings.pop(name) for name in _SECRETS if name in settings}
+    for name, value in settings.items():
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
@@ -157,6 +161,8 @@ def start_session(
                 else f"{java} is not there: install Java 17 or newer, or set JAVA_HOME"
             )
         raise Failed(message) from None
+    for name, value in secrets.items():
+        spark._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
     # Spark finds only an installed format: not one in a zip of --py-files, nor with a Python whose
     # path has a space.
     sparkwal.register(spark)
