@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sparkwal.cli.open_logs import Damage, log_at, takes_range, wait
+from sparkwal.cli.open_logs import Damage, log_at, notify, takes_range, wait
 from sparkwal.console.exit_codes import takes_colours
 from sparkwal.console.options import as_json, time_with_unit
 from sparkwal.console.output import as_json_line, escape, moment, size
@@ -131,7 +131,7 @@ def command(
         # The pager's function puts an end of line after the last.
         parts = (f"\n{each}" if place else each for place, each in enumerate(chain(heading, lines)))
         click.echo_via_pager(parts, color=shown.coloured)
-    follower = Follower(log, max(first, after))
+    follower, damage.tell = Follower(log, max(first, after)), notify
     while follows:
         for found in follower.new():
             if isinstance(found, Collected) or not is_seal(found):

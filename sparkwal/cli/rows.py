@@ -8,7 +8,7 @@ import click
 import pyarrow as pa
 
 from sparkwal.cli.forms import Form, takes_form, writer
-from sparkwal.cli.open_logs import Damage, logs_at, takes_range
+from sparkwal.cli.open_logs import Damage, logs_at, notify, takes_range
 from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
 from sparkwal.console.options import named_or_all, options, time_with_unit
@@ -103,9 +103,6 @@ _takes_rows = options(
 )  # fmt: skip
 
 
-notify = functools.partial(click.echo, err=True)
-
-
 @click.command("cat", epilog=EXIT_CODES)
 @_takes_rows
 @click.argument("positions", metavar="RANGE", required=False)
@@ -163,6 +160,7 @@ def tail(asked: _Asked, count: int, follow: bool, interval: str) -> None:
         if follow:
             for line in asked.damage.lines():
                 notify(f"not shown: {line}")
+            asked.damage.tell = notify
             yield from followed(asked.logs, asked.shown, duration(interval), notify)
 
     asked.print(newest)
