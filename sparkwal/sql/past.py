@@ -17,7 +17,7 @@ from sparkwal.protocol.chain import look
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import connect
 from sparkwal.sql.needs import Needs
-from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, in_batches, record_rows
+from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
 from sparkwal.store.base import NotFound, all_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
@@ -145,7 +145,7 @@ class Past:
         self.until_ms = max(time.time_ns() // 1_000_000, newest)
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
-        self.logs = [Looked(log, log.start(), log.end(), look(log.log, log.log_id)) for log in logs]
+        self.logs = [Looked(log, *bounds(log), look(log.log, log.log_id)) for log in logs]
         self._fill("logs", (
             {"sequencer": each.log.name, "start": each.start, "end": each.end} for each in self.logs
         ))  # fmt: skip
@@ -203,7 +203,7 @@ class Past:
 
 
 def _read(looked: Looked, progress: Callable[[int, int], None]) -> Iterator[dict[str, Any]]:
-    for row in record_rows(looked.log, Needs()):
+    for row in record_rows(looked.log, Needs(), looked.start, looked.end):
         progress(row["position"] + 1 - looked.start, looked.end - looked.start)
         yield row
 
