@@ -15,6 +15,7 @@ from rich.console import Console
 from sparkwal import Appender
 from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.console.options import takes_log_options
+from sparkwal.console.output import escape
 from sparkwal.errors import SparkWalError, StoreUnavailableError
 from support.json_rows import parse_schema
 from support.session import as_exit, log_head
@@ -161,7 +162,7 @@ def main(
     if not wal.has_journal:
         stopped = wal.error
     if stopped is not None:
-        raise Failed(str(stopped))
+        raise Failed(escape(str(stopped), keeps="\n"))
     waiting = wal.unacknowledged
     console.print(
         f"stopped; sequence {wal.last_sequence - waiting} is durable"

@@ -321,9 +321,12 @@ def test_a_port_that_is_taken_is_told_before_the_log_is_taken_over(tmp_path: Pat
     assert not (tmp_path / "wal").exists()
 
 
-def test_after_another_writer_came_it_says_503(start: Callable[..., Job], tmp_path: Path) -> None:
+def test_after_another_writer_came_it_says_503(
+    start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = start("--log", tmp_path / "wal", "--schema", "v long")
     assert job.post(b'{"v":1}')[0] == 200
+    monkeypatch.setattr(socket, "gethostname", lambda: "\x1b[2Jhost")
     with Appender(str(tmp_path / "wal"), pa.schema([("v", pa.int64())]), producer_id="other"):
         for _ in range(2):
             status, answer, _ = job.post(b'{"v":2}')
@@ -333,6 +336,8 @@ def test_after_another_writer_came_it_says_503(start: Callable[..., Job], tmp_pa
     assert "sparkwal_up 0.0" in metrics(job)
     assert job.stop() == 1
     assert "another writer leads" in job.output and "Traceback" not in job.output
+    last = job.output.splitlines()[-1]
+    assert r"\u001b[2Jhost" in last and "\x1b" not in last
     assert list(Log(str(tmp_path / "wal")).to_pandas()["v"]) == [1]
 
 
