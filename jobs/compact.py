@@ -32,17 +32,22 @@ from sparkwal.console.lifecycles import (
 from sparkwal.console.options import (
     key_values,
     takes_every,
+    takes_interval,
     takes_log_options,
     takes_sequencer,
-    time_with_unit,
 )
 from sparkwal.console.output import shown, size
-from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
+from sparkwal.errors import (
+    CompactionError,
+    OptionError,
+    PlanError,
+    SparkWalError,
+    StoreUnavailableError,
+)
 from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.coordinator import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, fits
-from sparkwal.options.types import duration
 from sparkwal.protocol.chain import look
 from sparkwal.spark.lifecycle import Lifecycle, target_of
 from support import jvm
@@ -106,7 +111,7 @@ class Compaction:
         return Lifecycle(self.settings.path, **arguments)
 
     def check(self, waits: bool) -> None:
-        """Check what can be checked before Spark starts. Raises Refused."""
+        """Check what can be checked before Spark starts. Raises Refused, OptionError."""
         found = logs(self.settings, self.every)
         if not found and not waits:
             raise Refused(f"there is no log at {self.settings.log_path}; check the path")
@@ -115,14 +120,14 @@ class Compaction:
             if state is None or state.target is None:
                 continue
             if self.target is None:
-                raise Refused(
+                raise OptionError(
                     f"{log.url} is compacted into {state.target.table}: give that table, so that "
                     "nothing leaves the log which the table does not hold"
                 )
             try:
                 fits(self.target, state.target)
             except PlanError as error:
-                raise Refused(str(error)) from None
+                raise OptionError(str(error)) from None
 
 
 def _row(name: str, run: Run) -> list[str]:
@@ -232,10 +237,7 @@ def _continuously(
     "restored it, or compared the two.",
 )  # fmt: skip
 @click.option("--continuous", is_flag=True, help="Go on until stopped.")
-@click.option(
-    "--interval", default="1min", show_default=True, metavar="TIME", callback=time_with_unit,
-    help="Between two looks of --continuous.",
-)  # fmt: skip
+@takes_interval("1min", "Between two looks of --continuous.")
 @click.option(
     "--conf", multiple=True, metavar="NAME=VALUE",
     help="A setting of Spark, as spark-submit takes it; repeatable.",
@@ -248,7 +250,7 @@ def main(
     path: str, table: str | None, given: dict[str, str], sequencer: str | None,
     every: bool, now: bool, keys: tuple[str, ...], sequence_by: str, delete_when: str,
     partition_by: tuple[str, ...], cluster_by: tuple[str, ...], properties: tuple[str, ...],
-    collect: bool, accept_table: bool, continuous: bool, interval: str, conf: tuple[str, ...],
+    collect: bool, accept_table: bool, continuous: bool, interval: int, conf: tuple[str, ...],
     drain_timeout: float,
 ) -> None:  # fmt: skip
     """Bring what is due of the log at PATH into the Delta table at TABLE, exactly once.
@@ -295,8 +297,7 @@ def main(
         with Signals() as signals, Meter(console, "compact") as meter, narrated(console) as story:
             try:
                 if continuous:
-                    seconds = duration(interval) / 1000
-                    _continuously(work, meter, signals, story, drain_timeout, seconds)
+                    _continuously(work, meter, signals, story, drain_timeout, interval / 1000)
                 else:
                     _once(work, meter, signals, story, drain_timeout)
             except SparkWalError as error:

@@ -122,7 +122,7 @@ def _from_cursor(
         except CollectedError as error:
             console.print(escape(str(error)), highlight=False, markup=False)
             raise Ended(COLLECTED) from None
-        except SparkWalError as error:
+        except (SparkWalError, OSError) as error:
             raise as_exit(error) from None
     console.print(
         f"{done.rows:,} rows of {done.commits:,} commits of {log} to {output}; the next run "

@@ -10,11 +10,10 @@ import click
 
 from sparkwal.cli.open_logs import Damage, log_at, notify, takes_range, wait
 from sparkwal.console.exit_codes import takes_colours
-from sparkwal.console.options import as_json, time_with_unit
+from sparkwal.console.options import as_json, takes_interval
 from sparkwal.console.output import as_json_line, escape, moment, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
-from sparkwal.options.types import duration
 from sparkwal.reading.history import Collected, Follower, Found, is_seal, walk
 from sparkwal.reading.log_range import LogRange
 
@@ -80,14 +79,11 @@ def document(found: Found) -> dict[str, Any]:
 @click.option("-n", "most", type=click.IntRange(1), metavar="N", help="The newest N of them.")
 @click.option("--reverse", is_flag=True, help="Oldest first.")
 @click.option("--follow", "-f", "follows", is_flag=True, help="Then wait for what comes.")
-@click.option(
-    "--interval", default="1s", show_default=True, metavar="TIME", callback=time_with_unit,
-    help="How often --follow looks.",
-)  # fmt: skip
+@takes_interval("1s", "How often --follow looks.")
 @as_json
 def command(
     path: str, given: dict[str, str], most: int | None, reverse: bool, follows: bool,
-    interval: str, as_json: bool,
+    interval: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Dead records and the seals of a takeover are left out; sparkwal show has them. On a terminal
     through $PAGER, for which records are read as you go on. --follow begins with the newest 10,
@@ -136,5 +132,5 @@ def command(
         for found in follower.new():
             if isinstance(found, Collected) or not is_seal(found):
                 click.echo(line(found))
-        wait(duration(interval))
+        wait(interval)
     damage.check()

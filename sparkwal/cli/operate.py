@@ -15,6 +15,8 @@ from sparkwal.console.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.snapshot import NewestLake
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.chain import look
 
 
@@ -40,6 +42,7 @@ def checkpoint(
 
     Requests: 1 LIST and a few GETs. Writes to this machine's disk alone.
     """
+    from_keywords(SinkOptions, path, given)  # else `name` would be an argument
     seen: list[events.Event] = []
     stop = events.subscribe(seen.append)
     try:

@@ -11,11 +11,10 @@ from sparkwal.cli.forms import Form, takes_form, writer
 from sparkwal.cli.open_logs import Damage, logs_at, notify, takes_range
 from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
-from sparkwal.console.options import named_or_all, options, time_with_unit
+from sparkwal.console.options import named_or_all, options, takes_interval
 from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.lifecycle.snapshot import Current
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, refuse
-from sparkwal.options.types import duration
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, selected
 from sparkwal.sql.database import Condition, answer, together
@@ -138,11 +137,8 @@ def head(asked: _Asked, count: int) -> None:
     "-f", "--follow", is_flag=True,
     help="Then those that come, each once, until Ctrl-C. A log that appears later is not followed.",
 )  # fmt: skip
-@click.option(
-    "--interval", default="1s", show_default=True, metavar="TIME", callback=time_with_unit,
-    help="How often -f looks; a look that finds nothing is 1 GET.",
-)  # fmt: skip
-def tail(asked: _Asked, count: int, follow: bool, interval: str) -> None:
+@takes_interval("1s", "How often -f looks; a look that finds nothing is 1 GET.")
+def tail(asked: _Asked, count: int, follow: bool, interval: int) -> None:
     """Reads back from the head, no more records than it must: 2 LIST and 2 GET, 1 GET for each
     record, and of an appender's log maxInFlightRequests − 1 to be sure of its head.
 
@@ -161,7 +157,7 @@ def tail(asked: _Asked, count: int, follow: bool, interval: str) -> None:
             for line in asked.damage.lines():
                 notify(f"not shown: {line}")
             asked.damage.tell = notify
-            yield from followed(asked.logs, asked.shown, duration(interval), notify)
+            yield from followed(asked.logs, asked.shown, interval, notify)
 
     asked.print(newest)
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,12 @@ import sparkwal
 from compact import Compaction, _continuously
 from sparkwal.console.lifecycles import Story
 from sparkwal.errors import StoreUnavailableError
+from sparkwal.format.lifecycle import INTENT, Target
 from sparkwal.lifecycle.policy import LifecycleOptions
+from sparkwal.options.open import open_log
+from sparkwal.options.store import StoreOptions
+from sparkwal.protocol.chain import put_next
+from sparkwal.protocol.clock import SystemClock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from support.follow import Meter, Signals
 
@@ -86,6 +92,21 @@ def test_wrong_usage_ends_with_2_before_spark_starts(
     assert code == 2, printed
     assert message in " ".join(printed.split()) and SECRET not in printed
     assert chain(tmp_path / "wal") is None
+
+
+def test_what_strangers_call_a_table_commands_a_terminal_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "wal", range(9))
+    sparkwal.Lifecycle(str(tmp_path / "wal"), retainBytes="1kb").run_once()
+    state, log = chain(tmp_path / "wal"), open_log(StoreOptions(path=str(tmp_path / "wal")))
+    assert state is not None
+    target = Target("\x1b[2Jlake")
+    state = replace(state, cut=state.floor, k=1)
+    assert put_next(log, state, INTENT, SystemClock(), "test", to=state.cut + 1, target=target)
+    for others in (("--retain", "7d"), ("other",)):
+        code, printed = refused(monkeypatch, tmp_path, "compact", "wal", *others)
+        assert code == 2 and r"\u001b[2Jlake" in printed and "\x1b" not in printed, printed
 
 
 def made_again(path: Path) -> None:
