@@ -21,19 +21,18 @@ from sparkwal.reading.log_range import LogRange
 class _Lines:
     def __init__(self, log: LogRange) -> None:
         self._width = max(len("position"), len(str(log.gap)))
-        self.coloured = sys.stdout.isatty() and takes_colours()
 
     def heading(self) -> str:
         names = ("position", "time (UTC)", "kind", "rows", "bytes", "term", "query/batch")
-        return self._styled(self._columns(*names), dim=True)
+        return click.style(self._columns(*names), dim=True)
 
     def line(self, found: Found) -> str:
         if isinstance(found, Collected):
             text = f"{found.start}…{found.end - 1} were collected while this was read"
-            return self._styled(text, fg="cyan")
+            return click.style(text, fg="cyan")
         if isinstance(found, InvalidLogError):
             text = self._columns(str(found.position), kind="damaged", last=escape(str(found)))
-            return self._styled(text, fg="red")
+            return click.style(text, fg="red")
         header = found.header
         place, time, term = str(header.position), moment(header.timestamp_ms), str(header.term)
         if isinstance(header, CommitHeader):
@@ -41,7 +40,7 @@ class _Lines:
             rows, stored = f"{header.rows:,}", size(header.bytes)
             return self._columns(place, time, "commit", rows, stored, term, last)
         last = f"{escape(header.host)}: {escape(header.reason)}"
-        return self._styled(self._columns(place, time, "leader", "", "", term, last), fg="yellow")
+        return click.style(self._columns(place, time, "leader", "", "", term, last), fg="yellow")
 
     def _columns(
         self, place: str, time: str = "", kind: str = "", rows: str = "", stored: str = "",
@@ -49,9 +48,6 @@ class _Lines:
     ) -> str:  # fmt: skip
         first = f"{place:>{self._width}} {time:<24} {kind:<6}"
         return f"{first} {rows:>9} {stored:>8} {term:>4}  {last}"
-
-    def _styled(self, text: str, **style: Any) -> str:
-        return click.style(text, **style) if self.coloured else text
 
 
 def document(found: Found) -> dict[str, Any]:
@@ -126,7 +122,7 @@ def command(
         os.environ.setdefault("LESS", "FRSX")  # as git does: no pager for a few lines
         # The pager's function puts an end of line after the last.
         parts = (f"\n{each}" if place else each for place, each in enumerate(chain(heading, lines)))
-        click.echo_via_pager(parts, color=shown.coloured)
+        click.echo_via_pager(parts, color=sys.stdout.isatty() and takes_colours())
     follower, damage.tell = Follower(log, max(first, after)), notify
     while follows:
         for found in follower.new():

@@ -34,9 +34,7 @@ def _open(
 ) -> list[LogRange]:
     logs = logs_at(path, given, damage, names)
     asked = logs[0].options
-    refuse(asked, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions")
-    # A lease is written into the log.
-    refuse(asked, "does not go with a command, which only looks", "lease")
+    refuse(asked, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions", "lease")
     return logs
 
 

@@ -15,8 +15,7 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle import LifecycleRecord, decode
 from sparkwal.protocol.chain import look
 from sparkwal.reading.log_range import LogRange
-from sparkwal.sql.database import connect
-from sparkwal.sql.needs import Needs
+from sparkwal.sql.database import Needs, connect
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
 from sparkwal.store.base import NotFound, all_entries, numbered
 from sparkwal.store.parallel import run_parallel
@@ -77,11 +76,14 @@ _LINES = f"""
     SELECT lag(end_ms, 1, $since) OVER (ORDER BY start_ms) AS began, start_ms AS ended
     FROM (FROM busy UNION ALL BY NAME SELECT $until AS start_ms)
     QUALIFY ended > began OR count(*) OVER () = 1
+), held AS (
+    SELECT coalesce(sum(bytes), 0) AS held
+    FROM objects JOIN logs USING (sequencer) WHERE position < start
 )
-SELECT start_ms, end_ms, coalesce(COLUMNS(* EXCLUDE (start_ms, end_ms, came, came_ms)), 0),
-    $held + coalesce(sum(came) OVER (ORDER BY start_ms, end_ms), 0) AS stored,
+SELECT start_ms, end_ms, coalesce(COLUMNS(* EXCLUDE (start_ms, end_ms, came, came_ms, held)), 0),
+    held + coalesce(sum(came) OVER (ORDER BY start_ms, end_ms), 0) AS stored,
     stored * (end_ms - start_ms) + coalesce(came * start_ms - came_ms, 0) AS byte_ms
-FROM (FROM busy UNION ALL BY NAME SELECT began AS start_ms, ended AS end_ms FROM idle)
+FROM (FROM busy UNION ALL BY NAME SELECT began AS start_ms, ended AS end_ms FROM idle), held
 ORDER BY start_ms, end_ms
 """
 
@@ -221,13 +223,7 @@ def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
 
 def lines(past: Past, prices: Prices, by: str) -> list[Line]:
     """One line for each hour, day or month (UTC) with writes, and one for each time between."""
-    held = past.value(
-        "SELECT coalesce(sum(bytes), 0) FROM objects JOIN logs USING (sequencer) "
-        "WHERE position < start"
-    )
-    found = past.ask(
-        _LINES, by=by, step=f"1 {by}", since=past.since_ms, until=past.until_ms, held=held
-    )
+    found = past.ask(_LINES, by=by, step=f"1 {by}", since=past.since_ms, until=past.until_ms)
     return [_with_costs(each, each.pop("byte_ms"), prices) for each in found]
 
 

@@ -20,8 +20,7 @@ from sparkwal.reading.history import Collected, sound, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, with_metadata_columns
 from sparkwal.reading.rows import RUN_SIZE, Piece, pieces_of, with_metadata
-from sparkwal.sql.database import Relation
-from sparkwal.sql.needs import LAST, Needs
+from sparkwal.sql.database import LAST, Needs, Relation
 from sparkwal.store.base import PART_SIZE
 from sparkwal.store.log_store import LogStore
 
