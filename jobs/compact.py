@@ -33,10 +33,10 @@ from sparkwal.console.options import (
     key_values,
     takes_every,
     takes_interval,
-    takes_log_options,
-    takes_sequencer,
+    takes_log,
+    with_flags,
 )
-from sparkwal.console.output import shown, size
+from sparkwal.console.output import size, table
 from sparkwal.errors import (
     CompactionError,
     OptionError,
@@ -103,7 +103,8 @@ class Compaction:
         return life.run_once(whole=self.whole)
 
     def _life(self, name: str) -> Lifecycle:
-        arguments: dict[str, Any] = {**self.given, "sequencer": name, "collects": self.collects}
+        arguments: dict[str, Any] = with_flags(self.given, sequencer=name)
+        arguments["collects"] = self.collects
         if self.target is not None:
             arguments |= {**vars(self.target), "spark": self.spark}
             arguments["properties"] = dict(self.target.properties)
@@ -130,23 +131,20 @@ class Compaction:
                 raise OptionError(str(error)) from None
 
 
-def _row(name: str, run: Run) -> list[str]:
+def _row(name: str, run: Run) -> dict[str, str]:
     ranges = [each for each in (run.finished, run.compacted) if each is not None]
     collected = run.collection
-    idle = "–" if collected and collected.objects else "nothing to do"
-    return [
-        name,
-        ", ".join(str(each.k) for each in ranges) or idle,
-        ", ".join(f"{each.start}…{each.end - 1}" for each in ranges) or "–",
-        ", ".join("?" if each.rows is None else f"{each.rows:,}" for each in ranges) or "–",
-        ", ".join(size(each.bytes) for each in ranges) or "–",
-        str(ranges[-1].table_version) if ranges else "–",
-        str(run.floor),
-        f"{collected.objects:,} objects, {size(collected.bytes)}" if collected else "–",
-    ]
-
-
-_COLUMNS = ["log", "range", "positions", "rows", "bytes", "version", "floor", "collected"]
+    idle = "" if collected and collected.objects else "nothing to do"
+    return {
+        "log": name,
+        "range": ", ".join(str(each.k) for each in ranges) or idle,
+        "positions": ", ".join(f"{each.start}…{each.end - 1}" for each in ranges),
+        "rows": ", ".join("?" if each.rows is None else f"{each.rows:,}" for each in ranges),
+        "bytes": ", ".join(size(each.bytes) for each in ranges),
+        "version": str(ranges[-1].table_version) if ranges else "",
+        "floor": str(run.floor),
+        "collected": f"{collected.objects:,} objects, {size(collected.bytes)}" if collected else "",
+    }
 
 
 def _say(text: str) -> None:
@@ -159,7 +157,7 @@ def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain:
     failures = {name: error for name, error in found.items() if isinstance(error, SparkWalError)}
     if runs:
         target = f" → {work.target.table}" if work.target else ""
-        shown(f"{work.settings.path}{target}", _COLUMNS, [_row(*item) for item in runs.items()])
+        table([_row(*item) for item in runs.items()], f"{work.settings.path}{target}")
     # A signal to all processes of the job also ends Spark, and so its work fails.
     if failures and signals.received is None:
         raise Failures(failures, work.every)
@@ -177,9 +175,8 @@ def _continuously(
         for name, run in found.items():
             if isinstance(run, Run):
                 if run.finished or run.compacted or run.collection:
-                    figures = zip(_COLUMNS[1:], _row(name, run)[1:], strict=True)
-                    what = ", ".join(f"{column} {each}" for column, each in figures if each != "–")
-                    _say(f"{time.strftime('%H:%M:%S')} {name}: {what}")
+                    figures = [f"{what} {each}" for what, each in _row(name, run).items() if each]
+                    _say(f"{time.strftime('%H:%M:%S')} {name}: {', '.join(figures[1:])}")
             elif isinstance(run, CompactionError | StoreUnavailableError):
                 _say(f"{name}: {line(run)}")
             else:
@@ -201,11 +198,9 @@ def _continuously(
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("path")
+@takes_log
 @click.argument("table", required=False)
-@takes_log_options()
 @takes_lifecycle_options(policy=True)
-@takes_sequencer
 @takes_every
 @click.option("--now", is_flag=True, help="Bring everything that is there, whatever is due.")
 @click.option(
@@ -247,8 +242,8 @@ def _continuously(
     help="Seconds a signal waits for the range under way.",
 )  # fmt: skip
 def main(
-    path: str, table: str | None, given: dict[str, str], sequencer: str | None,
-    every: bool, now: bool, keys: tuple[str, ...], sequence_by: str, delete_when: str,
+    path: str, table: str | None, given: dict[str, str], every: bool, now: bool,
+    keys: tuple[str, ...], sequence_by: str, delete_when: str,
     partition_by: tuple[str, ...], cluster_by: tuple[str, ...], properties: tuple[str, ...],
     collect: bool, accept_table: bool, continuous: bool, interval: int, conf: tuple[str, ...],
     drain_timeout: float,
@@ -266,7 +261,7 @@ def main(
     python jobs/compact.py s3://bucket/wal --retain 7d
     """
     try:
-        settings = checked(path, given, sequencer, every)
+        settings = checked(path, given, every)
         described = key_values(properties, "--property")
         target = target_of(
             table, keys, sequence_by, delete_when, partition_by, cluster_by, described

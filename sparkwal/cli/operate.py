@@ -81,7 +81,7 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     each consumer; 1 LIST for a thousand objects below the floor, with --delete 1 DELETE too.
     """
     every = bool(given.pop("sequencers", None))
-    settings = lifecycles.checked(path, given, None, every)
+    settings = lifecycles.checked(path, given, every)
     states = {name: (log, look(log)) for name, log in lifecycles.logs(settings, every).items()}
     if not states:
         raise Refused(f"there is no log at {settings.log_path}; check the path")

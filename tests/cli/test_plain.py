@@ -66,7 +66,7 @@ def test_a_clock_beyond_the_calendar_is_at_its_end(tmp_path: Path, command: list
 
 
 def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    output.shown(EVIL, [EVIL], [[EVIL]])
+    output.table([{EVIL: EVIL}], EVIL)
     output.facts({EVIL: EVIL})
     for error in (FencedError(EVIL), OptionError(EVIL)):
         click.echo(as_exit(error).format_message())
