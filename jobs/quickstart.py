@@ -32,7 +32,7 @@ from sparkwal.options.writing import SinkOptions
 from support.checkpoints import made_from_log, write_plainly
 from support.flights import WITH_SEQ, checks, load, stage
 from support.follow import Meter, Totals
-from support.session import ROOT, as_exit, log_head, start_session
+from support.session import ROOT, as_exit, open_log_at, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -208,7 +208,7 @@ def main(
         if not keep:
             shutil.rmtree(work, ignore_errors=True)
         try:
-            held = log_head(log, given) is not None
+            held = open_log_at(log, given).head() is not None
             if held and not (work / "flights").is_dir():
                 raise Refused(
                     f"there is a log at {log} that this quickstart cannot go on with: give "

@@ -21,7 +21,9 @@ import pyarrow.parquet
 
 import sparkwal
 from sparkwal.console.exit_codes import Refused
+from sparkwal.reading.metadata import selected
 from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
+from sparkwal.store.local_files import sync
 
 # About how many rows a file holds: a commit is never split.
 CHUNK_ROWS = 100_000
@@ -50,13 +52,8 @@ def replay_from(
     carry_on: Callable[[Replayed], bool],
     chunk_rows: int = CHUNK_ROWS,
 ) -> Replayed:
-    """Replay what came after the cursor up to the logs' ends now.
-
-    Args:
-        cursor: a file; if it is missing, the replay begins at the start and makes it.
-        columns: only these, in this order.
-        metadata: add _wal_sequencer, _wal_position and _wal_timestamp.
-        carry_on: called after each chunk; False ends the replay there.
+    """Replay what came after the cursor up to the logs' ends now, or until `carry_on` is False
+    after a chunk. A cursor that is missing is made, and the replay begins at the start.
 
     Raises Refused if the output holds rows that this cursor has not reached, and what
     `sparkwal.Log.replay` raises.
@@ -113,7 +110,7 @@ def _chunk(replay: Replay, chunk_rows: int) -> Iterator[Entry]:
 
 
 def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> pa.Schema:
-    """The schema of every file of this run. Raises Refused."""
+    """The schema of every file of this run. Raises Refused, OptionError."""
     try:
         found = replay.schema
     except pa.ArrowException as error:
@@ -123,12 +120,9 @@ def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> p
     known = pa.schema([*found, *METADATA])
     if columns is None:
         return known if metadata else found
-    for name in columns:
-        if name not in known.names:
-            raise Refused(f"there is no column {name!r}; there are {', '.join(known.names)}")
-        if columns.count(name) > 1:
-            raise Refused(f"column {name!r} is asked for twice; name each once")
-    return pa.schema([known.field(name) for name in columns])
+    if len({*columns}) < len(columns):
+        raise Refused(f"--columns {','.join(columns)} names a column twice")
+    return selected(known, columns)
 
 
 def _table(entries: Sequence[Entry], target: pa.Schema) -> pa.Table:
@@ -153,16 +147,8 @@ def _replace(file: Path, write: Callable[[Path], object]) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
-        _sync(temporary)
+        sync(temporary)
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(file.parent)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    sync(file.parent)
