@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pyarrow.parquet
 
 import sparkwal
 from sparkwal.console.exit_codes import Refused
+from sparkwal.format.schema import conform
 from sparkwal.reading.metadata import selected
 from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
 from sparkwal.store.local_files import sync
@@ -126,19 +126,16 @@ def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> p
 
 
 def _table(entries: Sequence[Entry], target: pa.Schema) -> pa.Table:
-    tables = []
+    found = []
     for entry in entries:
+        added = (entry.sequencer, entry.header.position, entry.header.timestamp_ms * 1000)
         for batch in entry.rows:
-            moment = datetime.fromtimestamp(entry.header.timestamp_ms / 1000, UTC)
-            added = (entry.sequencer, entry.header.position, moment)
             for field, value in zip(METADATA, added, strict=True):
                 values = pa.repeat(pa.scalar(value, field.type), batch.num_rows)
                 batch = batch.append_column(field, values)
-            tables.append(pa.Table.from_batches([batch]))
-    # A newer column is null in older rows.
-    known = [field for field in target if field.name not in METADATA.names]
-    empty = pa.schema([*known, *METADATA]).empty_table()
-    return pa.concat_tables([empty, *tables], promote_options="default").select(target.names)
+            # A newer column is null in older rows.
+            found.append(conform(batch, target))
+    return pa.Table.from_batches(found, target)
 
 
 def _replace(file: Path, write: Callable[[Path], object]) -> None:
