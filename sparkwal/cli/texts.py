@@ -127,7 +127,8 @@ def csv_batch(batch: pa.RecordBatch, *, terminal: bool = False) -> pa.RecordBatc
     safe: Callable[[str], str] = escape if terminal else str
     columns = []
     for column in batch.columns:
-        if not any(holds(column.type) for holds in _CSVS_OWN[: 3 if terminal else 4]):
+        own = any(holds(column.type) for holds in _CSVS_OWN)
+        if not own or (terminal and types.is_string(column.type)):
             texts = (text and safe(text) for text in bare_texts(column))
             column = pa.array(texts, pa.string())
         columns.append(column)
