@@ -32,17 +32,22 @@ from sparkwal.console.lifecycles import (
 from sparkwal.console.options import (
     key_values,
     takes_every,
-    takes_log_options,
-    takes_sequencer,
-    time_with_unit,
+    takes_interval,
+    takes_log,
+    with_flags,
 )
-from sparkwal.console.output import shown, size
-from sparkwal.errors import CompactionError, PlanError, SparkWalError, StoreUnavailableError
+from sparkwal.console.output import size, table
+from sparkwal.errors import (
+    CompactionError,
+    OptionError,
+    PlanError,
+    SparkWalError,
+    StoreUnavailableError,
+)
 from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.coordinator import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, fits
-from sparkwal.options.types import duration
 from sparkwal.protocol.chain import look
 from sparkwal.spark.lifecycle import Lifecycle, target_of
 from support import jvm
@@ -76,8 +81,11 @@ class Compaction:
     def round(self) -> dict[str, Run | SparkWalError]:
         """Run each log once. An error of one log does not stop the others."""
         found: dict[str, Run | SparkWalError] = {}
-        # A single log that was found stays; under a path more logs may appear.
-        known = self.lives if self.lives and not self.every else logs(self.settings, self.every)
+        try:
+            # A single log that was found stays; under a path more logs may appear.
+            known = self.lives if self.lives and not self.every else logs(self.settings, self.every)
+        except StoreUnavailableError as error:
+            return {self.settings.path: error}
         for name in [*known]:
             try:
                 found[name] = self._run(name)
@@ -95,7 +103,8 @@ class Compaction:
         return life.run_once(whole=self.whole)
 
     def _life(self, name: str) -> Lifecycle:
-        arguments: dict[str, Any] = {**self.given, "sequencer": name, "collects": self.collects}
+        arguments: dict[str, Any] = with_flags(self.given, sequencer=name)
+        arguments["collects"] = self.collects
         if self.target is not None:
             arguments |= {**vars(self.target), "spark": self.spark}
             arguments["properties"] = dict(self.target.properties)
@@ -103,7 +112,7 @@ class Compaction:
         return Lifecycle(self.settings.path, **arguments)
 
     def check(self, waits: bool) -> None:
-        """Check what can be checked before Spark starts. Raises Refused."""
+        """Check what can be checked before Spark starts. Raises Refused, OptionError."""
         found = logs(self.settings, self.every)
         if not found and not waits:
             raise Refused(f"there is no log at {self.settings.log_path}; check the path")
@@ -112,33 +121,30 @@ class Compaction:
             if state is None or state.target is None:
                 continue
             if self.target is None:
-                raise Refused(
+                raise OptionError(
                     f"{log.url} is compacted into {state.target.table}: give that table, so that "
                     "nothing leaves the log which the table does not hold"
                 )
             try:
                 fits(self.target, state.target)
             except PlanError as error:
-                raise Refused(str(error)) from None
+                raise OptionError(str(error)) from None
 
 
-def _row(name: str, run: Run) -> list[str]:
+def _row(name: str, run: Run) -> dict[str, str]:
     ranges = [each for each in (run.finished, run.compacted) if each is not None]
     collected = run.collection
-    idle = "–" if collected and collected.objects else "nothing to do"
-    return [
-        name,
-        ", ".join(str(each.k) for each in ranges) or idle,
-        ", ".join(f"{each.start}…{each.end - 1}" for each in ranges) or "–",
-        ", ".join("?" if each.rows is None else f"{each.rows:,}" for each in ranges) or "–",
-        ", ".join(size(each.bytes) for each in ranges) or "–",
-        str(ranges[-1].table_version) if ranges else "–",
-        str(run.floor),
-        f"{collected.objects:,} objects, {size(collected.bytes)}" if collected else "–",
-    ]
-
-
-_COLUMNS = ["log", "range", "positions", "rows", "bytes", "version", "floor", "collected"]
+    idle = "" if collected and collected.objects else "nothing to do"
+    return {
+        "log": name,
+        "range": ", ".join(str(each.k) for each in ranges) or idle,
+        "positions": ", ".join(f"{each.start}…{each.end - 1}" for each in ranges),
+        "rows": ", ".join("?" if each.rows is None else f"{each.rows:,}" for each in ranges),
+        "bytes": ", ".join(size(each.bytes) for each in ranges),
+        "version": str(ranges[-1].table_version) if ranges else "",
+        "floor": str(run.floor),
+        "collected": f"{collected.objects:,} objects, {size(collected.bytes)}" if collected else "",
+    }
 
 
 def _say(text: str) -> None:
@@ -151,7 +157,7 @@ def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain:
     failures = {name: error for name, error in found.items() if isinstance(error, SparkWalError)}
     if runs:
         target = f" → {work.target.table}" if work.target else ""
-        shown(f"{work.settings.path}{target}", _COLUMNS, [_row(*item) for item in runs.items()])
+        table([_row(*item) for item in runs.items()], f"{work.settings.path}{target}")
     # A signal to all processes of the job also ends Spark, and so its work fails.
     if failures and signals.received is None:
         raise Failures(failures, work.every)
@@ -169,9 +175,8 @@ def _continuously(
         for name, run in found.items():
             if isinstance(run, Run):
                 if run.finished or run.compacted or run.collection:
-                    figures = zip(_COLUMNS[1:], _row(name, run)[1:], strict=True)
-                    what = ", ".join(f"{column} {each}" for column, each in figures if each != "–")
-                    _say(f"{time.strftime('%H:%M:%S')} {name}: {what}")
+                    figures = [f"{what} {each}" for what, each in _row(name, run).items() if each]
+                    _say(f"{time.strftime('%H:%M:%S')} {name}: {', '.join(figures[1:])}")
             elif isinstance(run, CompactionError | StoreUnavailableError):
                 _say(f"{name}: {line(run)}")
             else:
@@ -180,7 +185,8 @@ def _continuously(
             failed = 0
         elif work.spark is not None and not jvm.at_work():
             raise Failed("Spark's JVM is gone; start the job again")
-        pause = interval if not failed else max(interval, min(_LONGEST_PAUSE, interval * 2**failed))
+        longer = min(_LONGEST_PAUSE, interval * 2 ** min(failed, 10))
+        pause = interval if not failed else max(interval, longer)
         if failed:
             _say(f"suspended; tried again in {pause:g} s")
         story.note = "waiting" if not failed else "suspended"
@@ -192,11 +198,9 @@ def _continuously(
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("path")
+@takes_log
 @click.argument("table", required=False)
-@takes_log_options()
 @takes_lifecycle_options(policy=True)
-@takes_sequencer
 @takes_every
 @click.option("--now", is_flag=True, help="Bring everything that is there, whatever is due.")
 @click.option(
@@ -228,10 +232,7 @@ def _continuously(
     "restored it, or compared the two.",
 )  # fmt: skip
 @click.option("--continuous", is_flag=True, help="Go on until stopped.")
-@click.option(
-    "--interval", default="1min", show_default=True, metavar="TIME", callback=time_with_unit,
-    help="Between two looks of --continuous.",
-)  # fmt: skip
+@takes_interval("1min", "Between two looks of --continuous.")
 @click.option(
     "--conf", multiple=True, metavar="NAME=VALUE",
     help="A setting of Spark, as spark-submit takes it; repeatable.",
@@ -241,10 +242,10 @@ def _continuously(
     help="Seconds a signal waits for the range under way.",
 )  # fmt: skip
 def main(
-    path: str, table: str | None, given: dict[str, str], sequencer: str | None,
-    every: bool, now: bool, keys: tuple[str, ...], sequence_by: str, delete_when: str,
+    path: str, table: str | None, given: dict[str, str], every: bool, now: bool,
+    keys: tuple[str, ...], sequence_by: str, delete_when: str,
     partition_by: tuple[str, ...], cluster_by: tuple[str, ...], properties: tuple[str, ...],
-    collect: bool, accept_table: bool, continuous: bool, interval: str, conf: tuple[str, ...],
+    collect: bool, accept_table: bool, continuous: bool, interval: int, conf: tuple[str, ...],
     drain_timeout: float,
 ) -> None:  # fmt: skip
     """Bring what is due of the log at PATH into the Delta table at TABLE, exactly once.
@@ -260,7 +261,7 @@ def main(
     python jobs/compact.py s3://bucket/wal --retain 7d
     """
     try:
-        settings = checked(path, given, sequencer, every)
+        settings = checked(path, given, every)
         described = key_values(properties, "--property")
         target = target_of(
             table, keys, sequence_by, delete_when, partition_by, cluster_by, described
@@ -291,8 +292,7 @@ def main(
         with Signals() as signals, Meter(console, "compact") as meter, narrated(console) as story:
             try:
                 if continuous:
-                    seconds = duration(interval) / 1000
-                    _continuously(work, meter, signals, story, drain_timeout, seconds)
+                    _continuously(work, meter, signals, story, drain_timeout, interval / 1000)
                 else:
                     _once(work, meter, signals, story, drain_timeout)
             except SparkWalError as error:

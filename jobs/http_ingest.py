@@ -15,12 +15,13 @@ from rich.console import Console
 from sparkwal import Appender
 from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.console.options import takes_log_options
+from sparkwal.console.output import escape
 from sparkwal.errors import SparkWalError, StoreUnavailableError
 from support.json_rows import parse_schema
-from support.session import as_exit, log_head
+from support.session import as_exit, open_log_at
 
 try:
-    from support.http_service import Bounds, Server, serve
+    from support.http_service import Server, serve
 except ModuleNotFoundError as error:
     if error.name is None or error.name.startswith(("support", "sparkwal")):
         raise
@@ -147,9 +148,9 @@ def main(
                 "left of them is in its quarantine/",
                 highlight=False,
             )
-        bounds = Bounds(max_body, max_rows_bytes, max_pending)
+        server = Server(wal, arrow_schema, max_body, max_rows_bytes, max_pending)
         try:
-            serve(Server(wal, arrow_schema, bounds), listener, drain_timeout, console)
+            serve(server, listener, drain_timeout, console)
         finally:
             stopped = wal.error
             try:
@@ -161,7 +162,7 @@ def main(
     if not wal.has_journal:
         stopped = wal.error
     if stopped is not None:
-        raise Failed(str(stopped))
+        raise Failed(escape(str(stopped), keeps="\n"))
     waiting = wal.unacknowledged
     console.print(
         f"stopped; sequence {wal.last_sequence - waiting} is durable"
@@ -172,7 +173,7 @@ def main(
 
 def _schema(log: str, text: str | None, options: dict[str, str]) -> pa.Schema:
     # Look even if the columns are given: this reports a missing bucket before the first write.
-    head = log_head(log, options)
+    head = open_log_at(log, options).head()
     if text is not None:
         if text.startswith("@"):
             try:

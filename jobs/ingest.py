@@ -11,7 +11,7 @@ except ModuleNotFoundError:
     ) from None
 
 # isort: split
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -23,8 +23,8 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from support import jvm
 from support.checkpoints import check_checkpoint, made_from_log, write_plainly
-from support.follow import Meter, Signals, run_query, trigger, triggered
-from support.session import EXIT_CODES, SCALA, as_exit, log_head, start_session
+from support.follow import Meter, Signals, run_query, trigger
+from support.session import EXIT_CODES, SCALA, as_exit, open_log_at, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +108,7 @@ def main(
     checkpoint: str | None,
     schema: str | None,
     infer_schema: bool,
-    trigger_given: str,
+    trigger_given: dict[str, Any],
     max_files_per_trigger: int | None,
     repartition: int | None,
     drain_timeout: float,
@@ -151,7 +151,7 @@ def main(
     try:
         # Check before Spark starts: to report a wrong option should not take ten seconds.
         parse(SinkOptions, {**given, "path": log})
-        before = log_head(log, given)
+        before = open_log_at(log, given).head()
         location, made = checkpoint, None
         if location is None:
             location, made = made_from_log(log, name or "", given)
@@ -177,13 +177,13 @@ def main(
                 if repartition is not None:
                     rows = rows.repartition(repartition)
                 writer = rows.writeStream.format("weaselwal").options(**given)
-                writer = triggered(writer, trigger_given).option("checkpointLocation", location)
-                query = writer.start(log)
+                writer = writer.option("checkpointLocation", location)
+                query = writer.trigger(**trigger_given).start(log)
             except Exception as error:
                 raise as_exit(error) from None
             totals = run_query(query, meter, signals, drain_timeout)
         try:
-            after = log_head(log, given)
+            after = open_log_at(log, given).head()
         except SparkWalError as error:
             raise as_exit(error) from None
     finally:

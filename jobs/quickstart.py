@@ -23,8 +23,8 @@ from rich.console import Console
 
 import sparkwal
 from sparkwal.console.exit_codes import Failed, Refused
-from sparkwal.console.options import key_values
-from sparkwal.console.output import moment, shown
+from sparkwal.console.options import takes_log_options
+from sparkwal.console.output import table as print_table
 from sparkwal.errors import SparkWalError
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.options.parsing import parse
@@ -32,7 +32,7 @@ from sparkwal.options.writing import SinkOptions
 from support.checkpoints import made_from_log, write_plainly
 from support.flights import WITH_SEQ, checks, load, stage
 from support.follow import Meter, Totals
-from support.session import ROOT, as_exit, log_head, start_session
+from support.session import ROOT, as_exit, open_log_at, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,12 @@ if TYPE_CHECKING:
 
 CACHE = ROOT / ".cache" / "quickstart"
 NAME = "flights"  # of the query
-_COLUMNS = [">position", "kind", ">batch_id", ">rows", ">bytes", ">term", "time (UTC)"]
+# Of a long log the beginning, the end, and what is around a restart.
+_CONTENTS = """
+SELECT position, kind, batch, rows, bytes, term, epoch_ms(time) AS timestamp_ms
+FROM records WINDOW around AS (ORDER BY position ROWS BETWEEN 4 PRECEDING AND 4 FOLLOWING)
+QUALIFY count(*) OVER around < 9 OR bool_or(kind = 'leader') OVER around ORDER BY position
+"""
 
 console = Console(highlight=False)
 
@@ -136,24 +141,6 @@ def print_restart(records: list[SlotHeader]) -> None:
         )
 
 
-def contents(records: list[SlotHeader], around: int = 4) -> list[list[str]]:
-    """The log's records as text; of a long log only the beginning, the restart and the end."""
-    leaders = [n for n, record in enumerate(records) if isinstance(record, LeaderHeader)]
-    marks = [0, len(records) - 1, *(leaders if len(leaders) < 5 else leaders[-2:])]
-    rows: list[list[str]] = []
-    for number, record in enumerate(records):
-        if all(abs(number - mark) > around for mark in marks):
-            if rows[-1][0] != "…":
-                rows.append(["…"] * len(_COLUMNS))
-            continue
-        cells = ["", "", ""]
-        if isinstance(record, CommitHeader):
-            cells = [str(record.batch_id), f"{record.rows:,}", f"{record.bytes:,}"]
-        time = moment(record.timestamp_ms)[11:]
-        rows.append([str(record.position), record.kind, *cells, str(record.term), time])
-    return rows
-
-
 def what_next(log: str, endpoint: str | None) -> str:
     """Commands that look at the log which the quickstart leaves."""
     command = shlex.quote(str(Path(sys.executable).with_name("sparkwal")))
@@ -189,11 +176,7 @@ def _lock(work: Path) -> IO[str]:
 
 @click.command()
 @click.option("--path", help="Of the log: a folder or s3://bucket/prefix.  [default: in .cache/]")
-@click.option("--endpoint", help="URL of an S3-compatible server.")
-@click.option(
-    "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
-    help="An option of the log; repeatable. Set credentials in the environment instead.",
-)  # fmt: skip
+@takes_log_options()
 @click.option("--keep", is_flag=True, help="Go on with the log of the last run.")
 @click.option("--rows", type=click.IntRange(1), help="Only so many flights.  [default: all]")
 @click.option(
@@ -202,8 +185,7 @@ def _lock(work: Path) -> IO[str]:
 )  # fmt: skip
 def main(
     path: str | None,
-    endpoint: str | None,
-    log_options: tuple[str, ...],
+    given: dict[str, str],
     keep: bool,
     rows: int | None,
     files: int,
@@ -214,13 +196,11 @@ def main(
     Exit codes: 0 proven, 1 it failed or the log differs, 2 wrong usage.
     """
     began = time.monotonic()
-    options = key_values(log_options, "--log-option")
-    if endpoint is not None:
-        options["endpoint"] = endpoint
+    endpoint = given.get("endpoint")
     work = _work(path, endpoint)
     log = path or str(work / "wal")
     try:
-        parse(SinkOptions, {**options, "path": log})
+        parse(SinkOptions, {**given, "path": log})
     except SparkWalError as error:
         raise as_exit(error) from None
     with ExitStack() as closing:
@@ -228,7 +208,7 @@ def main(
         if not keep:
             shutil.rmtree(work, ignore_errors=True)
         try:
-            held = log_head(log, options) is not None
+            held = open_log_at(log, given).head() is not None
             if held and not (work / "flights").is_dir():
                 raise Refused(
                     f"there is a log at {log} that this quickstart cannot go on with: give "
@@ -236,25 +216,26 @@ def main(
                 )
             table = load(rows)
             stage(table, work / "flights", min(files, table.num_rows))
-            run = Run(log, options, work, table, min(files, table.num_rows))
+            run = Run(log, given, work, table, min(files, table.num_rows))
             console.print(f"{table.num_rows:,} flights in {run.files} files → {log}")
             spark = write(run)
             closing.callback(spark.stop)
-            reader = spark.read.format("weaselwal").options(**options)
-            stored = reader.option("includeMetadata", "true").load(log)
-            given = spark.read.schema(spark_schema()).parquet(str(work / "flights"))
-            reread = sparkwal.Log(log, **options)
+            stored = spark.read.format("weaselwal").options(**given).load(log)
+            reread = sparkwal.Log(log, **given)
             records = list(reread.records())
             with console.status("reading back and comparing"):
-                found = list(checks(given, stored, table, reread, records))
+                found = list(checks(stored, run.table, reread, records))
+            contents = reread.sql(_CONTENTS).read_all().to_pylist()
         except click.ClickException:
             raise
         except Exception as error:
             raise as_exit(error) from None
         print_restart(records)
-        compared = [[check.what, check.expected, check.found] for check in found]
-        shown("The log against its input", ["", "input", "log"], compared)
-        shown("What is in the log", _COLUMNS, contents(records))
+        print_table(
+            [{"what": each.what, "input": each.expected, "log": each.found} for each in found],
+            "The log against its input",
+        )
+        print_table(contents, "What is in the log")
         if wrong := [check.what for check in found if not check.holds]:
             raise Failed(f"the log differs from its input in: {', '.join(wrong)}")
     console.print(

@@ -12,7 +12,7 @@ except ModuleNotFoundError:
 
 # isort: split
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -25,11 +25,10 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from support import jvm
 from support.cursor import Replayed, replay_from
-from support.follow import Meter, Signals, attended, run_query, trigger, triggered
+from support.follow import Meter, Signals, attended, run_query, trigger
 from support.session import (
     EXIT_CODES,
     as_exit,
-    log_head,
     need_delta,
     need_spark,
     open_log_at,
@@ -51,10 +50,6 @@ INVALID_ENTRY, COLLECTED = 3, 4
 _MORE_EXIT_CODES = """    3  with --cursor: an invalid entry; what is before it is in the output
     4  with --cursor: its position was collected; the log's table has the rows
 """
-
-
-class Ended(click.exceptions.Exit):
-    """An exit with its own code, after the message was shown."""
 
 
 def _batch(
@@ -95,7 +90,7 @@ def _from_cursor(
     columns: str | None,
     metadata: bool,
 ) -> None:
-    """Replay with a cursor. Raises Refused, Failed, Stopped, Ended."""
+    """Replay with a cursor. Raises Refused, Failed, Stopped, and Exit after its message."""
     if output is None or "://" in output:
         raise Refused("--cursor needs --output, a folder on a local disk")
     if not cursor.absolute().parent.is_dir():
@@ -121,8 +116,8 @@ def _from_cursor(
             done = replay_from(opened, cursor, Path(output), several, wanted, metadata, carry_on)
         except CollectedError as error:
             console.print(escape(str(error)), highlight=False, markup=False)
-            raise Ended(COLLECTED) from None
-        except SparkWalError as error:
+            raise click.exceptions.Exit(COLLECTED) from None
+        except (SparkWalError, OSError) as error:
             raise as_exit(error) from None
     console.print(
         f"{done.rows:,} rows of {done.commits:,} commits of {log} to {output}; the next run "
@@ -135,7 +130,7 @@ def _from_cursor(
             "sequencer": stop.sequencer, "position": str(stop.position), "object": stop.key,
             "what is wrong": stop.reason, "positions after it": str(stop.following),
         })  # fmt: skip
-        raise Ended(INVALID_ENTRY)
+        raise click.exceptions.Exit(INVALID_ENTRY)
     if signals.received is not None:
         raise Stopped(signals.received)
 
@@ -201,7 +196,7 @@ def main(
     every: bool,
     stream: bool,
     checkpoint: str | None,
-    trigger_given: str,
+    trigger_given: dict[str, Any],
     drain_timeout: float,
 ) -> None:
     """Replay a range of a log into files, Delta Lake or the terminal.
@@ -259,7 +254,7 @@ def main(
     given.update({name: str(value) for name, value in asked.items() if value is not None})
     try:
         parse(SourceOptions, {**given, "path": log})
-        if log_head(log, given) is None:
+        if open_log_at(log, given).head() is None:
             raise Refused(f"there is no log at {log}; check the path")
     except SparkWalError as error:
         raise as_exit(error) from None
@@ -275,7 +270,7 @@ def main(
                     rows = rows.select(*(name.strip() for name in columns.split(",")))
                 if stream:
                     writer = rows.writeStream.format(fmt).outputMode("append")
-                    writer = triggered(writer, trigger_given)
+                    writer = writer.trigger(**trigger_given)
                     if checkpoint is not None:
                         writer = writer.option("checkpointLocation", checkpoint)
                     query = writer.start(output)

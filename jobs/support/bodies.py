@@ -95,9 +95,10 @@ def _announced(body: bytes) -> Iterator[tuple[int, int]]:
         rows = struct.unpack_from("<q", metadata, length)[0] if length else 0
         packed = _field(metadata, header, 3, needed=False) > 0
         yield (
-            rows,
+            # Arrow skips a buffer that it does not need, whatever its size and length say.
+            max(0, rows),
             sum(
-                max(size, struct.unpack_from("<q", data, offset)[0] if packed and size else 0)
+                max(0, size, struct.unpack_from("<q", data, offset)[0] if packed and size else 0)
                 for offset, size in _buffers(metadata, header)
             ),
         )

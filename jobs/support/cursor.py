@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +20,10 @@ import pyarrow.parquet
 
 import sparkwal
 from sparkwal.console.exit_codes import Refused
+from sparkwal.format.schema import conform
+from sparkwal.reading.metadata import selected
 from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
+from sparkwal.store.local_files import sync
 
 # About how many rows a file holds: a commit is never split.
 CHUNK_ROWS = 100_000
@@ -50,13 +52,8 @@ def replay_from(
     carry_on: Callable[[Replayed], bool],
     chunk_rows: int = CHUNK_ROWS,
 ) -> Replayed:
-    """Replay what came after the cursor up to the logs' ends now.
-
-    Args:
-        cursor: a file; if it is missing, the replay begins at the start and makes it.
-        columns: only these, in this order.
-        metadata: add _wal_sequencer, _wal_position and _wal_timestamp.
-        carry_on: called after each chunk; False ends the replay there.
+    """Replay what came after the cursor up to the logs' ends now, or until `carry_on` is False
+    after a chunk. A cursor that is missing is made, and the replay begins at the start.
 
     Raises Refused if the output holds rows that this cursor has not reached, and what
     `sparkwal.Log.replay` raises.
@@ -113,7 +110,7 @@ def _chunk(replay: Replay, chunk_rows: int) -> Iterator[Entry]:
 
 
 def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> pa.Schema:
-    """The schema of every file of this run. Raises Refused."""
+    """The schema of every file of this run. Raises Refused, OptionError."""
     try:
         found = replay.schema
     except pa.ArrowException as error:
@@ -123,28 +120,22 @@ def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> p
     known = pa.schema([*found, *METADATA])
     if columns is None:
         return known if metadata else found
-    for name in columns:
-        if name not in known.names:
-            raise Refused(f"there is no column {name!r}; there are {', '.join(known.names)}")
-        if columns.count(name) > 1:
-            raise Refused(f"column {name!r} is asked for twice; name each once")
-    return pa.schema([known.field(name) for name in columns])
+    if len({*columns}) < len(columns):
+        raise Refused(f"--columns {','.join(columns)} names a column twice")
+    return selected(known, columns)
 
 
 def _table(entries: Sequence[Entry], target: pa.Schema) -> pa.Table:
-    tables = []
+    found = []
     for entry in entries:
+        added = (entry.sequencer, entry.header.position, entry.header.timestamp_ms * 1000)
         for batch in entry.rows:
-            moment = datetime.fromtimestamp(entry.header.timestamp_ms / 1000, UTC)
-            added = (entry.sequencer, entry.header.position, moment)
             for field, value in zip(METADATA, added, strict=True):
                 values = pa.repeat(pa.scalar(value, field.type), batch.num_rows)
                 batch = batch.append_column(field, values)
-            tables.append(pa.Table.from_batches([batch]))
-    # A newer column is null in older rows.
-    known = [field for field in target if field.name not in METADATA.names]
-    empty = pa.schema([*known, *METADATA]).empty_table()
-    return pa.concat_tables([empty, *tables], promote_options="default").select(target.names)
+            # A newer column is null in older rows.
+            found.append(conform(batch, target))
+    return pa.Table.from_batches(found, target)
 
 
 def _replace(file: Path, write: Callable[[Path], object]) -> None:
@@ -153,16 +144,8 @@ def _replace(file: Path, write: Callable[[Path], object]) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
-        _sync(temporary)
+        sync(temporary)
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(file.parent)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    sync(file.parent)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 from rich.console import Console
@@ -22,7 +22,6 @@ from support.session import as_exit
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 T = TypeVar("T")
 # Seconds that Spark may take to end cancelled jobs.
@@ -53,18 +52,13 @@ class Signals:
 _INTERVAL = re.compile(r"\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*")
 
 
-def trigger(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """The callback of --trigger."""
-    if value != "available-now" and not _INTERVAL.fullmatch(value.lower()):
+def trigger(context: click.Context, parameter: click.Parameter, value: str) -> dict[str, Any]:
+    """The callback of --trigger; the job gets the keywords of Spark's."""
+    if value == "available-now":
+        return {"availableNow": True}
+    if not _INTERVAL.fullmatch(value.lower()):
         raise click.BadParameter(f'{value!r} is neither available-now nor as "5 seconds"')
-    return value
-
-
-def triggered(writer: DataStreamWriter, given: str) -> DataStreamWriter:
-    """The writer with a trigger as `trigger` accepts it."""
-    if given == "available-now":
-        return writer.trigger(availableNow=True)
-    return writer.trigger(processingTime=given)
+    return {"processingTime": value}
 
 
 @dataclass
@@ -116,9 +110,7 @@ class Meter:
 
     def show(self, completed: int, note: str, total: int | None = None) -> None:
         """Update the display."""
-        self._bar.update(self._task, completed=completed, note=note)
-        if total is not None:
-            self._bar.update(self._task, total=total)
+        self._bar.update(self._task, completed=completed, note=note, total=total)
         now = time.monotonic()
         if self._bar.disable and now - self._said >= self._SECONDS_BETWEEN_LINES:
             self._said = now
@@ -155,8 +147,8 @@ def run_query(
     return totals.update(query)
 
 
-def drain(query: StreamingQuery, hurry: Callable[[], bool], seconds: float) -> bool:
-    """Stop a query when the microbatch under way is committed; False: it was cancelled.
+def drain(query: StreamingQuery, hurry: Callable[[], bool], seconds: float) -> None:
+    """Stop a query when the microbatch under way is committed.
 
     query.stop() cancels what runs. So wait until Spark reports the end of the current trigger,
     which it does after writing its commit log. The next trigger may have just begun: it is
@@ -172,7 +164,6 @@ def drain(query: StreamingQuery, hurry: Callable[[], bool], seconds: float) -> b
         if not ended:
             time.sleep(0.01)
     query.stop()
-    return ended
 
 
 def _tasks(spark: SparkSession) -> tuple[int, int]:

@@ -7,7 +7,6 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -48,27 +47,16 @@ _PARSERS = 2
 _SMALL = 64 * 2**10
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Bytes that requests may take.
-
-    Attributes:
-        body: one body, as it is sent.
-        rows: the rows of one body, as Arrow without compression.
-        pending: all bodies that are being received, or wait to be parsed.
-    """
-
-    body: int
-    rows: int
-    pending: int
-
-
 class Server:
-    """The handlers over one appender."""
+    """The handlers over one appender. A request's body may have `most_body` bytes as it is sent,
+    its rows `most_rows`, and all bodies that are received or wait to be parsed `most_pending`."""
 
-    def __init__(self, wal: Appender, arrow_schema: pa.Schema, bounds: Bounds) -> None:
-        self._wal, self._bounds = wal, bounds
-        self._bodies = Bodies(arrow_schema, bounds.rows)
+    def __init__(
+        self, wal: Appender, arrow_schema: pa.Schema, most_body: int, most_rows: int,
+        most_pending: int,
+    ) -> None:  # fmt: skip
+        self._wal, self._most_body, self._most_pending = wal, most_body, most_pending
+        self._bodies = Bodies(arrow_schema, most_rows)
         self._pending = 0
         # Threads parse and convert rows, so that the event loop goes on answering.
         self._parsers = ThreadPoolExecutor(_PARSERS, "parser")
@@ -166,11 +154,11 @@ class Server:
             self._pending -= size
 
     def _make_sure(self, body: int, pending: int) -> None:
-        if body > self._bounds.body:
-            raise TooLarge(f"a body may have {self._bounds.body} bytes; send several")
-        if pending > self._bounds.pending:
+        if body > self._most_body:
+            raise TooLarge(f"a body may have {self._most_body} bytes; send several")
+        if pending > self._most_pending:
             raise BackPressureError(
-                f"bodies of {self._bounds.pending} bytes are being received: try again later"
+                f"bodies of {self._most_pending} bytes are being received: try again later"
             )
 
     def _append(self, body: bytes, is_arrow: bool) -> tuple[Ticket, int]:

@@ -23,7 +23,7 @@ from sparkwal.format import schema
 # Rows that are Python objects at once: these take many times the memory of Arrow rows.
 _CHUNK = 4096
 _KINDS = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}
-_FINER = re.compile(r"\.\d{6}0*[1-9]")
+_FINER = re.compile(r"[.,]\d{6}0*[1-9]")
 
 Reader = Callable[[Any], Any]
 
@@ -34,7 +34,8 @@ def parse_schema(text: str) -> pa.Schema:
         given: str | dict[str, Any] = text
         if not text.lstrip().startswith("{"):
             fields = []
-            for item in _split(text):
+            # Not at the comma in decimal(10,2).
+            for item in filter(str.strip, re.split(r",(?![^(]*\))", text)):
                 name, _, kind = item.strip().replace(":", " ", 1).partition(" ")
                 kind = kind.strip().lower()
                 fields.append({"name": name, "type": _KINDS.get(kind, kind)})
@@ -49,18 +50,6 @@ def parse_schema(text: str) -> pa.Schema:
         raise OptionError(
             "the schema is neither `name type, …` nor Spark's schema JSON (df.schema.json())"
         ) from None
-
-
-def _split(text: str) -> list[str]:
-    # Not at the comma in decimal(10,2).
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part for part in parts if part.strip()]
 
 
 class JsonRows:

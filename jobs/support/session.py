@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import logging
 import os
 import shutil
@@ -17,8 +16,7 @@ import click
 import sparkwal
 from sparkwal.console.exit_codes import Failed, Refused
 from sparkwal.console.output import escape
-from sparkwal.errors import OptionError
-from sparkwal.log import HeadInfo
+from sparkwal.errors import OptionError, need
 from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
 from sparkwal.spark import log_store
@@ -35,6 +33,7 @@ DELTA_VERSION = "4.4.0"
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
 _ENCRYPTION = {"aes256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 _S3A = "spark.hadoop.fs.s3a."
+_SECRETS = [_S3A + name for name in ("access.key", "secret.key", "session.token")]
 
 EXIT_CODES = """
 \b
@@ -46,15 +45,10 @@ Exit codes:
 """
 
 
-def log_head(path: str, options: Mapping[str, str]) -> HeadInfo | None:
-    """The log's end without Spark (1 LIST, 1 GET)."""
-    return open_log_at(path, options).head()
-
-
 def open_log_at(path: str, options: Mapping[str, str]) -> sparkwal.Log:
-    """A log to look at, with only those of `options` that reach the store."""
+    """A log to look at without Spark, with only those of `options` that reach the store."""
     reach = {field.metadata["name"].lower() for field in dataclasses.fields(StoreOptions)}
-    kept = {name: value for name, value in options.items() if name.lower() in reach - {"path"}}
+    kept = {name: value for name, value in options.items() if name.lower() in reach}
     return sparkwal.Log(path, **kept)
 
 
@@ -67,13 +61,9 @@ DELTA_CONF = {
 def need_spark() -> None:
     """Raises Refused when pyspark is not installed or too old."""
     try:
+        need("pyspark", "sparkwal[spark]")
         import pyspark
-    except ModuleNotFoundError:
-        raise Refused(
-            "pyspark is not installed: pip install 'sparkwal[spark]', or in a clone: "
-            "pip install '.[spark,cli]'"
-        ) from None
-    try:
+
         spark_versions.require(pyspark.__version__, "pyspark here")
     except OptionError as error:
         raise Refused(str(error)) from None
@@ -85,19 +75,15 @@ def need_delta(what: str = "--format delta") -> None:
 
     try:
         spark_versions.require_delta(pyspark.__version__)
+        if not jvm.started_by_spark_submit():
+            need("delta", "sparkwal[delta]")
     except OptionError as error:
         raise Refused(f"{what}: {error}") from None
-    if jvm.started_by_spark_submit():
-        if not jvm.has_class(DELTA_CONF["spark.sql.extensions"]):
-            spark = ".".join(pyspark.__version__.split(".")[:2])
-            raise Refused(
-                f"{what} needs Delta Lake's jars: spark-submit --packages "
-                f"io.delta:delta-spark_{spark}_{SCALA}:{DELTA_VERSION} …"
-            )
-    elif importlib.util.find_spec("delta") is None:
+    if jvm.started_by_spark_submit() and not jvm.has_class(DELTA_CONF["spark.sql.extensions"]):
+        spark = ".".join(pyspark.__version__.split(".")[:2])
         raise Refused(
-            f"{what} needs the extra `delta`, which is not installed: "
-            "pip install 'sparkwal[delta]', or in a clone: pip install '.[delta]'"
+            f"{what} needs Delta Lake's jars: spark-submit --packages "
+            f"io.delta:delta-spark_{spark}_{SCALA}:{DELTA_VERSION} …"
         )
 
 
@@ -105,14 +91,9 @@ def start_session(
     app: str, *, delta: bool = False, packages: Sequence[str] = (), jars: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:  # fmt: skip
-    """A Spark session with conf/ of this project; under spark-submit the session it configured.
-
-    Args:
-        delta: with Delta Lake, which Spark downloads the first time.
-        packages: Maven coordinates of connectors; {spark} stands for Spark's version.
-        jars: files of connectors, separated by commas.
-        settings: Spark's, which override those of conf/.
-    """
+    """A Spark session with conf/ of this project, which `settings` override; under spark-submit the
+    session it configured. Spark downloads Delta and `packages`, Maven coordinates in which {spark}
+    stands for its version; `jars` are files, separated by commas."""
     need_spark()
     import pyspark
     from pyspark.sql import SparkSession
@@ -141,7 +122,10 @@ def start_session(
             builder = builder.config("spark.jars.packages", ",".join(wanted))
         if jars is not None:
             builder = builder.config("spark.jars", jars)
-    for name, value in {**(DELTA_CONF if delta else {}), **(settings or {})}.items():
+    settings = {**(DELTA_CONF if delta else {}), **(settings or {})}
+    # Other users of the machine see the JVM's command line, with all that the builder is given.
+    secrets = {name: settings.pop(name) for name in _SECRETS if name in settings}
+    for name, value in settings.items():
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
@@ -157,6 +141,8 @@ def start_session(
                 else f"{java} is not there: install Java 17 or newer, or set JAVA_HOME"
             )
         raise Failed(message) from None
+    for name, value in secrets.items():
+        spark._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
     # Spark finds only an installed format: not one in a zip of --py-files, nor with a Python whose
     # path has a space.
     sparkwal.register(spark)

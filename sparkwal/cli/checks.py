@@ -57,7 +57,7 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
         _show({name: value for name, value in about.items() if value}, header, verdict)
     if not sound:
         what = why or f"the record of position {position} is not sound"
-        raise Failed(f"{what}\n{RESTORE}" if problems else what)
+        raise Failed(escape(f"{what}\n{RESTORE}" if problems else what, keeps="\n"))
 
 
 def _look(log: LogRange, position: int) -> tuple[str, str, SlotRecord | None, list[str]]:

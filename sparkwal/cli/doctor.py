@@ -165,7 +165,7 @@ def checkpoint_of(path: str, given: Mapping[str, str], location: str | None) -> 
         if remote in ("s3", "s3a", "s3n"):
             return wrong("Spark makes 48 requests a microbatch there", f"use a local one: {_MAKE}")
         return unknown("checkpoint", f"on {remote}://; {_MAKE}")
-    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    nearest = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     if not os.access(nearest, os.W_OK):
         return wrong(f"this user may not write to {nearest}", "use another folder")
     if query_of(folder) is None:

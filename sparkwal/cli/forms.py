@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -164,7 +165,8 @@ def writer(form: Form, schema: pa.Schema) -> Iterator[Writer]:
         if form.name == "json":
             yield Writer(out)
         elif form.name == "csv":
-            yield _OneSchema(out, schema, pyarrow.csv.CSVWriter, csv_batch)
+            change = partial(csv_batch, terminal=form.out is None and sys.stdout.isatty())
+            yield _OneSchema(out, schema, pyarrow.csv.CSVWriter, change)
         elif form.name == "parquet":
             yield _OneSchema(out, schema, pyarrow.parquet.ParquetWriter)
         elif form.name == "arrow":

@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from sparkwal.cli.open_logs import Damage, log_at, takes_range, wait
+from sparkwal.cli.open_logs import Damage, log_at, notify, takes_range, wait
 from sparkwal.console.exit_codes import takes_colours
-from sparkwal.console.options import as_json, time_with_unit
+from sparkwal.console.options import as_json, takes_interval
 from sparkwal.console.output import as_json_line, escape, moment, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
-from sparkwal.options.types import duration
 from sparkwal.reading.history import Collected, Follower, Found, is_seal, walk
 from sparkwal.reading.log_range import LogRange
 
@@ -22,19 +21,18 @@ from sparkwal.reading.log_range import LogRange
 class _Lines:
     def __init__(self, log: LogRange) -> None:
         self._width = max(len("position"), len(str(log.gap)))
-        self.coloured = sys.stdout.isatty() and takes_colours()
 
     def heading(self) -> str:
         names = ("position", "time (UTC)", "kind", "rows", "bytes", "term", "query/batch")
-        return self._styled(self._columns(*names), dim=True)
+        return click.style(self._columns(*names), dim=True)
 
     def line(self, found: Found) -> str:
         if isinstance(found, Collected):
             text = f"{found.start}…{found.end - 1} were collected while this was read"
-            return self._styled(text, fg="cyan")
+            return click.style(text, fg="cyan")
         if isinstance(found, InvalidLogError):
             text = self._columns(str(found.position), kind="damaged", last=escape(str(found)))
-            return self._styled(text, fg="red")
+            return click.style(text, fg="red")
         header = found.header
         place, time, term = str(header.position), moment(header.timestamp_ms), str(header.term)
         if isinstance(header, CommitHeader):
@@ -42,7 +40,7 @@ class _Lines:
             rows, stored = f"{header.rows:,}", size(header.bytes)
             return self._columns(place, time, "commit", rows, stored, term, last)
         last = f"{escape(header.host)}: {escape(header.reason)}"
-        return self._styled(self._columns(place, time, "leader", "", "", term, last), fg="yellow")
+        return click.style(self._columns(place, time, "leader", "", "", term, last), fg="yellow")
 
     def _columns(
         self, place: str, time: str = "", kind: str = "", rows: str = "", stored: str = "",
@@ -50,9 +48,6 @@ class _Lines:
     ) -> str:  # fmt: skip
         first = f"{place:>{self._width}} {time:<24} {kind:<6}"
         return f"{first} {rows:>9} {stored:>8} {term:>4}  {last}"
-
-    def _styled(self, text: str, **style: Any) -> str:
-        return click.style(text, **style) if self.coloured else text
 
 
 def document(found: Found) -> dict[str, Any]:
@@ -80,14 +75,11 @@ def document(found: Found) -> dict[str, Any]:
 @click.option("-n", "most", type=click.IntRange(1), metavar="N", help="The newest N of them.")
 @click.option("--reverse", is_flag=True, help="Oldest first.")
 @click.option("--follow", "-f", "follows", is_flag=True, help="Then wait for what comes.")
-@click.option(
-    "--interval", default="1s", show_default=True, metavar="TIME", callback=time_with_unit,
-    help="How often --follow looks.",
-)  # fmt: skip
+@takes_interval("1s", "How often --follow looks.")
 @as_json
 def command(
     path: str, given: dict[str, str], most: int | None, reverse: bool, follows: bool,
-    interval: str, as_json: bool,
+    interval: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Dead records and the seals of a takeover are left out; sparkwal show has them. On a terminal
     through $PAGER, for which records are read as you go on. --follow begins with the newest 10,
@@ -130,11 +122,11 @@ def command(
         os.environ.setdefault("LESS", "FRSX")  # as git does: no pager for a few lines
         # The pager's function puts an end of line after the last.
         parts = (f"\n{each}" if place else each for place, each in enumerate(chain(heading, lines)))
-        click.echo_via_pager(parts, color=shown.coloured)
-    follower = Follower(log, max(first, after))
+        click.echo_via_pager(parts, color=sys.stdout.isatty() and takes_colours())
+    follower, damage.tell = Follower(log, max(first, after)), notify
     while follows:
         for found in follower.new():
             if isinstance(found, Collected) or not is_seal(found):
                 click.echo(line(found))
-        wait(duration(interval))
+        wait(interval)
     damage.check()

@@ -26,15 +26,19 @@ from sparkwal.store.parallel import run_parallel
 
 
 class Damage:
-    """The records and objects that a command cannot read; it shows the rest of the log."""
+    """The records and objects that a command cannot read; it shows the rest of the log. A command
+    without an end sets `tell`, which gets a line for each that is new."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int | str], str] = {}
+        self.tell: Callable[[str], None] | None = None
 
     def add(self, log: str, error: InvalidLogError) -> None:
         """Of the log of this name; a record that is met twice counts once."""
-        place = str(error) if error.position is None else error.position
-        self._found.setdefault((log, place), str(error))
+        place = (log, str(error) if error.position is None else error.position)
+        if place not in self._found and self.tell is not None:
+            self.tell(f"not shown: {error}")
+        self._found.setdefault(place, str(error))
 
     def lines(self, log: str | None = None) -> list[str]:
         """One for each, of one log or of all; it names the position and the object."""
@@ -48,6 +52,11 @@ class Damage:
                 *(f"  {escape(line)}" for line in self.lines()),
                 f"{RESTORE}. sparkwal verify lists all damage",
             ]))  # fmt: skip
+
+
+def notify(text: str) -> None:
+    """Say something beside what is shown."""
+    click.echo(escape(text), err=True)
 
 
 def _with_times(given: dict[str, str], since: int | None, until: int | None) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from sparkwal.console.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.snapshot import NewestLake
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.chain import look
 
 
@@ -40,6 +42,7 @@ def checkpoint(
 
     Requests: 1 LIST and a few GETs. Writes to this machine's disk alone.
     """
+    from_keywords(SinkOptions, path, given)  # else `name` would be an argument
     seen: list[events.Event] = []
     stop = events.subscribe(seen.append)
     try:
@@ -78,7 +81,7 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     each consumer; 1 LIST for a thousand objects below the floor, with --delete 1 DELETE too.
     """
     every = bool(given.pop("sequencers", None))
-    settings = lifecycles.checked(path, given, None, every)
+    settings = lifecycles.checked(path, given, every)
     states = {name: (log, look(log)) for name, log in lifecycles.logs(settings, every).items()}
     if not states:
         raise Refused(f"there is no log at {settings.log_path}; check the path")

@@ -88,7 +88,7 @@ _TITLES = {"rates": "A second", "interval_ms": "Between two commits, in ms", "ne
 
 
 takes_prices = options(
-    lambda given_prices: {"prices": changed(Prices(), key_values(given_prices, "--price"))},
+    lambda given_prices: {"prices": changed(key_values(given_prices, "--price"))},
     click.option("--price", "given_prices", multiple=True, metavar="NAME=DOLLARS",
                  help="put, list, get, delete of 1,000 requests, storage of a GB-month; "
                  "repeatable."),
@@ -225,7 +225,7 @@ def _series(past: Past, prices: Prices) -> dict[str, Any]:
         "SELECT ms // $width * $width AS start_ms, coalesce(sum(puts * $put + gets * $get + "
         f"lists * $list) / 1000, 0) AS request_cost, {_SUMS} GROUP BY 1 ORDER BY 1"
     )
-    each = {"put": prices.put, "get": prices.get, "list": prices.list}
+    each = {name: prices[name] for name in ("put", "get", "list")}
     return {"width_ms": width, "buckets": past.ask(query, width=width, **each)}
 
 

@@ -8,14 +8,13 @@ import click
 import pyarrow as pa
 
 from sparkwal.cli.forms import Form, takes_form, writer
-from sparkwal.cli.open_logs import Damage, logs_at, takes_range
+from sparkwal.cli.open_logs import Damage, logs_at, notify, takes_range
 from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows
 from sparkwal.console.exit_codes import EXIT_CODES, Refused
-from sparkwal.console.options import named_or_all, options, time_with_unit
+from sparkwal.console.options import named_or_all, options, takes_interval
 from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.lifecycle.snapshot import Current
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, refuse
-from sparkwal.options.types import duration
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, selected
 from sparkwal.sql.database import Condition, answer, together
@@ -35,9 +34,7 @@ def _open(
 ) -> list[LogRange]:
     logs = logs_at(path, given, damage, names)
     asked = logs[0].options
-    refuse(asked, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions")
-    # A lease is written into the log.
-    refuse(asked, "does not go with a command, which only looks", "lease")
+    refuse(asked, "does not go with a command", *TRIGGERS, *CONSUMERS, "minPartitions", "lease")
     return logs
 
 
@@ -103,9 +100,6 @@ _takes_rows = options(
 )  # fmt: skip
 
 
-notify = functools.partial(click.echo, err=True)
-
-
 @click.command("cat", epilog=EXIT_CODES)
 @_takes_rows
 @click.argument("positions", metavar="RANGE", required=False)
@@ -141,11 +135,8 @@ def head(asked: _Asked, count: int) -> None:
     "-f", "--follow", is_flag=True,
     help="Then those that come, each once, until Ctrl-C. A log that appears later is not followed.",
 )  # fmt: skip
-@click.option(
-    "--interval", default="1s", show_default=True, metavar="TIME", callback=time_with_unit,
-    help="How often -f looks; a look that finds nothing is 1 GET.",
-)  # fmt: skip
-def tail(asked: _Asked, count: int, follow: bool, interval: str) -> None:
+@takes_interval("1s", "How often -f looks; a look that finds nothing is 1 GET.")
+def tail(asked: _Asked, count: int, follow: bool, interval: int) -> None:
     """Reads back from the head, no more records than it must: 2 LIST and 2 GET, 1 GET for each
     record, and of an appender's log maxInFlightRequests − 1 to be sure of its head.
 
@@ -163,7 +154,8 @@ def tail(asked: _Asked, count: int, follow: bool, interval: str) -> None:
         if follow:
             for line in asked.damage.lines():
                 notify(f"not shown: {line}")
-            yield from followed(asked.logs, asked.shown, duration(interval), notify)
+            asked.damage.tell = notify
+            yield from followed(asked.logs, asked.shown, interval, notify)
 
     asked.print(newest)
 

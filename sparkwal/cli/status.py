@@ -15,6 +15,8 @@ from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import separate
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
 from sparkwal.options.types import duration
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.estimates import pace_of, size_of
@@ -203,8 +205,8 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 def metrics(
     path: str, given: dict[str, str], address: tuple[str, int] | None, interval: float, backlog: int
 ) -> None:
-    meter = separate()
-    damage = Damage()
+    from_keywords(SourceOptions, path, given)  # else `backlog` would be an argument
+    meter, damage = separate(), Damage()
     passed_over = damage.add if address is None else None
     following = Following(path, meter, backlog=backlog, passed_over=passed_over, **given)
     if address is None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparkwal.cli.open_logs import wait
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
@@ -14,8 +13,7 @@ from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.history import Collected, Follower, sound, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import Piece, pieces_of, split
-from sparkwal.sql.database import Condition, together
-from sparkwal.sql.needs import Needs
+from sparkwal.sql.database import Condition, Needs, together
 from sparkwal.sql.relations import Numbering, bounds, read, rows
 
 # Read together, however many rows are wanted.
@@ -82,11 +80,10 @@ def last_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa
     order = Shown(shown.known, (*shown.columns, *extra), shown.where)
     found = [batch for log in logs for batch in _last_of(log, order, count)]
     if found:
-        table = pa.Table.from_batches(found)
         # Stable: the rows of one log come in its order.
         keys = [("_wal_timestamp", "ascending"), ("_wal_sequencer", "ascending")]
-        places = pc.sort_indices(table.select([name for name, _ in keys]), sort_keys=keys)
-        yield from table.take(places[-count:]).select(list(shown.columns)).to_batches()
+        table = pa.Table.from_batches(found).sort_by(keys)[-count:]
+        yield from table.select(list(shown.columns)).to_batches()
 
 
 def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch]:

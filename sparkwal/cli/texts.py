@@ -121,13 +121,18 @@ def _number(value: float) -> float | str:
 _CSVS_OWN = (types.is_integer, types.is_boolean, types.is_floating, types.is_string)
 
 
-def csv_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with what CSV has no form for as text: as in JSON, but bare."""
+def csv_batch(batch: pa.RecordBatch, *, terminal: bool = False) -> pa.RecordBatch:
+    """The batch with what CSV has no form for as text: as in JSON, but bare; escaped for a
+    `terminal`."""
+    safe: Callable[[str], str] = escape if terminal else str
     columns = []
     for column in batch.columns:
         own = any(holds(column.type) for holds in _CSVS_OWN)
-        columns.append(column if own else pa.array(bare_texts(column), pa.string()))
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+        if not own or (terminal and types.is_string(column.type)):
+            texts = (text and safe(text) for text in bare_texts(column))
+            column = pa.array(texts, pa.string())
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=[*map(safe, batch.schema.names)])
 
 
 def _parts(value: pa.MonthDayNano) -> str:

@@ -90,17 +90,8 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
     return options(with_mine, *added, names=["given", *taken])
 
 
-def checked(
-    path: str, given: dict[str, str], sequencer: str | None, every: bool
-) -> LifecycleOptions:
+def checked(path: str, given: dict[str, str], every: bool) -> LifecycleOptions:
     """The options, checked. Raises OptionError."""
-    # Names without regard to case: one of each.
-    for name in ("path", "sequencer"):
-        for twin in [each for each in given if each.lower() == name]:
-            given[name] = given.pop(twin)
-    given.pop("path", None)
-    if sequencer is not None:
-        given["sequencer"] = sequencer
     settings = parse(LifecycleOptions, {**given, "path": path})
     if every and settings.sequencer != ROOT:
         raise OptionError("--sequencer and --all: give one of them")

@@ -85,12 +85,18 @@ def _given(
     if store_endpoint is not None and "endpoint" in map(str.lower, pairs):
         raise Refused("--endpoint and --log-option endpoint=…: give one of them")
     given: dict[str, str] = {}
-    lines = options_file.read_text(encoding="utf-8").splitlines() if options_file else []
+    try:
+        lines = options_file.read_text(encoding="utf-8").splitlines() if options_file else []
+    except UnicodeDecodeError:
+        raise Refused(f"{options_file} is no text in UTF-8") from None
     for number, line in enumerate(map(str.strip, lines), 1):
         if line and line[0] != "#":
             name, value = _pair(line, f"line {number} of {options_file} is not `name = value`")
             given[name] = value.strip()
-    return {"given": with_flags({**given, **pairs}, endpoint=store_endpoint)}
+    given |= pairs
+    if "path" in map(str.lower, given):
+        raise Refused("the log's path is an argument, and not `path` among the options")
+    return {"given": with_flags(given, endpoint=store_endpoint)}
 
 
 def with_flags(given: dict[str, str], **flags: str | None) -> dict[str, str]:
@@ -163,6 +169,14 @@ def _with_unit(text: str) -> str:
             duration(text)
             return text
     raise ValueError("this is no time with its unit, as 7d, 24h or 30min")
+
+
+def takes_interval(default: str, help: str) -> Decorator:
+    """--interval in milliseconds: a day at most, for no wait can be much longer."""
+    return click.option(
+        "--interval", default=default, show_default=True, metavar="TIME", help=help,
+        callback=_callback(lambda text: min(duration(_with_unit(text)), 86_400_000)),
+    )  # fmt: skip
 
 
 # The callback of a TIME: milliseconds since 1970.

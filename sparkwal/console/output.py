@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import click
 from rich import box
@@ -104,28 +104,20 @@ def words(name: str) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
-    """Documents with the same names, one a line."""
-    numbers = int | float | None
-    columns = [(">" if all(isinstance(row[name], numbers) for row in rows) else "") + words(name)
-               for name in rows[0]]  # fmt: skip
-    shown(title, columns, [[text(name, row[name]) for name in rows[0]] for row in rows])
-
-
-def shown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output. A column whose heading begins with ">" stands to the right.
+    """Documents with the same names, one a line; columns of numbers stand to the right.
 
     A number that was cut would be another: the terminal wraps what is too wide.
     """
-    heads = [escape(heading.removeprefix(">")) for heading in columns]
-    cells = [[escape(cell) for cell in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    cells = {name: [escape(text(name, row[name])) for row in rows] for name in rows[0]}
+    heads = {name: escape(words(name)) for name in cells}
+    width = sum(2 + max(map(cell_len, [heads[name], *cells[name]])) for name in cells) - 2
     console = out()
-    console.width = max(console.width, sum(widths) + 2 * (len(widths) - 1))
+    console.width = max(console.width, width)
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading, head in zip(columns, heads, strict=True):
-        justify: Literal["right", "left"] = "right" if heading.startswith(">") else "left"
-        table.add_column(Text(head), no_wrap=True, justify=justify)
-    for row in cells:
+    for name, head in heads.items():
+        right = all(isinstance(row[name], int | float | None) for row in rows)
+        table.add_column(Text(head), no_wrap=True, justify="right" if right else "left")
+    for row in zip(*cells.values(), strict=True):
         # No markup: a name may have brackets in it.
         table.add_row(*map(Text, row))
     if title is not None:

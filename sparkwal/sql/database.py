@@ -1,17 +1,24 @@
 """Runs one query over relations in a DuckDB that knows nothing else: no file, network or extension,
-and no variable of Python."""
+and no variable of Python.
+
+A scan asks a relation for the columns and ranges that it needs; no others are fetched. DuckDB hands
+its condition over as an expression of pyarrow, and pyarrow knows whether that can be true in a part
+of a dataset of which it is given no more than a range.
+"""
 
 import json
+import operator
 import os
 import re
 import tempfile
 import uuid
 import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +26,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset
+from pyarrow import dataset, fs
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.schema import conform, gathered
-from sparkwal.sql.needs import Needs, names_in
 
 # Rows are handed over so many together, or so many bytes: a log may have one in each commit.
 _ROWS, _BYTES = 16_384, 8 * 2**20
@@ -33,6 +39,58 @@ _BATCH = 8192
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 _of_parents: list[Any] = []
 os.register_at_fork(after_in_child=lambda: _of_parents.extend(_open))
+
+# Whole numbers from 0 on. Both ends belong to it.
+Range = tuple[int, int]
+LAST = 2**63 - 2
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Of one relation: the columns that are read, and a condition that all rows meet that count;
+    `schema` is of the columns that it names."""
+
+    columns: frozenset[str] = frozenset()
+    condition: Any = None
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+    def of(self, column: str) -> Range:
+        """The range of a column of numbers, or of times (microseconds since 1970), outside of which
+        the condition is never true."""
+        return self._ranges.get(column, (0, LAST))
+
+    @cached_property
+    def _ranges(self) -> dict[str, Range]:
+        kinds = (pa.types.is_int64, pa.types.is_timestamp)
+        return {x.name: self._range(x) for x in self.schema if any(are(x.type) for are in kinds)}
+
+    def _range(self, column: pa.Field) -> Range:
+        def is_wanted(where: Callable[[Any, Any], Any], number: int) -> bool:
+            value = where(dataset.field(column.name), pa.scalar(number, column.type))
+            return bool(_wanted(self.condition, self.schema, value))
+
+        numbers = range(LAST + 1)
+        low = bisect_left(numbers, True, key=lambda x: is_wanted(operator.le, x))
+        above = bisect_left(numbers, True, key=lambda x: not is_wanted(operator.ge, x))
+        return low, above - 1
+
+
+def _wanted(condition: Any, schema: pa.Schema, *where: Any) -> list[Any]:
+    """Of parts of a dataset, in each of which one of `where` holds, those in which the condition
+    may be true. Nothing is opened. Raises pa.ArrowInvalid for a column that is not there."""
+    form, nowhere = dataset.IpcFileFormat(), fs.LocalFileSystem()
+    parts = [form.make_fragment("", nowhere, each) for each in where]
+    return list(dataset.FileSystemDataset(parts, schema, form, nowhere).get_fragments(condition))
+
+
+def names_in(condition: Any, schema: pa.Schema, among: Sequence[str]) -> list[str]:
+    """Which of these columns a condition names: without them it means nothing."""
+    with suppress(pa.ArrowInvalid):
+        _wanted(condition, pa.schema([each for each in schema if each.name not in among]))
+        return []
+    half = len(among) // 2
+    halves = (among[:half], among[half:]) if half else ()
+    return [x for each in halves for x in names_in(condition, schema, each)] or [*among]
 
 
 @dataclass(frozen=True)
@@ -50,7 +108,7 @@ class Relation:
     rows: Callable[[Needs], Iterator[pa.RecordBatch]]
 
 
-class _Scan(pyarrow.dataset.Dataset):  # type: ignore[misc]
+class _Scan(dataset.Dataset):  # type: ignore[misc]
     """A relation as DuckDB reads it: each scan of a query asks for its columns and rows."""
 
     def __init__(self, relation: Relation, failed: list[SparkWalError]) -> None:

@@ -4,7 +4,7 @@ writing and keeping them cost: queries over those."""
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -15,9 +15,8 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle import LifecycleRecord, decode
 from sparkwal.protocol.chain import look
 from sparkwal.reading.log_range import LogRange
-from sparkwal.sql.database import connect
-from sparkwal.sql.needs import Needs
-from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, in_batches, record_rows
+from sparkwal.sql.database import Needs, connect
+from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
 from sparkwal.store.base import NotFound, all_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
@@ -77,45 +76,41 @@ _LINES = f"""
     SELECT lag(end_ms, 1, $since) OVER (ORDER BY start_ms) AS began, start_ms AS ended
     FROM (FROM busy UNION ALL BY NAME SELECT $until AS start_ms)
     QUALIFY ended > began OR count(*) OVER () = 1
+), held AS (
+    SELECT coalesce(sum(bytes), 0) AS held
+    FROM objects JOIN logs USING (sequencer) WHERE position < start
 )
-SELECT start_ms, end_ms, coalesce(COLUMNS(* EXCLUDE (start_ms, end_ms, came, came_ms)), 0),
-    $held + coalesce(sum(came) OVER (ORDER BY start_ms, end_ms), 0) AS stored,
+SELECT start_ms, end_ms, coalesce(COLUMNS(* EXCLUDE (start_ms, end_ms, came, came_ms, held)), 0),
+    held + coalesce(sum(came) OVER (ORDER BY start_ms, end_ms), 0) AS stored,
     stored * (end_ms - start_ms) + coalesce(came * start_ms - came_ms, 0) AS byte_ms
-FROM (FROM busy UNION ALL BY NAME SELECT began AS start_ms, ended AS end_ms FROM idle)
+FROM (FROM busy UNION ALL BY NAME SELECT began AS start_ms, ended AS end_ms FROM idle), held
 ORDER BY start_ms, end_ms
 """
 
 
-@dataclass(frozen=True)
-class Prices:
-    """In dollars: of 1,000 requests, and of a GB for a month. `put` is of PUT, COPY, POST and each
-    request of an upload in parts, `get` of GET, HEAD and all others."""
-
-    put: float = 0.005
-    list: float = 0.005
-    get: float = 0.0004
-    delete: float = 0.0
-    storage: float = 0.023
-
-    def of(self, requests: Mapping[str, float]) -> float:
-        """What these requests cost; names as here, in any case."""
-        each: dict[str, float] = asdict(self)
-        return sum(each[name.lower()] * number / 1000 for name, number in requests.items())
+# In dollars: of 1,000 requests, and of a GB for a month. `put` is of PUT, COPY, POST and each
+# request of an upload in parts, `get` of GET, HEAD and all others.
+Prices = Mapping[str, float]
+PRICES: Prices = {"put": 0.005, "list": 0.005, "get": 0.0004, "delete": 0.0, "storage": 0.023}
 
 
-def changed(prices: Prices, given: Mapping[str, str]) -> Prices:
-    """Raises OptionError for an unknown name or no number."""
-    names = [each.name for each in fields(Prices)]
+def price(requests: Mapping[str, float], prices: Prices = PRICES) -> float:
+    """What these requests cost; names as of prices, in any case."""
+    return sum(prices[name.lower()] * number / 1000 for name, number in requests.items())
+
+
+def changed(given: Mapping[str, str]) -> Prices:
+    """The prices with those that are given. Raises OptionError for an unknown name or no number."""
+    prices = {**PRICES}
     for name, text in given.items():
-        if name not in names:
-            raise OptionError(f"there is no price {name!r}; there are {', '.join(names)}")
+        if name not in prices:
+            raise OptionError(f"there is no price {name!r}; there are {', '.join(prices)}")
         try:
-            price = float(text)
+            prices[name] = float(text)
         except ValueError:
-            price = -1.0
-        if not 0 <= price < 1e9:
+            prices[name] = -1.0
+        if not 0 <= prices[name] < 1e9:
             raise OptionError(f"the price of {name} is no number of dollars from 0 on: {text!r}")
-        prices = replace(prices, **{name: price})
     return prices
 
 
@@ -145,7 +140,7 @@ class Past:
         self.until_ms = max(time.time_ns() // 1_000_000, newest)
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
-        self.logs = [Looked(log, log.start(), log.end(), look(log.log, log.log_id)) for log in logs]
+        self.logs = [Looked(log, *bounds(log), look(log.log, log.log_id)) for log in logs]
         self._fill("logs", (
             {"sequencer": each.log.name, "start": each.start, "end": each.end} for each in self.logs
         ))  # fmt: skip
@@ -203,7 +198,7 @@ class Past:
 
 
 def _read(looked: Looked, progress: Callable[[int, int], None]) -> Iterator[dict[str, Any]]:
-    for row in record_rows(looked.log, Needs()):
+    for row in record_rows(looked.log, Needs(), looked.start, looked.end):
         progress(row["position"] + 1 - looked.start, looked.end - looked.start)
         yield row
 
@@ -221,19 +216,13 @@ def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
 
 def lines(past: Past, prices: Prices, by: str) -> list[Line]:
     """One line for each hour, day or month (UTC) with writes, and one for each time between."""
-    held = past.value(
-        "SELECT coalesce(sum(bytes), 0) FROM objects JOIN logs USING (sequencer) "
-        "WHERE position < start"
-    )
-    found = past.ask(
-        _LINES, by=by, step=f"1 {by}", since=past.since_ms, until=past.until_ms, held=held
-    )
+    found = past.ask(_LINES, by=by, step=f"1 {by}", since=past.since_ms, until=past.until_ms)
     return [_with_costs(each, each.pop("byte_ms"), prices) for each in found]
 
 
 def _with_costs(row: dict[str, Any], byte_ms: float, prices: Prices) -> Line:
     requests = {kind: count for kind in ("PUT", "GET", "LIST") if (count := row.pop(kind))}
-    writing, keeping = prices.of(requests), prices.storage * byte_ms / 2**30 / MONTH_MS
+    writing, keeping = price(requests, prices), prices["storage"] * byte_ms / 2**30 / MONTH_MS
     costs = {"request_cost": writing, "storage_cost": keeping, "cost": writing + keeping}
     return {**row, "requests": requests, **costs}
 
@@ -277,13 +266,13 @@ def _whole_read(past: Past, prices: Prices) -> dict[str, Any]:
     # The head, which is among the records where all is read, and the floor.
     beside = sum((each.end < each.log.gap) + (each.chain is not None) for each in past.logs)
     requests = {"LIST": 2 * len(past.logs), "GET": read["gets"] + beside}
-    return {"requests": requests, "bytes": read["bytes"], "cost": prices.of(requests)}
+    return {"requests": requests, "bytes": read["bytes"], "cost": price(requests, prices)}
 
 
 def costs(past: Past, prices: Prices, every: list[Line]) -> dict[str, Any]:
     """What all that is covered cost, at which prices."""
     return {
-        "prices": {"of": PRICES_OF, "currency": "USD", **asdict(prices)}, "total": _total(every),
+        "prices": {"of": PRICES_OF, "currency": "USD", **prices}, "total": _total(every),
         "month": _month(past, prices), "whole_read": _whole_read(past, prices),
         "not_counted": list(UNCOUNTED),
     }  # fmt: skip

@@ -20,8 +20,7 @@ from sparkwal.reading.history import Collected, sound, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, with_metadata_columns
 from sparkwal.reading.rows import RUN_SIZE, Piece, pieces_of, with_metadata
-from sparkwal.sql.database import Relation
-from sparkwal.sql.needs import LAST, Needs
+from sparkwal.sql.database import LAST, Needs, Relation
 from sparkwal.store.base import PART_SIZE
 from sparkwal.store.log_store import LogStore
 
@@ -181,10 +180,9 @@ def in_batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa
         yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
-def record_rows(log: LogRange, needs: Needs) -> Iterator[dict[str, Any]]:
-    """One row for each live record. Where `passed_over` of the log gets what cannot be read, a row
-    says of it no more than its position; else that is an error."""
-    first, after = bounds(log)
+def record_rows(log: LogRange, needs: Needs, first: int, after: int) -> Iterator[dict[str, Any]]:
+    """One row for each live record of first … after−1. Where `passed_over` of the log gets what
+    cannot be read, a row says of it no more than its position; else that is an error."""
     narrow = narrowed(log, first, after, needs, "position", "time")
     before: SlotHeader | None = None
     for found in sound(log, walk(log, *narrow, newest_first=False, seals=True)):
@@ -281,7 +279,8 @@ def relations(
     plan is known. Consumers have the fields of CONSUMERS."""
 
     def records(needs: Needs) -> Iterator[pa.RecordBatch]:
-        return in_batches((row for log in logs for row in record_rows(log, needs)), RECORDS)
+        found = (row for log in logs for row in record_rows(log, needs, *bounds(log)))
+        return in_batches(found, RECORDS)
 
     def consumers(needs: Needs) -> Iterator[pa.RecordBatch]:
         for log in logs:

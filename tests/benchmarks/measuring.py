@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import sparkwal
 from sparkwal import Appender
-from sparkwal.sql.past import Prices
+from sparkwal.sql.past import price
 from sparkwal.testing.servers import log_options, make_bucket, s3_client, start_ministack
 
 BUCKET = "benchmark"
@@ -214,5 +214,4 @@ _CHARGED = {
 
 def dollars(requests: Mapping[str, float]) -> float:
     """What these requests cost by default, by the testing proxy's kinds."""
-    prices = Prices()
-    return sum(prices.of({_CHARGED[kind]: number}) for kind, number in requests.items())
+    return sum(price({_CHARGED[kind]: number}) for kind, number in requests.items())

@@ -243,6 +243,19 @@ def test_who_stops_at_damage_is_shown_what_is_before_it(tmp_path: Path) -> None:
     assert shown.exit_code == 0 and len(shown.stdout.splitlines()) == 4
 
 
+def test_who_stops_at_damage_counts_nothing_behind_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, range(END))
+    flip(tmp_path / "log", 5)
+    stop = ("--log-option", "onCorruption=stop")
+    reported = document("cost", path, *stop)
+    assert reported["total"]["requests"]["PUT"] == 5 and reported["total"]["commits"] == 4
+    (log,) = reported["logs"]
+    assert (log["start"], log["end"]) == (0, 5)
+    totals = document("report", path, *stop)["totals"]
+    assert (totals["commits"], totals["dead"]) == (4, 0)
+
+
 def test_a_moment_is_found_beside_damage(harmed: tuple[Path, list[int]]) -> None:
     path, lost = harmed
     records = run("log", path, "--json", "--reverse").stdout.splitlines()

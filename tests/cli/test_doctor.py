@@ -147,6 +147,9 @@ def test_settings_and_checkpoints_that_cost(tmp_path: Path) -> None:
     assert code == 1
     assert {about for about, _ in to_do(lines)} == {"checkpoint", "progress tracking"}
     assert "48 requests" in said(lines, "checkpoint")
+    # As below a folder that may not be entered, a look at such a name is an error.
+    code, lines = asked(path, {}, "--checkpoint", f"{tmp_path}/{'x' * 300}/checkpoint")
+    assert code == 0 and "the query begins anew" in said(lines, "checkpoint")
     assert not (tmp_path / "log").exists()
 
 

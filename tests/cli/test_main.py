@@ -10,7 +10,7 @@ import pytest
 
 from sparkwal.cli.main import COMMANDS, find
 
-from .logs import ran
+from .logs import append, ran
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -51,5 +51,40 @@ def test_an_endpoint_is_given_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "127.0.0.1:9/" in ran("status", "s3://bucket/wal", *both, code=1)
 
 
-def test_a_wrong_option_is_exit_code_2() -> None:
+def test_a_wrong_option_is_exit_code_2(tmp_path: Path) -> None:
     assert "s3" in ran("status", "gopher://x", code=2)
+    file = tmp_path / "options"
+    for command in (("status", "wal"), ("verify", "wal"), ("checkpoint", "wal", "name")):
+        assert "not `path`" in ran(*command, "--log-option", "Path=other", code=2)
+        file.write_text("path = other\n")
+        assert "not `path`" in ran(*command, "--options-file", str(file), code=2)
+    file.write_bytes(b"region = \xff\n")
+    assert "is no text in UTF-8" in ran("status", "wal", "--options-file", str(file), code=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("metrics wal", "backlog"), ("metrics wal", "meter"), ("checkpoint wal a", "name"),
+     ("checkpoint wal a", "folder")],
+)  # fmt: skip
+def test_what_a_command_calls_something_is_no_option(command: str, name: str) -> None:
+    assert f"option '{name}'" in ran(*command.split(), "--log-option", f"{name}=5", code=2)
+
+
+@pytest.mark.parametrize("command", ["log", "tail"])
+def test_a_pause_of_a_month_is_one_of_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    append(str(tmp_path / "log"), range(2))
+    asked: list[int] = []
+
+    class Poll:
+        def register(self, *_: int) -> None: ...
+
+        def poll(self, interval: int) -> None:
+            asked.append(interval)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("select.poll", Poll)
+    ran(command, str(tmp_path / "log"), "-f", "--interval", "30d", code=130)
+    assert asked == [86_400_000]

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pyarrow as pa
 import pytest
+from reading.collected import move_floor
 
+from sparkwal.cli.open_logs import notify
 from sparkwal.console import output
 from sparkwal.console.exit_codes import as_exit
 from sparkwal.console.output import escape
 from sparkwal.errors import FencedError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
+from sparkwal.format.lifecycle import INTENT, Target
 from sparkwal.format.schema import from_arrow
+from sparkwal.protocol.chain import look, put_next
+from sparkwal.protocol.clock import SystemClock
 
-from .test_main import ran
+from .logs import append, opened, ran
 
 # Clears the screen, sets the window's title, 8-bit CSI, turns the text around, markup of rich,
 # half a character.
@@ -60,12 +66,31 @@ def test_a_clock_beyond_the_calendar_is_at_its_end(tmp_path: Path, command: list
 
 
 def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    output.shown(EVIL, [EVIL], [[EVIL]])
+    output.table([{EVIL: EVIL}], EVIL)
     output.facts({EVIL: EVIL})
     for error in (FencedError(EVIL), OptionError(EVIL)):
         click.echo(as_exit(error).format_message())
     shown = capsys.readouterr().out
     assert HARMLESS.fullmatch(shown), ascii(shown)
+
+
+def test_a_table_of_strangers_and_what_is_said_beside_rows_are_plain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    append(str(tmp_path / "log"), range(3))
+    log = opened(tmp_path / "log")
+    move_floor(log, 2)
+    state = look(log)
+    assert state is not None
+    target = Target(EVIL.replace("\x00", ""))
+    assert put_next(
+        log, replace(state, cut=2, k=1), INTENT, SystemClock(), "test", to=3, target=target
+    )
+    (tmp_path / "log" / keys.key("", keys.slot(0, 1000))).unlink()
+    shown = ran("show", str(tmp_path / "log"), "0", code=1)
+    assert HARMLESS.fullmatch(shown) and "they are in" in shown, ascii(shown)
+    notify(EVIL)
+    assert HARMLESS.fullmatch(capsys.readouterr().err)
 
 
 def test_what_people_write_stays_as_it_is() -> None:

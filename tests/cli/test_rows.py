@@ -211,7 +211,7 @@ def test_the_number_of_a_row_does_not_depend_on_where_the_reading_begins(path: P
         (["1..2", "--start", "1"], "give one of them"),
         (["--end", "99"], "after the end of the log"),
         (["--since", "yesterday"], "2026-01-31"),
-        (["--log-option", "lease=1h"], "only looks"),
+        (["--log-option", "lease=1h"], "lease does not go with a command"),
         (["--all", "--sequencer", "x"], "give one of them"),
         (["--all", "--sequencers", "x"], "give one of them"),
         (["--sequencers", "*"], "give --all"),

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from cli.logs import write_takeovers
 from cli.shown import SCHEMA, SOURCE, append, ids, run
+from cli.test_damaged import flip, slot
 from reading.collected import collect, move_floor
 
 import sparkwal
@@ -36,9 +37,9 @@ SECONDS = 60.0
 class Tail:
     """A running `sparkwal tail -f`, whose lines come as they are printed."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, command: str = "tail") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sparkwal", "tail", *map(str, arguments), "-f",
+            [sys.executable, "-m", "sparkwal", command, *map(str, arguments), "-f",
              "--interval", "50ms"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": SOURCE},
@@ -66,8 +67,8 @@ class Tail:
 def follow() -> Iterator[Callable[..., Tail]]:
     running: list[Tail] = []
 
-    def started(*arguments: object) -> Tail:
-        running.append(Tail(*arguments))
+    def started(*arguments: object, command: str = "tail") -> Tail:
+        running.append(Tail(*arguments, command=command))
         return running[-1]
 
     yield started
@@ -203,6 +204,27 @@ def test_who_slept_while_rows_were_collected_is_told_and_goes_on(
         found += tail.rows(1)
     assert found in ([3, 4, 6], [4, 6], [6])
     assert tail.end() == 130
+
+
+@pytest.mark.parametrize("command", ["tail", "log"])
+def test_damage_that_comes_is_told(
+    tmp_path: Path, follow: Callable[..., Tail], command: str
+) -> None:
+    append(tmp_path, 1, 2)
+    tail = follow(tmp_path, "--json", command=command)
+    for _ in range(2 if command == "tail" else 3):
+        tail.lines.get(timeout=SECONDS)
+    tail.process.send_signal(signal.SIGSTOP)
+    append(tmp_path, 3, 4, 5)
+    flip(tmp_path, 5)
+    tail.process.send_signal(signal.SIGCONT)
+    said = tail.errors.get(timeout=SECONDS)
+    assert (
+        said.startswith("not shown: ") and "position 5" in said and slot(tmp_path, 5).name in said
+    )
+    for _ in range(2 if command == "tail" else 3):
+        tail.lines.get(timeout=SECONDS)
+    assert tail.end() == 130 and tail.errors.empty()
 
 
 @pytest.mark.s3

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+import sparkwal
 from sparkwal.cli.main import main
 
 from .logs import COMMAND, append, ran
@@ -58,6 +60,18 @@ def test_a_terminal_that_knows_no_codes_gets_none(tmp_path: Path, command: str) 
     assert "\x1b" in on_a_terminal(command, path, TERM="xterm")
     assert "\x1b" not in on_a_terminal(command, path, TERM="dumb")
     assert "\x1b" not in on_a_terminal(command, path, TERM="xterm", NO_COLOR="1")
+
+
+def test_csv_commands_a_terminal_nothing(tmp_path: Path) -> None:
+    path, text = str(tmp_path / "log"), "\x1b]0;title\x07é"
+    with sparkwal.Appender(path, pa.schema([(text, pa.string())]), producer_id="p") as wal:
+        wal.append([{text: text}])
+    command = ("cat", path, "--format", "csv")
+    said = on_a_terminal(*command)
+    assert said.splitlines() == [json.dumps(text, ensure_ascii=False)] * 2
+    # A program gets what is there.
+    piped = subprocess.run([*COMMAND, *command], capture_output=True, check=True).stdout
+    assert piped.decode() == f'"{text}"\n"{text}"\n'
 
 
 def test_what_an_encoding_lacks_ends_nothing(tmp_path: Path) -> None:

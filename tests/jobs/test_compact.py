@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import classes
 import pytest
-from lives import JVM_SAYS_FIRST, SCHEMA, chain, collect, refused, run, running, write
+from lives import JOBS, JVM_SAYS_FIRST, SCHEMA, chain, collect, refused, run, running, write
+from rich.console import Console
 
 import sparkwal
+from compact import Compaction, _continuously
+from sparkwal.console.lifecycles import Story
+from sparkwal.errors import StoreUnavailableError
+from sparkwal.format.lifecycle import INTENT, Target
+from sparkwal.lifecycle.policy import LifecycleOptions
+from sparkwal.options.open import open_log
+from sparkwal.options.store import StoreOptions
+from sparkwal.protocol.chain import put_next
+from sparkwal.protocol.clock import SystemClock
+from sparkwal.testing.proxy import Fault, S3Proxy
+from support.follow import Meter, Signals
 
 SECRET = "7h1s-must-not-be-shown"
 
@@ -75,6 +94,21 @@ def test_wrong_usage_ends_with_2_before_spark_starts(
     assert chain(tmp_path / "wal") is None
 
 
+def test_what_strangers_call_a_table_commands_a_terminal_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "wal", range(9))
+    sparkwal.Lifecycle(str(tmp_path / "wal"), retainBytes="1kb").run_once()
+    state, log = chain(tmp_path / "wal"), open_log(StoreOptions(path=str(tmp_path / "wal")))
+    assert state is not None
+    target = Target("\x1b[2Jlake")
+    state = replace(state, cut=state.floor, k=1)
+    assert put_next(log, state, INTENT, SystemClock(), "test", to=state.cut + 1, target=target)
+    for others in (("--retain", "7d"), ("other",)):
+        code, printed = refused(monkeypatch, tmp_path, "compact", "wal", *others)
+        assert code == 2 and r"\u001b[2Jlake" in printed and "\x1b" not in printed, printed
+
+
 def made_again(path: Path) -> None:
     """A log with the lifecycle of another."""
     write(path, range(9))
@@ -127,6 +161,41 @@ def test_continuously_a_suspended_one_tries_again_and_tells_so(tmp_path: Path) -
         assert job.terminate() == 143
 
 
+@pytest.mark.s3
+def test_continuously_a_list_that_is_refused_ends_nothing(
+    tmp_path: Path, s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy
+) -> None:
+    path, options = s3_path
+    options = {**options, "endpoint": s3_proxy.url, "maxRetryAttempts": "0"}
+    write(path, range(9), **options)
+    s3_proxy.reset()
+    reach = [f"--log-option={name}={value}" for name, value in options.items()]
+    arguments = (path, "--all", "--retain-bytes", "1kb", "--continuous", "--interval", "100ms")
+    with running(tmp_path, "compact", *arguments, *reach) as job:
+        job.until(lambda: s3_proxy.counts().get("PUT"))
+        s3_proxy.faults = [Fault("error", kind="LIST", status=503)]
+        job.until(lambda: "tried again in 0.4 s" in job.reported())
+        s3_proxy.faults = []
+        before = s3_proxy.counts()["LIST"]
+        job.until(lambda: s3_proxy.counts()["LIST"] > before + 9)
+        assert job.terminate() == 143
+
+
+def test_continuously_it_may_fail_for_days() -> None:
+    signals = Signals()
+    work = Compaction(LifecycleOptions(path="wal"), {}, False, None, True, False, False)
+    failures = iter(range(1100))
+
+    def round() -> dict[str, Any]:
+        signals.received = None if next(failures, None) is not None else signal.SIGTERM
+        return {"default": StoreUnavailableError("away")}
+
+    work.round = round  # type: ignore[method-assign]
+    quiet = Console(quiet=True)
+    _continuously(work, Meter(quiet, "test"), signals, Story(quiet), 60.0, 0.0)
+    assert next(failures, None) is None
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted(
@@ -171,6 +240,34 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
     assert other.returncode == 2 and "was fixed by its first run" in other.stderr
     bare = run(tmp_path, "compact", "wal", "--retain", "7d")
     assert bare.returncode == 2 and "is compacted into" in bare.stderr
+
+
+KEYS = {"access_key_id": "an-id", "secret_access_key": SECRET, "session_token": "a-token"}
+# Prints what Spark knows of the keys, and the command line of its JVM.
+_SESSION = f"""
+from pathlib import Path
+from sparkwal.options.store import StoreOptions
+from support.session import s3a_settings, start_session
+
+log = StoreOptions("s3://bucket/wal", **{KEYS})
+spark = start_session("test", settings=s3a_settings("s3a://bucket/lake", log))
+known = spark._jsparkSession.sessionState().newHadoopConf()
+print(*(known.get("fs.s3a." + name) for name in ("access.key", "secret.key", "session.token")))
+pid = spark._jvm.java.lang.ProcessHandle.current().pid()
+print(Path(f"/proc/{{pid}}/cmdline").read_bytes())
+"""
+
+
+@pytest.mark.spark
+def test_keys_of_the_store_do_not_show_in_ps(tmp_path: Path) -> None:
+    script = tmp_path / "session.py"
+    script.write_text(_SESSION)
+    found = {**os.environ, **classes.for_jobs(), "PYTHONPATH": str(JOBS)}
+    done = subprocess.run([sys.executable, script], env=found, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    known, command = done.stdout.splitlines()[-2:]
+    assert known.split() == [*KEYS.values()] and "java" in command
+    assert not any(key in command + done.stderr for key in KEYS.values())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from http_job import started_jobs as started_jobs
 
 from sparkwal import Appender, Log, verify
 from sparkwal.testing.proxy import Fault, S3Proxy
+from support.bodies import Bodies, TooLarge
 
 
 def test_an_answer_means_durable(start: Callable[..., Job], tmp_path: Path) -> None:
@@ -125,6 +126,24 @@ def test_rows_that_unpack_to_more_than_they_may_are_refused_before_they_are_unpa
     few = start("--log", tmp_path / "few", "--schema", "v long, s string", "--max-rows-bytes", 999)
     assert few.post(b'{"v":1}\n' * 200)[0] == 413
     assert few.post(b'{"v":1}\n')[0] == job.post(arrow_stream(batch[:9]), ARROW)[0] == 200
+
+
+def test_a_buffer_that_announces_a_negative_length_hides_no_other() -> None:
+    """Arrow never reads the validity buffer of a column without nulls."""
+    rows = pa.record_batch([["x" * 2**20]], names=["s"])
+    body = arrow_stream(rows, compression="zstd")
+    (packed,) = (m.body for m in pa.ipc.MessageReader.open_stream(body) if m.body)
+    negative = next(
+        place for place in range(len(packed) - 7)
+        if struct.unpack_from("<q", packed, place)[0] < -(2**62)
+    )  # fmt: skip
+    # Of three buffers the first, offset and size.
+    place = body.index(struct.pack("<I3q", 3, 0, 0, 0)) + 4
+    patched = struct.pack("<2q", negative, -(2**62)).join((body[:place], body[place + 16 :]))
+    with pa.ipc.open_stream(patched) as stream:
+        assert stream.read_next_batch().equals(rows)
+    with pytest.raises(TooLarge):
+        Bodies(rows.schema, 2**16).arrow(patched)
 
 
 def test_arrow_that_is_damaged_is_400_and_does_not_poison_the_log(
@@ -302,9 +321,12 @@ def test_a_port_that_is_taken_is_told_before_the_log_is_taken_over(tmp_path: Pat
     assert not (tmp_path / "wal").exists()
 
 
-def test_after_another_writer_came_it_says_503(start: Callable[..., Job], tmp_path: Path) -> None:
+def test_after_another_writer_came_it_says_503(
+    start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = start("--log", tmp_path / "wal", "--schema", "v long")
     assert job.post(b'{"v":1}')[0] == 200
+    monkeypatch.setattr(socket, "gethostname", lambda: "\x1b[2Jhost")
     with Appender(str(tmp_path / "wal"), pa.schema([("v", pa.int64())]), producer_id="other"):
         for _ in range(2):
             status, answer, _ = job.post(b'{"v":2}')
@@ -314,6 +336,8 @@ def test_after_another_writer_came_it_says_503(start: Callable[..., Job], tmp_pa
     assert "sparkwal_up 0.0" in metrics(job)
     assert job.stop() == 1
     assert "another writer leads" in job.output and "Traceback" not in job.output
+    last = job.output.splitlines()[-1]
+    assert r"\u001b[2Jhost" in last and "\x1b" not in last
     assert list(Log(str(tmp_path / "wal")).to_pandas()["v"]) == [1]
 
 

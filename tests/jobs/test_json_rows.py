@@ -75,6 +75,7 @@ def test_a_value_is_what_the_text_says(kind: str, text: str, value: Any) -> None
         ("timestamp_ntz", '"2026-01-31T12:00:00+02:00"', "no time zone"),
         ("timestamp_ntz", '"2026-01-31T12:00:00Z"', "no time zone"),
         ("timestamp", '"2026-01-31T12:00:00.1234567Z"', "microseconds"),
+        ("timestamp", '"2026-01-31T12:00:00,1234567Z"', "microseconds"),
         ("timestamp", "1700000000", "number"),
         ("time(6)", '"12:30:00+01:00"', "no time zone"),
         ("date", '"2026-01-31T12:00:00"', "date"),

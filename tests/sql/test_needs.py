@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkwal.sql.database import Condition, Relation, answer
-from sparkwal.sql.needs import LAST, Needs, Range
+from sparkwal.sql.database import LAST, Condition, Needs, Range, Relation, answer
 
 LOG = pa.schema([
     ("_wal_position", pa.int64()), ("_wal_timestamp", pa.timestamp("us", "UTC")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sql.headers_of import commit, leader
 
-from sparkwal.sql.past import Prices, changed
+from sparkwal.sql.past import changed, price
 from sparkwal.sql.relations import made, to_read
 
 MB = 2**20
@@ -40,8 +40,8 @@ def test_a_read_gets_each_record_and_its_objects_in_runs_of_8_mib() -> None:
 
 
 def test_prices_are_changed_by_name() -> None:
-    prices = changed(Prices(), {"put": "0.01", "storage": "0"})
-    assert prices.of({"PUT": 1000, "LIST": 1000, "DELETE": 10**9}) == pytest.approx(0.015)
+    prices = changed({"put": "0.01", "storage": "0"})
+    assert price({"PUT": 1000, "LIST": 1000, "DELETE": 10**9}, prices) == pytest.approx(0.015)
     for wrong in ({"PUT": "1"}, {"put": "x"}, {"put": "-1"}, {"get": "nan"}, {"get": "inf"}):
         with pytest.raises(ValueError, match="price"):
-            changed(Prices(), wrong)
+            changed(wrong)
