@@ -4,6 +4,7 @@ A range of the log is one transaction of the table. What is read is a version of
 log from the end of its last transaction on: every row once, whatever a compaction does meanwhile.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -153,9 +154,14 @@ def _tail(log: LogRange, start: int) -> Tail:
 
 def with_table(spark_schema: str, table_schema: str) -> str:
     """The logs' columns, and after them those that only the table has; of the table's types where
-    those are wider. Raises OptionError as `union_of`."""
-    wide = widened(spark_schema, schema.columns(table_schema))
-    return union_of({"the log": wide, "its table": table_schema})
+    those are wider. A table may spell a name in another case. Raises OptionError as `union_of`."""
+    in_log = {name.lower(): name for name in schema.columns(spark_schema)}
+    table = json.loads(table_schema)
+    for field in table["fields"]:
+        field["name"] = in_log.get(field["name"].lower(), field["name"])
+    spelled = json.dumps(table)
+    wide = widened(spark_schema, schema.columns(spelled))
+    return union_of({"the log": wide, "its table": spelled})
 
 
 def union_of(schemas: Mapping[str, str]) -> str:

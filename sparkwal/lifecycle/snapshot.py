@@ -22,7 +22,7 @@ from sparkwal.lifecycle.current import Tail, plan_current, refuse_parts, with_ta
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds, merged, resolve, winners
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.reading import SourceOptions, refuse
 from sparkwal.options.store import StoreOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected
@@ -143,7 +143,7 @@ def _readable(url: str, storage: Mapping[str, str] = MappingProxyType({})) -> It
     except Exception as error:  # delta-rs has errors of many kinds
         text = " ".join(str(error).split())
         for name, value in storage.items():
-            if re.search("key|token|secret", name, re.IGNORECASE):
+            if value and re.search("key|token|secret", name, re.IGNORECASE):
                 text = text.replace(value, "***")
         advice = "If a VACUUM took its files, look at the current state again"
         raise TableReadError(f"the table {url} cannot be read: {text}. {advice}") from None
@@ -191,6 +191,7 @@ class Current:
         table_options: Mapping[str, str] | None,
     ) -> None:
         refuse_parts(options)
+        refuse(options, "is for scan() and for Spark's reads", "lease")
         opened: list[DeltaLog] = []
 
         def open_table(target: Target) -> DeltaLog:
@@ -261,12 +262,14 @@ class Current:
     def _in_the_table(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Its rows with `target`'s columns, null where it does not have one; in no particular
         order."""
-        names = [name for name in target.names if name in self._in_table]
+        wanted = {name.lower(): name for name in target.names}
+        names = [name for name in self._in_table if name.lower() in wanted]
         with _readable(str(self.table), self._storage):
             # One column still gives the number of rows.
             found = self._delta.scan(columns=names or list(self._in_table)[:1])
             for batch in pa.RecordBatchReader.from_stream(found):
-                yield schema.conform(batch, target)
+                spelled = [wanted.get(name.lower(), name) for name in batch.schema.names]
+                yield schema.conform(batch.rename_columns(spelled), target)
 
     def _merged(self, target: pa.Schema, how: Target) -> Iterator[pa.RecordBatch]:
         keys = resolve(how.keys, self.schema.names)

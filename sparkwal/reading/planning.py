@@ -87,8 +87,9 @@ class StreamedLog(LogRange):
         if position > self.gap:
             raise InvalidLogError(
                 f"the stream has read up to position {position} of {self._path}, but the "
-                f"log ends at {self.gap}: it was recreated or cut. Use a new checkpoint to read "
-                "it from the start"
+                f"log ends at {self.gap}. If its end is damaged or missing (sparkwal verify shows "
+                "it), restore that and go on. If it was recreated or cut, use a new checkpoint: "
+                "that reads all rows from the start"
             )
 
     def advance(self, begin: int, end: int, budget: Budget | None) -> int:

@@ -55,7 +55,8 @@ def encode_key(key: object) -> bytes:
     if isinstance(key, Decimal):
         if key.is_finite() and key == key.to_integral_value():
             return b"i%d" % int(key)
-        return b"d" + format(key.normalize(), "f").encode()
+        # Not normalize(), which rounds as this thread's context says.
+        return b"d" + format(key, "f").rstrip("0").encode()
     if isinstance(key, str):
         return b"s" + key.encode("utf-8", "surrogatepass")
     if isinstance(key, (bytes, bytearray, memoryview)):

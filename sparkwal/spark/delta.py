@@ -43,7 +43,7 @@ def own_session(spark: SparkSession) -> SparkSession:
     session.conf.set("spark.sql.caseSensitive", "false")
     # By default Spark writes INT96, of which delta-rs misreads what is not in 1678 … 2262.
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    register_once(session)
+    register_once(session, listens=False)
     return session
 
 

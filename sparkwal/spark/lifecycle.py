@@ -65,7 +65,7 @@ class Lifecycle(coordinator.Lifecycle):
         )
         filled: Table | None = None
         if target is not None:
-            check_apart(path, target)
+            check_apart(settings.path, target)
             if spark is None:
                 raise OptionError(f"{target.table} is filled by Spark: give spark=, a session")
             from sparkwal.spark.delta import SparkDeltaTable

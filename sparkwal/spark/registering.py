@@ -32,19 +32,20 @@ _OBJECT_STORES = (
 )
 
 
-def register_once(spark: SparkSession) -> None:
-    """Spark warns of each source that replaces another, so do not register it again."""
+def register_once(spark: SparkSession, listens: bool = True) -> None:
+    """Spark warns of each source that replaces another, so do not register it again. It keeps what
+    listens to a session for ever: one that runs no stream needs none."""
     if spark in _registered:
         return
     session = getattr(spark, "_jsparkSession", None)
     if session is None:  # Spark Connect: planners are on the server's machine, and nobody can ask
         _register(spark, WeaselWalDataSource)
     else:
-        _register_classic(spark, session)
+        _register_classic(spark, session, listens)
     _registered.add(spark)
 
 
-def _register_classic(spark: SparkSession, session: Any) -> None:
+def _register_classic(spark: SparkSession, session: Any, listens: bool) -> None:
     context = spark.sparkContext
     _choose_python(context)
     if _is_local(context) and spark.conf.get(FILE_MANAGER, None) is None:
@@ -53,7 +54,7 @@ def _register_classic(spark: SparkSession, session: Any) -> None:
         on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
         if on_disk and all(hadoop.getClassByNameOrNull(x) is None for x in _OBJECT_STORES):
             spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
-    if (name := str(session.sessionUUID())) not in _listened:
+    if listens and (name := str(session.sessionUUID())) not in _listened:
         _listened.add(name)
         spark.streams.addListener(_RunEnds(ended_runs()))
     # Another wrapper around the same session, foreachBatch's for example, may have done it.

@@ -189,8 +189,9 @@ class BatchReader(_Reader, DataSourceReader):
                 raise no_log(self.options)
             tasks: list[ReadTask] = []
             for log in logs:
+                last = log.end()  # before the lease: a read that is refused leaves none
                 start, _ = leased(log, log.start)
-                end = log.intact_end(start, log.end())
+                end = log.intact_end(start, last)
                 if end > start:
                     tasks += self._tasks(log, start, end, len(logs))
             return [InputPartition(task) for task in tasks]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,14 @@ def test_the_sequencer_of_a_key_never_changes() -> None:
         1,
         6,
     ]
+
+
+def test_the_threads_decimal_context_moves_no_key() -> None:
+    keys = [Decimal("1234.5678"), Decimal("-12345678901234567890123456789.123456789")]
+    with localcontext() as context:
+        context.prec = 4
+        narrow = [encode_key(key) for key in keys]
+    assert narrow == [b"d1234.5678", b"d-12345678901234567890123456789.123456789"]
 
 
 @pytest.mark.parametrize(

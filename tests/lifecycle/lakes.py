@@ -108,6 +108,9 @@ class Lake:
             custom_metadata={"userMetadata": json.dumps(reported)},
         )
         rows = self.reader().scan(head.cut, head.to - 1).read_all()
+        # Delta finds columns in any case.
+        own = {field.name.lower(): field.name for field in self.delta().schema().fields}
+        rows = rows.rename_columns([own.get(name.lower(), name) for name in rows.column_names])
         if self.target.mode == MERGE:
             self._merge(rows, commit)
         else:

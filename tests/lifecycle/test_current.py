@@ -155,6 +155,18 @@ def test_the_table_has_wider_types_than_the_log(lake: Lake) -> None:
     assert rows(current) == Counter([(1, "v1", moment), (2, "v2", moment)])
 
 
+def test_a_table_may_spell_a_column_in_another_case(lake: Lake) -> None:
+    other = pa.schema([("ID", pa.int64()), ("only", pa.int32()), SCHEMA.field("v")])
+    write_deltalake(lake.table, other.empty_table())
+    lake.append(values(1))
+    lake.compact()
+    lake.append(values(2))
+    current = lake.reader().current()
+    assert current.schema.names == ["id", "v", "only"]
+    assert rows(current) == Counter([(1, "v1", None), (2, "v2", None)])
+    assert current.to_arrow(["id"]).to_pydict() == {"id": [1, 2]}
+
+
 def test_all_types_come_alike_from_both_sides(lake: Lake) -> None:
     table = one_row("Europe/Vienna")
     lake.append(table)
@@ -304,6 +316,8 @@ def test_options_that_would_show_less_than_all_are_refused(lake: Lake) -> None:
     lake.append(values(1))
     with pytest.raises(OptionError, match="startingPosition"):
         lake.reader(startingPosition=1).current()
+    with pytest.raises(OptionError, match="lease is for scan"):
+        lake.reader(lease="6h").current()
 
 
 def test_a_chain_that_moves_on_while_it_is_read_is_looked_at_again(

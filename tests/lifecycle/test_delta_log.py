@@ -201,8 +201,10 @@ def test_an_error_of_the_tables_store_shows_no_secret() -> None:
         "aws_allow_http": "true",
         "aws_access_key_id": "AKIDEXAMPLE",
         "aws_secret_access_key": secret,
+        "aws_session_token": "",
         "max_retries": "0",
     }
     with pytest.raises(TableReadError) as error:
         OtherFiles("s3://bucket/table", storage).read("0.json")
     assert secret not in str(error.value) and "AKIDEXAMPLE" not in str(error.value)
+    assert str(error.value).startswith("the table ") and "***c***" not in str(error.value)

@@ -215,6 +215,14 @@ def test_a_batch_read_takes_a_lease(tmp_path: Path) -> None:
     assert (lease.position, lease.expires_ms, lease.live) == (2, 6 * 3_600_000, True)
 
 
+def test_a_batch_read_that_is_refused_leaves_no_lease(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.write(1, 2, 3)
+    with pytest.raises(sparkwal.OptionError, match="after the end"):
+        batch_reader(stream, endingPosition=10**9, lease="6h").partitions()
+    assert sparkwal.consumers(str(stream.folder / "log")) == []
+
+
 def test_a_lease_that_came_late_begins_at_the_floor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
