@@ -123,7 +123,7 @@ MUTATIONS = [
     ),
     Mutation(
         "full-list-not-whole",
-        "an appender sleeps until all but the last records are collected",
+        "a query begins when all but the last records are collected",
         "protocol/recovery.py",
         "if page.more or len(page.entries) >= LIST_LIMIT:",
         "if page.more:",

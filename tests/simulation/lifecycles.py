@@ -164,6 +164,16 @@ def exhaustive() -> dict[str, Configuration]:
             deletes=True,
             kept=2,
         ),
+        "a query begins when all but the last records are collected": Configuration(
+            {
+                "O": others(compactor("A"), hours(_PAST), compactor("C")),
+                "X": driver("X", "x", 1, inline=1000),
+            },
+            ends={"X": "done"},
+            begin=lambda: _written(3),
+            deletes=True,
+            kept=2,
+        ),
     }
 
 
