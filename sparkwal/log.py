@@ -133,12 +133,8 @@ class Log:
         more = columns is not None or include_metadata
         shown = with_metadata_columns(log.spark_schema) if more else log.spark_schema
         target = selected(schema.to_arrow(shown), columns)
-        begin, lease = leased(log, lambda: self._first(log, start))
-        try:
+        with leased(log, lambda: self._first(log, start)) as (begin, lease):
             first, after = self._bounds(log, begin, end)
-        except BaseException:
-            release(log.log, lease)
-            raise
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:

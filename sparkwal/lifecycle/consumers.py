@@ -8,6 +8,7 @@ counts no more; a look at the floor after it has read shows it what is gone.
 import socket
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -129,13 +130,16 @@ def _begin(log: LogStore, consumer: Consumer) -> int:
         consumer = replace(consumer, position=floor)
 
 
-def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
+@contextmanager
+def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]:
     """Where a read begins, and the name of its lease; "" where the option `lease` is not given:
     then no request, else 1 PUT, and the look at the chain (1 or 2). `start` is asked anew where the
-    floor passed it before the lease was there."""
+    floor passed it before the lease was there. A block that fails releases the lease; one that
+    plans the read leaves it to the read."""
     first = start()
     if log.options.lease_ms is None or log.log_id is None:
-        return first, ""
+        yield first, ""
+        return
     now_ms, host, run_id = SystemClock().now_ms(), socket.gethostname(), uuid.uuid4().hex
     lease = Consumer(
         f"lease-{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
@@ -144,10 +148,10 @@ def leased(log: LogRange, start: Callable[[], int]) -> tuple[int, str]:
         if _begin(log.log, lease) > first:
             log.floor.look()
             first = start()
+        yield first, lease.name
     except BaseException:
         release(log.log, lease.name)
         raise
-    return first, lease.name
 
 
 def release(log: LogStore, name: str) -> None:

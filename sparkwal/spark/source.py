@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -183,15 +184,14 @@ class BatchReader(_Reader, DataSourceReader):
         refuse(options, why, *CONSUMERS)
 
     def partitions(self) -> list[InputPartition]:
-        with readable_errors():
+        with readable_errors(), ExitStack() as leases:
             logs = [log for log in self._logs.look(self.spark_schema) if log.log_id is not None]
             if not logs:
                 raise no_log(self.options)
             tasks: list[ReadTask] = []
             for log in logs:
-                last = log.end()  # before the lease: a read that is refused leaves none
-                start, _ = leased(log, log.start)
-                end = log.intact_end(start, last)
+                start, _ = leases.enter_context(leased(log, log.start))
+                end = log.intact_end(start, log.end())
                 if end > start:
                     tasks += self._tasks(log, start, end, len(logs))
             return [InputPartition(task) for task in tasks]
