@@ -198,8 +198,7 @@ class Appender:
     @property
     def buffered_bytes(self) -> int:
         """About how many bytes of memory the accepted rows take that wait to be sent."""
-        kept = self._journaled
-        return self._intake.held + (0 if kept is None else kept.sender.session.intake.held)
+        return self._backend.held
 
     @property
     def error(self) -> SparkWalError | None:

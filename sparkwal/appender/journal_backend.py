@@ -104,6 +104,10 @@ class JournalBackend:
     def in_flight(self) -> int:
         return self.sender.session.in_flight
 
+    @property
+    def held(self) -> int:
+        return self.intake.held + self.sender.session.held
+
     def close(self, timeout: float | None) -> None:
         """Accept nothing more and send the rest while the store answers; the journal keeps what it
         does not take. Raises TimeoutError, JournalError."""

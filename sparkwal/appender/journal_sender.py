@@ -18,7 +18,7 @@ from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.sender import Session, open_session
-from sparkwal.appender.verdicts import ASK, fenced
+from sparkwal.appender.verdicts import fenced, without_advice
 from sparkwal.errors import (
     FencedError,
     JournalError,
@@ -127,7 +127,11 @@ class JournalSender:
             except SparkWalError:
                 return  # the session has stopped: the next step reads why
             self._fed += 1
-            assert ticket.sequence == self._fed
+            if ticket.sequence != self._fed:
+                raise OutcomeUnknownError(
+                    f"entry {self._fed} of {self._journal.path} would be appended as "
+                    f"{ticket.sequence}: another appender of this producer_id wrote to the log"
+                )
 
     def _gather(self, upto: int) -> list[CheckedRows]:
         """The next entries up to `upto`, at most as many as one record takes."""
@@ -183,10 +187,7 @@ class JournalSender:
 
     def _away(self, error: SparkWalError) -> None:
         if not self.is_away:
-            # It goes on by itself: no advice.
-            reason = str(error).replace(f"; the appender has stopped: {ASK}", "")
-            reason = reason.replace(f": {ASK}", "")
-            self._publish(events.StoreAway(self._context.log.url, reason))
+            self._publish(events.StoreAway(self._context.log.url, without_advice(error)))
         self.is_away = True
         self._intake.notify()
 

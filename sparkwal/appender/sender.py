@@ -153,6 +153,10 @@ class Session:
     def in_flight(self) -> int:
         return len(self._sent)
 
+    @property
+    def held(self) -> int:
+        return self.intake.held
+
     def close(self, timeout: float | None) -> None:
         """Raises TimeoutError."""
         self.intake.close(timeout)

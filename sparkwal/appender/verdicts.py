@@ -37,6 +37,11 @@ def fenced(error: FencedError, journal: str | None = None) -> FencedError:
     return FencedError(f"{error.leader}. {said}", leader=error.leader)
 
 
+def without_advice(error: SparkWalError) -> str:
+    """The error's text without advice, for an appender that goes on by itself."""
+    return str(error).replace(f"; the appender has stopped: {ASK}", "").replace(f": {ASK}", "")
+
+
 def verdict(before: SparkWalError | None, own: SparkWalError | None) -> SparkWalError | None:
     """The error of an unacknowledged slot, from that of the slot before it and its own. After a
     slot that may hold our record each may count, until one shows another leader."""

@@ -172,9 +172,14 @@ class S3Proxy(ThreadingTCPServer):
             super().handle_error(request, client_address)
 
     def reset(self) -> None:
-        """The rules stay. `requests` are those since then, in the order of the answers."""
-        self.requests: list[Request] = []
+        """The rules stay."""
+        self.answered: list[Request] = []
         self._draws = Draws(self.seed)
+
+    @property
+    def requests(self) -> list[Request]:
+        """What came since the last reset, in the order of the answers."""
+        return list(self.answered)
 
     @property
     def injected(self) -> Counter[str]:
@@ -227,7 +232,7 @@ class _Client(BaseHTTPRequestHandler):
         if action == "truncate":
             out = out[: len(out) // 2]
         # Before the answer: a client that has the answer finds the request counted.
-        self.server.requests.append(Request(
+        self.server.answered.append(Request(
             kind, method, key, answer.status if answer else 0, "if-none-match" in sent
             or "if-match" in sent, len(body), len(out), started, time.perf_counter() - begin,
             upstream, action,
