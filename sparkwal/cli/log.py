@@ -123,7 +123,7 @@ def command(
         # The pager's function puts an end of line after the last.
         parts = (f"\n{each}" if place else each for place, each in enumerate(chain(heading, lines)))
         click.echo_via_pager(parts, color=sys.stdout.isatty() and takes_colours())
-    follower, damage.tell = Follower(log, max(first, after)), notify
+    follower, damage.report = Follower(log, max(first, after)), notify
     while follows:
         for found in follower.new():
             if isinstance(found, Collected) or not is_seal(found):

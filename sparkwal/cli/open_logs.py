@@ -27,18 +27,20 @@ from sparkwal.store.parallel import run_parallel
 
 class Damage:
     """The records and objects that a command cannot read; it shows the rest of the log. A command
-    without an end sets `tell`, which gets a line for each that is new."""
+    without an end sets `report`, which gets a line for each that is new."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int | str], str] = {}
-        self.tell: Callable[[str], None] | None = None
+        self.report: Callable[[str], None] | None = None
 
     def add(self, log: str, error: InvalidLogError) -> None:
         """Of the log of this name; a record that is met twice counts once."""
         place = (log, str(error) if error.position is None else error.position)
-        if place not in self._found and self.tell is not None:
-            self.tell(f"not shown: {error}")
-        self._found.setdefault(place, str(error))
+        if place in self._found:
+            return
+        self._found[place] = str(error)
+        if self.report is not None:
+            self.report(f"not shown: {error}")
 
     def lines(self, log: str | None = None) -> list[str]:
         """One for each, of one log or of all; it names the position and the object."""

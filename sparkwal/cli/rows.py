@@ -154,7 +154,7 @@ def tail(asked: _Asked, count: int, follow: bool, interval: int) -> None:
         if follow:
             for line in asked.damage.lines():
                 notify(f"not shown: {line}")
-            asked.damage.tell = notify
+            asked.damage.report = notify
             yield from followed(asked.logs, asked.shown, interval, notify)
 
     asked.print(newest)

@@ -135,10 +135,10 @@ class Opening:
                 f"of log {theirs.log_id}, and {owner.log} is log {owner.log_id}: it was "
                 "recreated, or this is another path"
             )
+        also = f" and {len(lost)} lost to damage" if lost else ""
         raise OptionError(
-            f"journal {self._folder.path} holds {last - done} entries"
-            f"{f' and {len(lost)} lost to damage' if lost else ''} {whose}. Open it once with the "
-            "former, or give another folder: nothing of it is lost"
+            f"journal {self._folder.path} holds {last - done} entries{also} {whose}. Open it once "
+            "with the former, or give another folder: nothing of it is lost"
         )
 
     def _look_for_gap(self) -> None:

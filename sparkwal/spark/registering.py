@@ -33,8 +33,8 @@ _OBJECT_STORES = (
 
 
 def register_once(spark: SparkSession, listens: bool = True) -> None:
-    """Spark warns of each source that replaces another, so do not register it again. It keeps what
-    listens to a session for ever: one that runs no stream needs none."""
+    """Spark warns of each source that replaces another, so do not register it again. Spark also
+    keeps a session's listeners after the session: one that runs no stream gets none."""
     if spark in _registered:
         return
     session = getattr(spark, "_jsparkSession", None)
