@@ -15,7 +15,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
-__all__ = ["LIMITS", "Query", "collect", "move_floor", "written"]
+__all__ = ["LIMITS", "Query", "collect", "copied", "move_floor", "written"]
 # Slot records below the bound that a collection leaves.
 LEFT = 1000
 DAY_MS = 86_400_000
@@ -28,6 +28,15 @@ def written(folder: Path, commits: int, store: MemoryStore | None = None) -> Mem
     for value in range(1, commits + 1):
         query.microbatch(value, (value,))
     return store
+
+
+def copied(store: MemoryStore) -> MemoryStore:
+    """Another store with the same objects."""
+    found = MemoryStore(concurrency=4)
+    for key, body in store.objects.items():
+        found.put_if_absent(key, body)
+    found.counts.clear()
+    return found
 
 
 def move_floor(log: LogStore, floor: int, grace_ms: int = DAY_MS) -> LifecycleRecord:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from protocol.query import SCHEMA, StoppedClock
-from reading.collected import DAY_MS, LIMITS, Query, collect, move_floor, written
+from reading.collected import DAY_MS, LIMITS, Query, collect, copied, move_floor, written
 
 from sparkwal import log as log_module
 from sparkwal.errors import CollectedError, InvalidLogError
@@ -39,17 +39,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
     return written(tmp_path_factory.mktemp("hints"), COMMITS)
 
 
+@pytest.fixture(scope="module")
+def longer(whole: MemoryStore, tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
+    """The same log, 1,100 commits later."""
+    store = copied(whole)
+    query = Query(store, Hints("wal", tmp_path_factory.mktemp("hints")), query_id="q2")
+    for batch_id in range(1100):
+        query.microbatch(batch_id, (batch_id,))
+    return store
+
+
 @pytest.fixture
 def store(whole: MemoryStore) -> MemoryStore:
     return copied(whole)
-
-
-def copied(store: MemoryStore) -> MemoryStore:
-    found = MemoryStore(concurrency=4)
-    for key, body in store.objects.items():
-        found.put_if_absent(key, body)
-    found.counts.clear()
-    return found
 
 
 @pytest.fixture
@@ -216,15 +218,13 @@ def stray(log: LogStore, position: int, whole: MemoryStore) -> None:
 
 @pytest.mark.parametrize("free", [True, False], ids=["free", "stray"])
 def test_a_stream_that_slept_at_the_head_notices_that_the_log_went_on(
-    store: MemoryStore, tmp_path: Path, free: bool
+    store: MemoryStore, longer: MemoryStore, free: bool
 ) -> None:
     """Its slot answers 404 for ever, or holds a record that was never acknowledged."""
     log, clock = LogStore(store, "wal"), StoppedClock()
     found = reader(log, clock)
     assert found.gap == HEAD
-    query = Query(store, Hints("wal", tmp_path), query_id="q2")
-    for batch_id in range(1100):
-        query.microbatch(batch_id, (batch_id,))
+    store.objects = dict(longer.objects)
     head = find_head(log).gap
     whole = copied(store)
     move_on(log, head)

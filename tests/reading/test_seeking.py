@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from protocol.query import StoppedClock
-from reading.collected import LIMITS, Query, collect, move_floor, written
+from reading.collected import LIMITS, Query, collect, copied, move_floor, written
 
 from sparkwal.errors import CollectedError
 from sparkwal.options.parsing import parse
@@ -77,9 +76,14 @@ def test_a_cursor_is_found_without_looking_for_it(long: MemoryStore) -> None:
 # Near the floor
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
+    return written(tmp_path_factory.mktemp("hints"), 1100)
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> LogStore:
-    return LogStore(written(tmp_path, 1100), "wal")
+def log(whole: MemoryStore) -> LogStore:
+    return LogStore(copied(whole), "wal")
 
 
 def test_a_replay_without_a_cursor_begins_at_the_floor(log: LogStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from . import archives, checkpoints, lifecycles, sessions, transactions
@@ -173,13 +174,18 @@ def _losses() -> dict[str, Configuration]:
             begin=lambda: State(loss=Loss(waits=False)),
             follows={"R": "B"},
         ),
-        "a record is lost after a takeover that died": Configuration(
-            {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 0, 1)},
-            Budget(crashes=1, losses=1),
-            begin=lambda: replace(_three_in_flight(), loss=Loss(waits=False)),
-            follows={"C": "B"},
-        ),
+        "a record is lost of two in flight, after a takeover that died": _died(_two_in_flight),
     }
+
+
+def _died(in_flight: Callable[[], State]) -> Configuration:
+    """A record is lost after a takeover that died."""
+    return Configuration(
+        {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 0, 1)},
+        Budget(crashes=1, losses=1),
+        begin=lambda: replace(in_flight(), loss=Loss(waits=False)),
+        follows={"C": "B"},
+    )
 
 
 def _two_in_flight() -> State:
@@ -194,6 +200,7 @@ def large() -> dict[str, Configuration]:
     """Up to minutes each; `python -m tests.simulation.search` searches them too."""
     return {
         **lifecycles.large(),
+        "a record is lost of three in flight, after a takeover that died": _died(_three_in_flight),
         "three in flight, takeovers with one and with two": Configuration(
             {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 1, 2)},
             begin=_three_in_flight,

@@ -210,7 +210,7 @@ MUTATIONS = [
     ),
     Mutation(
         "read-all-after-gap",
-        "a record is lost after a takeover that died",
+        "a record is lost of three in flight, after a takeover that died",
         "protocol/leadership.py",
         "head = find_head(log, claim.window or DEFAULT_WINDOW, thorough=True)",
         "head = find_head(log, claim.window or DEFAULT_WINDOW)",

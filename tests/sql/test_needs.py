@@ -115,7 +115,7 @@ CONDITIONS = st.recursive(
 
 
 @given(CONDITIONS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_row_for_which_a_condition_is_true_is_outside_of_the_ranges(text: str) -> None:
     columns = pa.schema([LOG.field(n) for n in (P, T, "id", "name")])
     rows = pa.RecordBatch.from_arrays(

@@ -41,14 +41,23 @@ HARMLESS = ("OPTIMIZE {t}", "VACUUM {t}", "DELETE FROM {t} WHERE id = 7",
             "INSERT INTO {t} (id, v) VALUES (8, 'user')")  # fmt: skip
 
 
-@pytest.fixture
-def log(delta: SparkSession, tmp_path: Path) -> Compaction:
+@pytest.fixture(scope="module")
+def begun(delta: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Compaction:
     """A log whose first range is in the table."""
-    found = Compaction(delta, tmp_path, SCHEMA)
+    found = Compaction(delta, tmp_path_factory.mktemp("begun"), SCHEMA)
     found.append(ONE)
     found.prepare()
     found.carry()
     found.append(TWO)
+    return found
+
+
+@pytest.fixture
+def log(begun: Compaction, tmp_path: Path) -> Compaction:
+    """A copy of it."""
+    shutil.copytree(Path(begun.path).parent, tmp_path, dirs_exist_ok=True)
+    found = Compaction(begun.spark, tmp_path, SCHEMA)
+    found.k, found.cut, found.log_id = begun.k, begun.cut, begun.log_id
     return found
 
 
