@@ -46,7 +46,7 @@ def _runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_was_accepted_is_in_the_log_once_and_in_order(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _runs(name, 25, capsys)
+    _runs(name, 15, capsys)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("seeds", [30, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [20, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SHAPES)
 def test_seeded_runs_keep_every_promise(
     name: str, seeds: int, capsys: pytest.CaptureFixture[str]

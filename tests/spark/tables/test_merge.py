@@ -106,7 +106,7 @@ def ranges(draw: random.Random) -> Iterator[list[Rows]]:
         yield commits
 
 
-# Partitions and keys of each type take long; two of the shapes run always, one of them as found.
+# Partitions and keys of each type take long: one of the shapes runs always.
 OFTEN = ("sequence",)
 # Seeds that once failed.
 FOUND = [("clustered", 47)]
@@ -117,7 +117,7 @@ FOUND = [("clustered", 47)]
     [
         *(pytest.param(each, None, marks=[] if each in OFTEN else pytest.mark.slow, id=each)
           for each in SHAPES),
-        *(pytest.param(*each, id="{}-{}".format(*each)) for each in FOUND),
+        *(pytest.param(*each, marks=pytest.mark.slow, id="{}-{}".format(*each)) for each in FOUND),
     ],
 )  # fmt: skip
 def test_the_table_is_the_model_after_each_range(
