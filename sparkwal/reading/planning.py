@@ -55,9 +55,9 @@ class Budget:
 class StreamedLog(LogRange):
     """One sequencer's log, which the stream keeps."""
 
-    # A startingTimestamp that no record had reached when the stream began, and the position below
-    # which all records are known to be older.
-    _not_before: int | None = None
+    # A startingTimestamp that no record had reached when the stream began, in ms, and the position
+    # below which all records are known to be older.
+    not_before: int | None = None
     _passed = 0
     _entry: int | None = None
 
@@ -65,7 +65,7 @@ class StreamedLog(LogRange):
         start, moment = super().start(), self.options.starting_timestamp_ms
         if moment is not None and start == self.gap:
             # Commits before that moment may still come.
-            self._not_before, self._passed = moment, start
+            self.not_before, self._passed = moment, start
         return start
 
     def entry(self) -> int:
@@ -97,11 +97,11 @@ class StreamedLog(LogRange):
         if begin >= end or (budget is not None and budget.spent):
             return begin
         first = self.first(begin)
-        if self._not_before is not None:
+        if self.not_before is not None:
             # Look for the first record of a moment that was in the future when the stream began.
             for record in self.records(first, end):
-                if record.header.timestamp_ms >= self._not_before:
-                    self._not_before, self._passed = None, record.header.position
+                if record.header.timestamp_ms >= self.not_before:
+                    self.not_before, self._passed = None, record.header.position
                     break
             else:
                 self._passed = end

@@ -42,10 +42,13 @@ if TYPE_CHECKING:
 
 
 # {sequencer: next position}, and under LOG_ID + sequencer the id of the log that it belongs to.
-# Where a log first appears, _FROM + sequencer says which position its rows begin at, unless it is
-# 0: the floor of later is not where they began. No sequencer's name holds a colon.
+# _FROM + sequencer says which position its rows begin at where that is not the one before: where a
+# log first appears, since the floor of later is not where they began, and where it has reached the
+# startingTimestamp. Till then _NOT_BEFORE + sequencer holds that moment, which a restart needs.
+# No sequencer's name holds a colon.
 Offset = dict[str, int | str]
-_FROM = "from:"
+_FROM, _NOT_BEFORE = "from:", "not before:"
+_NOTES = LOG_ID, _FROM, _NOT_BEFORE
 
 
 class Logs:
@@ -92,19 +95,21 @@ class Logs:
     def offset(
         self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
     ) -> Offset:
-        """Of a stream that has come so far; `entries` says where logs that appear begin."""
+        """Of a stream that has come so far; `entries` says where the rows begin of some logs."""
         offset: Offset = {_FROM + name: str(entry) for name, entry in entries.items() if entry}
         offset.update(positions)
         for name in positions:
             if (log_id := self[name].log_id) is not None:
                 offset[LOG_ID + name] = log_id
+            if (moment := self[name].not_before) is not None:
+                offset[_NOT_BEFORE + name] = str(moment)
         # Spark compares offsets as texts.
         return dict(sorted(offset.items()))
 
     def positions(self, offset: Offset) -> dict[str, int]:
         """The next position of each log. Raises InvalidLogError."""
         found = {name: place for name, place in offset.items() if isinstance(place, int)}
-        others = [n for n in offset if n not in found and not n.startswith((LOG_ID, _FROM))]
+        others = [n for n in offset if n not in found and not n.startswith(_NOTES)]
         several, single = self._options.sequencers, self._options.sequencer
         if others or not (several or single in found):
             raise InvalidLogError(
@@ -263,6 +268,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             targets = self._gaps() if self._targets is None else self._targets
             self._logs.check(start, begins)
             logs = [log for log in self._logs.known() if log.name in targets]
+            for log in logs:
+                if (moment := start.get(_NOT_BEFORE + log.name)) is not None:
+                    log.not_before = int(moment)
             budget = None if isinstance(limit, ReadAllAvailable) else Budget(self.options)
             ends = dict(begins)
             entries: dict[str, int] = {}
@@ -275,7 +283,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 end = log.advance(begin, targets[log.name], budget)
                 if end > begin:
                     ends[log.name] = end
-                    if is_new:
+                    if is_new or log.first(begin) > begin:
                         entries[log.name] = log.first(begin)
             self._turn += 1
             return self._logs.offset(ends, entries) if ends != begins else start
@@ -295,8 +303,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._logs.check(end, lasts)
             for name, last in moved.items():
                 log = self._logs[name]
-                # Where the rows begin of a log that appears in this offset.
-                begin = firsts.get(name, int(end.get(_FROM + name, 0)))
+                begin = max(firsts.get(name, 0), int(end.get(_FROM + name, 0)))
                 self._join(log, begin)
                 tasks += self._tasks(log, log.first(begin), last, len(moved))
                 log.forget(last)

@@ -44,12 +44,14 @@ class Stream:
         options = parse(SourceOptions, {"path": str(self.folder / "log"), **given})
         self.reader = StreamReader(options, SCHEMA)
 
-    def write(self, *values: int, at: int = 0, query: str = "query") -> None:
+    def write(self, *values: int, at: int = 0, query: str = "query", sequencer: str = "") -> None:
         """One commit for each value; `at` seconds after the clock's first moment."""
         self.clock.wall_ms = 1_700_000_000_000 + 1000 * at
         writer = Query(
-            LocalStore(self.folder / "log", fsync=False), hints_in(self.folder / query), query,
-            prefix="", clock=self.clock, limits=replace(LIMITS, inline_threshold=2**20),
+            LocalStore(self.folder / "log", fsync=False),
+            hints_in(self.folder / f"{query}{sequencer}"), query,
+            prefix=f"sequencers/{sequencer}" if sequencer else "", clock=self.clock,
+            limits=replace(LIMITS, inline_threshold=2**20),
         )  # fmt: skip
         for value in values:
             writer.microbatch(self.batch, (value,))
@@ -62,13 +64,16 @@ class Stream:
     def turn(self, start: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         """The next offset after `start`, as a checkpoint keeps it, and the rows up to it."""
         start = json.loads(json.dumps(start))
-        end = self.reader.latestOffset(start, ALL)
-        rows: list[int] = []
-        if end != start:
-            for task in self.reader.partitions(start, end):
-                for batch in self.reader.read(task):
-                    rows += pa.table(batch).column("v").to_pylist()
-        return json.loads(json.dumps(end)), rows
+        end = json.loads(json.dumps(self.reader.latestOffset(start, ALL)))
+        return end, self.rows(start, end) if end != start else []
+
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+        """Of one microbatch."""
+        found: list[int] = []
+        for task in self.reader.partitions(start, end):
+            for batch in self.reader.read(task):
+                found += pa.table(batch).column("v").to_pylist()
+        return found
 
 
 def test_a_checkpoint_of_a_log_that_was_made_again_is_refused(tmp_path: Path) -> None:
@@ -160,6 +165,29 @@ def test_a_slow_trigger_keeps_a_bounded_part_of_what_came_since(tmp_path: Path) 
     # What was not kept is fetched again.
     tasks = read_tasks(log, 1, 401, None, 2)
     assert sum(piece.rows for task in tasks for piece in task.pieces or ()) == 399 * 6000 + 1
+
+
+def test_after_a_restart_no_sequencer_delivers_what_is_older_than_the_moment(
+    tmp_path: Path,
+) -> None:
+    """The stream began before the moment; one sequencer has reached it, the other has not."""
+    stream = Stream(tmp_path, startingTimestamp=1_700_000_100_000, sequencers="*")
+    stream.write(1, at=10, sequencer="a")
+    stream.write(2, at=10, sequencer="b")
+    offset = stream.reader.initialOffset()
+    stream.write(3, at=100, sequencer="a")
+    offset, rows = stream.turn(offset)
+    assert rows == [3]
+    stream.write(4, at=20, sequencer="b")
+    stream.restart()
+    assert stream.turn(offset) == (offset, [])
+    stream.write(5, 6, at=100, sequencer="b")
+    after, rows = stream.turn(offset)
+    assert rows == [5, 6]
+    # Spark plans the last microbatch again.
+    stream.restart()
+    assert stream.rows(offset, after) == [5, 6]
+    assert stream.turn(after) == (after, [])
 
 
 @pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2100-01-01T00:00:00Z"}], ids=str)
