@@ -113,12 +113,13 @@ def explore(
 
     Raises oracle.Violation with the trace that leads there.
     """
-    with searching():
+    calm = Calm(
+        (f"{PREFIX}/lifecycle/",) if deletes or budget.losses else _LASTING,
+        tuple(f"{PREFIX}/{folder}/" for folder in still),
+    )
+
+    def search() -> Report:
         histories, names = Histories(list(processes.values())), list(processes)
-        calm = Calm(
-            (f"{PREFIX}/lifecycle/",) if deletes or budget.losses else _LASTING,
-            tuple(f"{PREFIX}/{folder}/" for folder in still),
-        )
         order = {names.index(name): names.index(before) for name, before in follows.items()}
         moves = _Moves(histories, names, calm, order)
         try:
@@ -133,6 +134,10 @@ def explore(
             return _explore(moves, (state, tuple(actors), budget), checks, most_states, rng)
         finally:
             histories.close()
+
+    with searching():
+        # Its states are gone when the garbage collector looks again.
+        return search()
 
 
 def died_in_flight(process: Process, begin: State | None = None) -> State:
