@@ -10,8 +10,10 @@ from pyspark.sql import SparkSession
 
 from sparkwal import events
 from sparkwal.errors import PlanError, TableReadError
+from sparkwal.lifecycle import snapshot
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.options import spark_versions
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause, line
@@ -55,7 +57,6 @@ class HadoopFiles:
         self._file_name = getattr(jvm, "org.apache.hadoop.fs.Path")
         self._pattern = getattr(jvm, "org.apache.hadoop.fs.GlobFilter")
         self._bytes = getattr(jvm, "org.apache.commons.io.IOUtils").toByteArray
-        self._checks: bool | None = None
 
     def sizes(self, start: int) -> Mapping[str, int]:
         digits = f"{start:020d}"
@@ -81,16 +82,8 @@ class HadoopFiles:
         return self._file_name(f"{self._path}/_delta_log/{name}".rstrip("/"))
 
     def _system(self) -> Any:
-        from py4j.java_gateway import is_instance_of
-
         conf = self._session._jsparkSession.sessionState().newHadoopConf()
-        found = self._file("").getFileSystem(conf)
-        # On a disk: a writer without Hadoop leaves the checksum of the file that it replaced.
-        if self._checks is None:
-            gateway = self._session.sparkContext._gateway
-            name = "org.apache.hadoop.fs.ChecksumFileSystem"
-            self._checks = bool(is_instance_of(gateway, found, name))
-        return found.getRawFileSystem() if self._checks else found
+        return self._file("").getFileSystem(conf)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -105,6 +98,9 @@ class HadoopFiles:
 
 def delta_log(session: SparkSession, table: str) -> DeltaLog:
     spark_versions.require_delta(session.version)
+    if is_local(table):
+        # Not by Hadoop: a writer without it leaves the checksum of the file that it replaced.
+        return snapshot.delta_log(table, StoreOptions())
     return DeltaLog(HadoopFiles(session, spark_path(table)), table)
 
 
