@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -106,7 +107,7 @@ def delta_log(session: SparkSession, table: str) -> DeltaLog:
 
 def check_put_if_absent(session: SparkSession, path: str) -> None:
     """Raises PlanError where two writers of the table could both believe to have made a version."""
-    found, scheme = _log_store(session, path), _scheme(path)
+    found, scheme = _log_store(session, path), urlsplit(path).scheme
     # A class that is not Delta's was chosen by somebody who knows what it does.
     is_deltas = found.startswith((_STORAGE, _DELTA))
     if not is_deltas or found.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()):
@@ -127,7 +128,7 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
 def held(path: str, clock: Clock = _CLOCK) -> Iterator[None]:
     """Nobody else of this library writes the table at `path` meanwhile. Needed on a local disk
     only: there Delta looks whether a version is absent and then renames a file over it."""
-    if _scheme(path) != "file":
+    if urlsplit(path).scheme != "file":
         yield
         return
     import fcntl
@@ -161,10 +162,6 @@ def _holder(place: int) -> str:
         if len(held_by) == 1 and held_by[0] > 0:
             return f"process {held_by[0]}"
     return "another process"
-
-
-def _scheme(path: str) -> str:
-    return path.partition(":")[0].lower()
 
 
 def _log_store(session: SparkSession, path: str) -> str:
