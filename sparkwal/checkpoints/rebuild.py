@@ -70,6 +70,23 @@ def checkpoint(
     Raises OptionError for a query whose checkpoint the log cannot carry (stateful, too large) and
     for a folder that is another's; InvalidLogError, StoreUnavailableError.
     """
+    return str(made(path, name, folder, options)[0])
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a folder is recreated from `files`: it is if there is a reason, `why`."""
+
+    query_id: str
+    batch_id: int
+    why: str | None
+    files: Mapping[str, bytes]
+
+
+def made(
+    path: str, name: str, folder: str | os.PathLike[str] | None, options: Mapping[str, object]
+) -> tuple[Path, Decision]:
+    """As `checkpoint`: the folder, and why it was made or left."""
     given = from_keywords(SinkOptions, path, options)
     given = dataclasses.replace(given, path=absolute(given.path))
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
@@ -97,17 +114,7 @@ def checkpoint(
     else:
         events.emit(events.CheckpointRebuilt(*what, found.why))
     _report_slow_files()
-    return str(place)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Whether a folder is recreated from `files`: it is if there is a reason, `why`."""
-
-    query_id: str
-    batch_id: int
-    why: str | None
-    files: Mapping[str, bytes]
+    return place, found
 
 
 def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:

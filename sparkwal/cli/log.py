@@ -15,39 +15,31 @@ from sparkwal.console.output import as_json_line, escape, moment, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.reading.history import Collected, Follower, Found, is_seal, walk
-from sparkwal.reading.log_range import LogRange
+
+_HEADS = ("position", "time (UTC)", "kind", "rows", "bytes", "term", "query/batch")
 
 
-class _Lines:
-    def __init__(self, log: LogRange) -> None:
-        self._width = max(len("position"), len(str(log.gap)))
+def _columns(width: int, *cells: object) -> str:
+    """One line; the positions of all lines are so wide."""
+    return "{:>{width}} {:<24} {:<6} {:>9} {:>8} {:>4}  {}".format(*cells, width=width)
 
-    def heading(self) -> str:
-        names = ("position", "time (UTC)", "kind", "rows", "bytes", "term", "query/batch")
-        return click.style(self._columns(*names), dim=True)
 
-    def line(self, found: Found) -> str:
-        if isinstance(found, Collected):
-            text = f"{found.start}…{found.end - 1} were collected while this was read"
-            return click.style(text, fg="cyan")
-        if isinstance(found, InvalidLogError):
-            text = self._columns(str(found.position), kind="damaged", last=escape(str(found)))
-            return click.style(text, fg="red")
-        header = found.header
-        place, time, term = str(header.position), moment(header.timestamp_ms), str(header.term)
-        if isinstance(header, CommitHeader):
-            last = f"{escape(header.query)}/{header.batch_id}"
-            rows, stored = f"{header.rows:,}", size(header.bytes)
-            return self._columns(place, time, "commit", rows, stored, term, last)
-        last = f"{escape(header.host)}: {escape(header.reason)}"
-        return click.style(self._columns(place, time, "leader", "", "", term, last), fg="yellow")
-
-    def _columns(
-        self, place: str, time: str = "", kind: str = "", rows: str = "", stored: str = "",
-        term: str = "", last: str = "",
-    ) -> str:  # fmt: skip
-        first = f"{place:>{self._width}} {time:<24} {kind:<6}"
-        return f"{first} {rows:>9} {stored:>8} {term:>4}  {last}"
+def _line(found: Found, width: int) -> str:
+    if isinstance(found, Collected):
+        text = f"{found.start}…{found.end - 1} were collected while this was read"
+        return click.style(text, fg="cyan")
+    if isinstance(found, InvalidLogError):
+        place, error = str(found.position), escape(str(found))
+        return click.style(_columns(width, place, "", "damaged", "", "", "", error), fg="red")
+    header = found.header
+    place, time = str(header.position), moment(header.timestamp_ms)
+    if isinstance(header, CommitHeader):
+        last = f"{escape(header.query)}/{header.batch_id}"
+        rows, stored = f"{header.rows:,}", size(header.bytes)
+        return _columns(width, place, time, "commit", rows, stored, header.term, last)
+    last = f"{escape(header.host)}: {escape(header.reason)}"
+    text = _columns(width, place, time, "leader", "", "", header.term, last)
+    return click.style(text, fg="yellow")
 
 
 def document(found: Found) -> dict[str, Any]:
@@ -103,18 +95,18 @@ def command(
         most = most or 10
     oldest_first = reverse or follows
     there = walk(log, first, after, newest_first=most is not None or not oldest_first, most=most)
-    shown = _Lines(log)
+    width = max(len("position"), len(str(log.gap)))
 
     def line(found: Found) -> str:
         if isinstance(found, InvalidLogError):
             damage.add(log.name, found)
-        return as_json_line(document(found)) if as_json else shown.line(found)
+        return as_json_line(document(found)) if as_json else _line(found, width)
 
     lines: Iterator[str] = map(line, there)
     if most is not None and oldest_first:
         # The newest are looked for from the end, whichever way they are shown.
         lines = reversed(list(lines))
-    heading = [] if as_json else [shown.heading()]
+    heading = [] if as_json else [click.style(_columns(width, *_HEADS), dim=True)]
     if as_json or follows:
         for each in chain(heading, lines):
             click.echo(each)

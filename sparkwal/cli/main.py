@@ -6,7 +6,6 @@ from inspect import cleandoc
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from sparkwal.console.exit_codes import EXIT_CODES, ended_quietly, takes_colours
 
@@ -51,20 +50,16 @@ def find(name: str) -> click.Command:
 
 
 class Commands(click.Group):
+    """What it lists is names and lines; the command itself is found when it runs."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self.commands)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return find(cmd_name) if cmd_name in COMMANDS else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        commands = [CompletionItem(name, help=COMMANDS[name]) for name in COMMANDS
-                    if name.startswith(incomplete)]  # fmt: skip
-        return commands + click.Command.shell_complete(self, ctx, incomplete)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, listed, others = super().resolve_command(ctx, args)
+        return name, listed and find(args[0]), others
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None,
@@ -80,7 +75,10 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
-@click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"max_content_width": 100})
+@click.group(
+    cls=Commands, commands=[click.Command(name, short_help=COMMANDS[name]) for name in COMMANDS],
+    epilog=EXIT_CODES, context_settings={"max_content_width": 100},
+)  # fmt: skip
 @click.version_option(package_name="sparkwal", prog_name="sparkwal")
 def main() -> None:
     """Look at a write-ahead log on object storage, and prove it. Needs neither Spark nor Java."""

@@ -6,7 +6,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from sparkwal import events
 from sparkwal.checkpoints import rebuild
 from sparkwal.console import lifecycles
 from sparkwal.console.exit_codes import Refused
@@ -15,8 +14,6 @@ from sparkwal.console.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.snapshot import NewestLake
-from sparkwal.options.parsing import from_keywords
-from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.chain import look
 
 
@@ -42,24 +39,16 @@ def checkpoint(
 
     Requests: 1 LIST and a few GETs. Writes to this machine's disk alone.
     """
-    from_keywords(SinkOptions, path, given)  # else `name` would be an argument
-    seen: list[events.Event] = []
-    stop = events.subscribe(seen.append)
-    try:
-        made = rebuild.checkpoint(path, name, folder=folder, **given)
-    finally:
-        stop()
-    how = next(x for x in seen if isinstance(x, events.CheckpointRebuilt | events.CheckpointUsed))
-    why = how.reason if isinstance(how, events.CheckpointRebuilt) else None
+    place, how = rebuild.made(path, name, folder, given)
     if as_json:
         print_json({
-            "folder": made, "made": why is not None, "why": why,
+            "folder": str(place), "made": how.why is not None, "why": how.why,
             "query_id": how.query_id, "batch_id": how.batch_id,
         })  # fmt: skip
         return
-    click.echo(made)
+    click.echo(place)
     last = f"batch {how.batch_id} is its last" if how.batch_id >= 0 else "nothing of it is there"
-    click.echo(f"{f'made anew: {escape(why)}' if why else 'as it was'}; {last}", err=True)
+    click.echo(f"{f'made anew: {escape(how.why)}' if how.why else 'as it was'}; {last}", err=True)
 
 
 @click.command("collect", epilog=lifecycles.EXIT_CODES)

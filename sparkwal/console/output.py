@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -108,18 +107,17 @@ def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
 
     A number that was cut would be another: the terminal wraps what is too wide.
     """
-    cells = {name: [escape(text(name, row[name])) for row in rows] for name in rows[0]}
-    heads = {name: escape(words(name)) for name in cells}
-    width = sum(2 + max(map(cell_len, [heads[name], *cells[name]])) for name in cells) - 2
-    console = out()
-    console.width = max(console.width, width)
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for name, head in heads.items():
+    # No markup: a name may have brackets in it.
+    for name in rows[0]:
         right = all(isinstance(row[name], int | float | None) for row in rows)
-        table.add_column(Text(head), no_wrap=True, justify="right" if right else "left")
-    for row in zip(*cells.values(), strict=True):
-        # No markup: a name may have brackets in it.
-        table.add_row(*map(Text, row))
+        head = Text(escape(words(name)))
+        table.add_column(head, no_wrap=True, justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*(Text(escape(text(name, row[name]))) for name in rows[0]))
+    console = out()
+    wide = console.options.update(max_width=10**6)
+    console.width = max(console.width, console.measure(table, options=wide).maximum)
     if title is not None:
         # Of a table's own title each line would be as wide as the table.
         console.print(Text(escape(title), "italic"), soft_wrap=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -51,15 +51,10 @@ def _unknown(name: str, kind: type[StoreOptions]) -> str:
     for other, side in _SIDES.items():
         if name.lower() in {f.metadata["name"].lower() for f in dataclasses.fields(other)}:
             return f"option {name!r} is for {side}; remove it here"
-    near = nearest(name, names)
-    hint = f"did you mean {near!r}?" if near else f"known are {', '.join(names)}"
+    lowered = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), lowered, 1)
+    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known are {', '.join(names)}"
     return f"unknown option {name!r}; {hint}"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    lowered = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), lowered, 1, cutoff=0.6)
-    return lowered[near[0]] if near else None
 
 
 def from_keywords(kind: type[T], path: str | os.PathLike[str], given: Mapping[str, object]) -> T:

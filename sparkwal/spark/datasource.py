@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from sparkwal.errors import OptionError
-from sparkwal.options.parsing import nearest, parse
+from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
@@ -53,13 +53,13 @@ class WeaselWalDataSource(PickledByValue, DataSource):
         return type(cls.__name__, (cls,), {"parallelism": tasks})
 
     def _options(self, kind: type[T]) -> T:
+        given = {name: text for name, text in self.options.items() if name != PINNED}
         if not self.options.get("path"):
-            for name in self.options:
-                if nearest(name, ["path"]):
-                    raise OptionError(f"unknown option {name!r}; did you mean 'path'?")
+            # A name that is wrong may stand for it.
+            parse(kind, {**given, "path": "/"})
             where = 'give it to load, save or start ("s3://bucket/wal")'
             raise OptionError(f"option path is missing: {where}. {_VIEW}")
-        options = parse(kind, {n: text for n, text in self.options.items() if n != PINNED})
+        options = parse(kind, given)
         # Here, on the driver: executors have working directories of their own.
         return replace(options, path=absolute(options.path))
 

@@ -5,13 +5,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
 from sparkwal import events
 from sparkwal.errors import PlanError, TableReadError
+from sparkwal.lifecycle import snapshot
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.options import spark_versions
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.clock import Clock, SystemClock
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause, line
@@ -55,7 +58,6 @@ class HadoopFiles:
         self._file_name = getattr(jvm, "org.apache.hadoop.fs.Path")
         self._pattern = getattr(jvm, "org.apache.hadoop.fs.GlobFilter")
         self._bytes = getattr(jvm, "org.apache.commons.io.IOUtils").toByteArray
-        self._checks: bool | None = None
 
     def sizes(self, start: int) -> Mapping[str, int]:
         digits = f"{start:020d}"
@@ -81,16 +83,8 @@ class HadoopFiles:
         return self._file_name(f"{self._path}/_delta_log/{name}".rstrip("/"))
 
     def _system(self) -> Any:
-        from py4j.java_gateway import is_instance_of
-
         conf = self._session._jsparkSession.sessionState().newHadoopConf()
-        found = self._file("").getFileSystem(conf)
-        # On a disk: a writer without Hadoop leaves the checksum of the file that it replaced.
-        if self._checks is None:
-            gateway = self._session.sparkContext._gateway
-            name = "org.apache.hadoop.fs.ChecksumFileSystem"
-            self._checks = bool(is_instance_of(gateway, found, name))
-        return found.getRawFileSystem() if self._checks else found
+        return self._file("").getFileSystem(conf)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -105,12 +99,15 @@ class HadoopFiles:
 
 def delta_log(session: SparkSession, table: str) -> DeltaLog:
     spark_versions.require_delta(session.version)
+    if is_local(table):
+        # Not by Hadoop: a writer without it leaves the checksum of the file that it replaced.
+        return snapshot.delta_log(table, StoreOptions())
     return DeltaLog(HadoopFiles(session, spark_path(table)), table)
 
 
 def check_put_if_absent(session: SparkSession, path: str) -> None:
     """Raises PlanError where two writers of the table could both believe to have made a version."""
-    found, scheme = _log_store(session, path), _scheme(path)
+    found, scheme = _log_store(session, path), urlsplit(path).scheme
     # A class that is not Delta's was chosen by somebody who knows what it does.
     is_deltas = found.startswith((_STORAGE, _DELTA))
     if not is_deltas or found.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()):
@@ -131,7 +128,7 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
 def held(path: str, clock: Clock = _CLOCK) -> Iterator[None]:
     """Nobody else of this library writes the table at `path` meanwhile. Needed on a local disk
     only: there Delta looks whether a version is absent and then renames a file over it."""
-    if _scheme(path) != "file":
+    if urlsplit(path).scheme != "file":
         yield
         return
     import fcntl
@@ -165,10 +162,6 @@ def _holder(place: int) -> str:
         if len(held_by) == 1 and held_by[0] > 0:
             return f"process {held_by[0]}"
     return "another process"
-
-
-def _scheme(path: str) -> str:
-    return path.partition(":")[0].lower()
 
 
 def _log_store(session: SparkSession, path: str) -> str:

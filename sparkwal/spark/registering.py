@@ -12,7 +12,7 @@ from weakref import WeakSet
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
+from pyspark.sql.streaming.listener import JStreamingQueryListener
 
 from sparkwal import events
 from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
@@ -56,7 +56,7 @@ def _register_classic(spark: SparkSession, session: Any, listens: bool) -> None:
             spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
     if listens and (name := str(session.sessionUUID())) not in _listened:
         _listened.add(name)
-        spark.streams.addListener(_RunEnds(ended_runs()))
+        spark.streams.addListener(_RunEnds(ended_runs()))  # type: ignore[arg-type]
     # Another wrapper around the same session, foreachBatch's for example, may have done it.
     if session.sessionState().dataSourceManager().dataSourceExists(WeaselWalDataSource.name()):
         return
@@ -103,8 +103,12 @@ def _is_local(context: SparkContext) -> bool:
     return str(context.master).startswith("local")
 
 
-class _RunEnds(StreamingQueryListener):
-    """Spark's threads call it, and a query's start waits for one of them."""
+class _RunEnds(JStreamingQueryListener):
+    """Spark's threads call it, and a query's start waits for one of them.
+
+    As a StreamingQueryListener it would get each progress converted in 457 calls of the JVM (100 ms
+    or more). On two cores that made each trigger 50 ms longer.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file, self._running = file, dict[str, str]()
@@ -112,32 +116,24 @@ class _RunEnds(StreamingQueryListener):
     @property
     def _jlistener(self) -> Any:
         assert SparkContext._jvm is not None
-        return SparkContext._jvm.PythonStreamingQueryListenerWrapper(_StartsAndEnds(self))
+        return SparkContext._jvm.PythonStreamingQueryListenerWrapper(self)
 
-    def onQueryStarted(self, event: Any) -> None:
+    def onQueryStarted(self, jevent: Any) -> None:
         # A query has one run at a time, and Spark may report the end of the one before later.
-        self._note(self._running.pop(str(event.id), None))
-        self._running[str(event.id)] = str(event.runId)
+        self._note(self._running.pop(jevent.id().toString(), None))
+        self._running[jevent.id().toString()] = jevent.runId().toString()
 
-    def onQueryProgress(self, event: Any) -> None:
+    def onQueryProgress(self, jevent: Any) -> None:
         pass
 
-    def onQueryTerminated(self, event: Any) -> None:
-        if self._running.get(str(event.id)) == str(event.runId):
-            self._note(self._running.pop(str(event.id)))
+    onQueryIdle = onQueryProgress
+
+    def onQueryTerminated(self, jevent: Any) -> None:
+        if self._running.get(jevent.id().toString()) == jevent.runId().toString():
+            self._note(self._running.pop(jevent.id().toString()))
 
     def _note(self, run_id: str | None) -> None:
         # A start fails with what its listener raises, and nothing here is worth that.
         with _noting, suppress(OSError):
             if run_id is not None:
                 note_ended(self._file, run_id)
-
-
-class _StartsAndEnds(JStreamingQueryListener):
-    """PySpark converts a progress for its listeners in 457 calls of the JVM (100 ms or more). On
-    two cores that made each trigger 50 ms longer."""
-
-    def onQueryProgress(self, jevent: Any) -> None:
-        pass
-
-    onQueryIdle = onQueryProgress
