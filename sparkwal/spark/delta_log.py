@@ -12,12 +12,11 @@ from sparkwal import events
 from sparkwal.errors import PlanError, TableReadError
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.options import spark_versions
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause, line
 from sparkwal.store.path import absolute, is_local
 
-_CLOCK = SystemClock()
 # So many seconds later who waits for a table says so again.
 _REPORT_EACH = 60
 _WAIT = "wait if it is at work; if it is stopped or hangs, let it go on (kill -CONT) or end it"
@@ -128,7 +127,7 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
 
 
 @contextmanager
-def held(path: str, clock: Clock = _CLOCK) -> Iterator[None]:
+def held(path: str, clock: Clock = SYSTEM) -> Iterator[None]:
     """Nobody else of this library writes the table at `path` meanwhile. Needed on a local disk
     only: there Delta looks whether a version is absent and then renames a file over it."""
     if _scheme(path) != "file":
