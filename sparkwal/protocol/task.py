@@ -101,7 +101,8 @@ def write_partition(
     else:
         if not first:
             return result
-        return replace(result, inline=(sum(b.num_rows for b in first), _stream(first, target)))
+        stream = b"".join(part.serialize() for part in (target, *first))
+        return replace(result, inline=(sum(batch.num_rows for batch in first), stream))
     started = time.monotonic()
     if not bare.is_for(run_id):
         check_same_log(open_log(), lead)
@@ -118,11 +119,3 @@ def write_partition(
     all_rows = chain((first.pop(0) for _ in range(len(first))), rows)
     batch = write_object(open_log, header, lead.spark_schema, all_rows, limits, compare=again)
     return replace(result, batch=batch, put_ms=(time.monotonic() - started) * 1000)
-
-
-def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, target) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return bytes(sink.getvalue())
