@@ -63,7 +63,7 @@ def microbatch_record(
         entry = Checkpoint(position, rows, len(block), crc, carried.reason, files, inputs, name)
         checkpoints = {**checkpoints, query_id: entry}
     header = CommitHeader(
-        **lead.fields(plan.plan_id, position, position - 1),
+        **lead.fields(plan.plan_id, position - 1),
         number=keys.slot(position, lead.window),
         timestamp_ms=timestamp_ms,
         query_id=query_id,

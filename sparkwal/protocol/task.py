@@ -107,7 +107,7 @@ def write_partition(
     if not bare.is_for(run_id):
         check_same_log(open_log(), lead)
     header = DataHeader(
-        **lead.fields(bare.plan_id, bare.position, bare.position - 1),
+        **lead.fields(bare.plan_id, bare.position - 1),
         number=keys.data(bare.position, lead.window, partition),
         timestamp_ms=lead.timestamp_ms,
         query_id=query_id,
