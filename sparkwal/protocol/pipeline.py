@@ -2,10 +2,8 @@
 
 import pyarrow as pa
 
-from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.clock import next_timestamp
-from sparkwal.protocol.commit_record import encode_record, with_txn
+from sparkwal.protocol.commit_record import next_record
 from sparkwal.protocol.leader import Leadership
 
 
@@ -38,31 +36,19 @@ class Pipeline:
         `has_room`. These same bytes are sent again until the slot is decided."""
         assert self.has_room()
         lead, rows = self._lead, sum(batch.num_rows for batch in batches)
-        timestamp_ms = next_timestamp(now_ms, lead.timestamp_ms)
-        header = CommitHeader(
-            # SAFETY(decided-not-in-flight) §4: a record claims no position that is still in flight
-            # SAFETY(decided-all-known) §4: a record claims all that its writer knows decided
-            **lead.fields(self._plan_id, self._undecided - 1),
-            number=keys.slot(lead.next_position, lead.window),
-            timestamp_ms=timestamp_ms,
-            query_id=self._producer_id,
-            batch_id=sequence,
-            rows=rows,
-            bytes=0,
-            batches=(),
-            inline=(),
-            # If this record is live, so are the undecided ones before it: theirs are included.
-            txns=with_txn(lead.txns, self._producer_id, sequence, timestamp_ms),
-            checkpoints=lead.checkpoints,
-            # SAFETY(appender-names-archive) §5: each record of an appender names the archive
-            txns_archive=lead.txns_archive,
-            metrics={"in_flight": self.in_flight + 1, **metrics},
-        )
         # SAFETY(appender-inlines-rows) §7: an appender's record holds all rows of its batch
         inlined = [(0, rows, batches)] if rows else []
-        record = encode_record(header, inlined, lead.spark_schema, self._codec)
+        measured = {"in_flight": self.in_flight + 1, **metrics}
+        # If this record is live, so are the undecided ones before it: their txns are included.
+        header, data = next_record(
+            lead, self._plan_id, self._producer_id, sequence, inlined, measured, now_ms,
+            self._codec,
+            # SAFETY(decided-not-in-flight) §4: a record claims no position that is still in flight
+            # SAFETY(decided-all-known) §4: a record claims all that its writer knows decided
+            decided=self._undecided - 1,
+        )  # fmt: skip
         self._lead = lead.after(header)
-        return record
+        return header, data
 
     def durable(self, position: int) -> range:
         """Note that a slot holds our record. Returns the positions to acknowledge now, in order: a

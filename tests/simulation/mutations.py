@@ -28,8 +28,8 @@ MUTATIONS = [
         "txns-include-own",
         "two lives of one query, every fault",
         "protocol/commit_record.py",
-        "return {**kept, query_id: (batch_id, timestamp_ms)}",
-        "return kept",
+        "txns={**kept, query_id: (batch_id, timestamp_ms)},",
+        "txns=kept,",
     ),
     Mutation(
         "inherit-txns",
@@ -184,15 +184,15 @@ MUTATIONS = [
         "decided-not-in-flight",
         "two appenders and a reader in the middle",
         "protocol/pipeline.py",
-        "**lead.fields(self._plan_id, self._undecided - 1),",
-        "**lead.fields(self._plan_id, lead.next_position - 1),",
+        "decided=self._undecided - 1,",
+        "decided=lead.next_position - 1,",
     ),
     Mutation(
         "decided-all-known",
         "a record is lost under an appender that waits for each",
         "protocol/pipeline.py",
-        "**lead.fields(self._plan_id, self._undecided - 1),",
-        "**lead.fields(self._plan_id, max(-1, lead.next_position - lead.in_flight_limit)),",
+        "decided=self._undecided - 1,",
+        "decided=max(-1, lead.next_position - lead.in_flight_limit),",
     ),
     Mutation(
         "seal-decided",
@@ -249,7 +249,6 @@ MUTATIONS = [
         "protocol/pipeline.py",
         "[(0, rows, batches)] if rows else []",
         "[]",
-        ("rows=rows,", "rows=0,"),
     ),
     Mutation(
         "inline-once",
