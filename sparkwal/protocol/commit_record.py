@@ -13,8 +13,8 @@ from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
 
-# (partition, rows, record batches) in partition order.
-Inlined = Sequence[tuple[int, int, Sequence[pa.RecordBatch]]]
+# (partition, its record batches) in partition order.
+Inlined = Sequence[tuple[int, Sequence[pa.RecordBatch]]]
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,7 @@ def microbatch_record(
     carried: Carried | None,
     metrics: Mapping[str, float],
 ) -> tuple[CommitHeader, bytes]:
-    inlined = [
-        (r.partition, r.inline[0], list(pa.ipc.open_stream(r.inline[1])))
-        for r in written
-        if r.inline
-    ]
+    inlined = [(r.partition, list(pa.ipc.open_stream(r.inline))) for r in written if r.inline]
     measured = {
         "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),
         "tasks": len(written),
@@ -66,7 +62,7 @@ def next_record(
     """The record at the next position: of a microbatch, or of a producer's appends, where
     `query_id` is the producer and `batch_id` the last sequence. All up to `decided` is durable."""
     timestamp_ms = next_timestamp(now_ms, lead.timestamp_ms)
-    rows = sum(b.rows for b in batches) + sum(rows for _, rows, _ in inlined)
+    rows = sum(b.rows for b in batches) + sum(b.num_rows for _, held in inlined for b in held)
     position, checkpoints, block = lead.next_position, lead.checkpoints, b""
     # SAFETY(checkpoint-position) §12: each record that carries a checkpoint names its own position
     if carried is not None:
@@ -115,18 +111,20 @@ def encode_record(
     if not inlined:
         return header, arrowfile.encode(header, spark_schema, block)
     widest = tuple(
-        Inline(partition, rows, 2**63 - 1, 2**63 - 1, 2**32 - 1) for partition, rows, _ in inlined
+        Inline(partition, sum(b.num_rows for b in held), 2**63 - 1, 2**63 - 1, 2**32 - 1)
+        for partition, held in inlined
     )
     draft = replace(header, inline=widest, bytes=2**63 - 1)
     writer = arrowfile.FileWriter(draft, spark_schema, codec)
     target = schema.to_arrow(spark_schema)
     chunks: list[bytes] = []
     entries: list[Inline] = []
-    for partition, rows, batches in inlined:
+    for wide, (_, batches) in zip(widest, inlined, strict=True):
         # SAFETY(inline-once) §6: a commit record holds each inlined row once
         frames = [writer.frame(schema.conform(batch, target)) for batch in batches]
         data = b"".join(frames)
-        entries.append(Inline(partition, rows, len(frames), len(data), crc32(data)))
+        entry = replace(wide, record_batches=len(frames), bytes=len(data), crc32=crc32(data))
+        entries.append(entry)
         chunks.append(data)
     stored = header.bytes + sum(entry.bytes for entry in entries)
     header = replace(header, inline=tuple(entries), bytes=stored)

@@ -35,9 +35,9 @@ class Pipeline:
         """The record of a batch whose last append is `sequence`, in the next slot, if it
         `has_room`. These same bytes are sent again until the slot is decided."""
         assert self.has_room()
-        lead, rows = self._lead, sum(batch.num_rows for batch in batches)
+        lead, has_rows = self._lead, any(batch.num_rows for batch in batches)
         # SAFETY(appender-inlines-rows) §7: an appender's record holds all rows of its batch
-        inlined = [(0, rows, batches)] if rows else []
+        inlined = [(0, batches)] if has_rows else []
         measured = {"in_flight": self.in_flight + 1, **metrics}
         # If this record is live, so are the undecided ones before it: their txns are included.
         header, data = next_record(

@@ -34,7 +34,7 @@ class TaskResult:
         content: of its rows, if the log already holds this microbatch and nothing was written.
         run_id: of the query's run that the task belongs to; empty in a batch write.
         retries: requests of the task that were sent again.
-        inline: (rows, record batches as an Arrow IPC stream), or None.
+        inline: rows as an Arrow IPC stream, or None.
     """
 
     plan_id: str
@@ -45,7 +45,7 @@ class TaskResult:
     run_id: str = ""
     content: Content | None = None
     batch: Batch | None = None
-    inline: tuple[int, bytes] | None = None
+    inline: bytes | None = None
     put_ms: float = 0.0
     retries: int = 0
 
@@ -101,8 +101,7 @@ def write_partition(
     else:
         if not first:
             return result
-        stream = b"".join(part.serialize() for part in (target, *first))
-        return replace(result, inline=(sum(batch.num_rows for batch in first), stream))
+        return replace(result, inline=b"".join(part.serialize() for part in (target, *first)))
     started = time.monotonic()
     if not bare.is_for(run_id):
         check_same_log(open_log(), lead)

@@ -66,7 +66,7 @@ def long_log(prefix: str, commits: int) -> Iterator[tuple[str, bytes]]:
             batches=(), inline=(), txns={QUERY: (commits, 2**63 - 1)},
             metrics={"put_ms": 0.0, "tasks": 2}, **common,
         ),
-        [(0, 10, [rows])], SPARK_SCHEMA, "zstd",
+        [(0, [rows])], SPARK_SCHEMA, "zstd",
     )  # fmt: skip
     front = arrowfile.open_front(template, "the template")
     assert front.header == widest

@@ -56,7 +56,7 @@ def searching() -> Iterator[None]:
         codec: str | None,
         block: bytes = b"",
     ) -> tuple[CommitHeader, bytes]:
-        rows = [(p, n, [batch.to_pydict() for batch in batches]) for p, n, batches in inlined]
+        rows = [(p, [batch.to_pydict() for batch in batches]) for p, batches in inlined]
         key = (repr(header), repr(rows), block)
         if key not in records:
             records[key] = encode_record(header, inlined, spark_schema, codec, block)

@@ -247,7 +247,7 @@ MUTATIONS = [
         "appender-inlines-rows",
         "an appender and a sink",
         "protocol/pipeline.py",
-        "[(0, rows, batches)] if rows else []",
+        "[(0, batches)] if has_rows else []",
         "[]",
     ),
     Mutation(
