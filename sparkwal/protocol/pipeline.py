@@ -13,8 +13,8 @@ class Pipeline:
     def __init__(
         self, leadership: Leadership, plan_id: str, producer_id: str, codec: str | None
     ) -> None:
-        self._lead, self._plan_id = leadership, plan_id  # after what was sent
-        self._producer_id, self._codec = producer_id, codec
+        self._lead = leadership  # as it is after the newest record sent
+        self._plan_id, self._producer_id, self._codec = plan_id, producer_id, codec
         self._undecided = leadership.next_position  # the oldest slot not known to be durable
         self._durable: set[int] = set()  # later slots, durable before their turn
 
