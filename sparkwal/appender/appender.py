@@ -29,7 +29,7 @@ from sparkwal.journal.storage import Folder
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import AppenderOptions
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.store.log_store import LogStore
 
 __all__ = ["Appender", "Ticket"]
@@ -79,7 +79,7 @@ class Appender:
         if on_event is not None:
             self._subscribers.add(on_event)
         context = AppenderContext(
-            log, settings, self._rows, producer_id, self._subscribers, clock or SystemClock()
+            log, settings, self._rows, producer_id, self._subscribers, clock or SYSTEM
         )
         # Keeps the rows until the log has them: in memory, or in the journal.
         self._backend: Session | JournalBackend

@@ -27,9 +27,8 @@ _SAME: dict[pa.DataType, str] = {
 
 
 def field_json(field: pa.Field, path: str) -> dict[str, Any]:
-    """One field as Spark's schema JSON has it. Raises OptionError naming `path`."""
-    kind = _spark_type(field.type, path)
-    return {"name": field.name, "type": kind, "nullable": True, "metadata": {}}
+    """One field for `schema.normalize`. Raises OptionError naming `path`."""
+    return {"name": field.name, "type": _spark_type(field.type, path)}
 
 
 def _spark_type(kind: pa.DataType, path: str) -> Any:
@@ -59,15 +58,11 @@ def _spark_type(kind: pa.DataType, path: str) -> Any:
         inner = [field_json(field, f"{path}.{field.name}") for field in kind]
         return {"type": "struct", "fields": inner}
     if types.is_map(kind):
-        return {
-            "type": "map",
-            "keyType": _spark_type(kind.key_type, f"{path}.key"),
-            "valueType": _spark_type(kind.item_type, f"{path}.value"),
-            "valueContainsNull": True,
-        }
+        key = _spark_type(kind.key_type, f"{path}.key")
+        value = _spark_type(kind.item_type, f"{path}.value")
+        return {"type": "map", "keyType": key, "valueType": value}
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        element = _spark_type(kind.value_type, f"{path}.element")
-        return {"type": "array", "elementType": element, "containsNull": True}
+        return {"type": "array", "elementType": _spark_type(kind.value_type, f"{path}.element")}
     why = "the log has no type for it; cast it"
     if types.is_uint64(kind):
         why = "64 unsigned bits do not fit a bigint; cast it to decimal128(20, 0)"

@@ -6,8 +6,10 @@ and any reader agree. All columns are nullable: Spark's readers require it, writ
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -254,14 +256,17 @@ def _by_name(
 
 
 def gathered(
-    batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int
+    batches: Iterable[pa.RecordBatch], most_bytes: int, most_rows: float = inf, most_ms: float = inf
 ) -> Iterator[pa.Table]:
-    """The rows of batches, as soon as they are so many, or so many bytes."""
-    waiting, rows, size = list[pa.RecordBatch](), 0, 0
+    """The rows of batches, as soon as they are so many bytes or rows, or the first came so long
+    ago."""
+    waiting, rows, size, began = list[pa.RecordBatch](), 0, 0, 0.0
     for batch in batches:
+        began = began if waiting else time.monotonic()
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= most_rows or size >= most_bytes:
+        waited_ms = (time.monotonic() - began) * 1000
+        if rows >= most_rows or size >= most_bytes or waited_ms >= most_ms:
             yield pa.Table.from_batches(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:

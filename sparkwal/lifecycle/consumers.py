@@ -21,7 +21,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import look
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.log_range import LogRange
@@ -140,7 +140,7 @@ def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]
     if log.options.lease_ms is None or log.log_id is None:
         yield first, ""
         return
-    now_ms, host, run_id = SystemClock().now_ms(), socket.gethostname(), uuid.uuid4().hex
+    now_ms, host, run_id = SYSTEM.now_ms(), socket.gethostname(), uuid.uuid4().hex
     lease = Consumer(
         f"lease-{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
     )

@@ -31,7 +31,7 @@ from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.policy import LogState, Policy, decide, measure
 from sparkwal.lifecycle.table import Table, fits
 from sparkwal.protocol.chain import beginning, look
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import first_at_or_after
 from sparkwal.store.log_store import LogStore
@@ -89,7 +89,7 @@ class Lifecycle:
         host: str | None = None,
     ) -> None:
         self._log, self._policy, self._sequencer = log, policy, sequencer
-        self._clock = clock or SystemClock()
+        self._clock = clock or SYSTEM
         self._chain = Chain(log, self._clock, host or socket.gethostname())
         self._table, self._target, self._collects = table, target, collects
         self._grace_ms, self._expiry_ms = gc_grace_ms, consumer_expiry_ms

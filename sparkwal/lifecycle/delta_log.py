@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from sparkwal.errors import TableReadError
 from sparkwal.format.lifecycle import NO_TABLE_VERSION
 from sparkwal.lifecycle.table import Change, TableState
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import SYSTEM
 
 # So many versions are read without asking which of them matter.
 _FEW = 20
@@ -119,7 +119,7 @@ class DeltaLog:
         if since not in self._commits or self._removed is None or _RETENTION in self.properties:
             return everything
         confirmed_ms = self._commits[since].timestamp_ms
-        if SystemClock().now_ms() - confirmed_ms > _KEPT_MS - _SKEW_MS:
+        if SYSTEM.now_ms() - confirmed_ms > _KEPT_MS - _SKEW_MS:
             return everything
         left = {each for each in self._removed if each[2] > confirmed_ms - _SKEW_MS}
         while left:

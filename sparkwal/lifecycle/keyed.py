@@ -55,7 +55,7 @@ def winners(
     if sequence_by and pa.types.is_nested(schema.field(sequence_by).type):
         raise _only_spark(sequence_by, schema.field(sequence_by).type)
     kept, waiting = schema.empty_table(), list[pa.Table]()
-    for part in gathered(batches, PART_ROWS, PART_BYTES):
+    for part in gathered(batches, PART_BYTES, PART_ROWS):
         waiting.append(part)
         if sum(each.num_rows for each in waiting) >= kept.num_rows:
             kept, waiting = _last([kept, *waiting], keys, sequence_by), []
@@ -121,7 +121,7 @@ def merged(
     lives = pc.invert(deleted)
     # Which rows of the tail the table has a row for.
     known: list[pa.Array] = []
-    for part in gathered(batches, PART_ROWS, PART_BYTES):
+    for part in gathered(batches, PART_BYTES, PART_ROWS):
         found = index.find(_values(part, keys))
         taken = found.is_valid()
         known.append(pc.unique(found.drop_null()))

@@ -12,11 +12,9 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import join, publish, read
-from sparkwal.protocol.clock import Clock, SystemClock, is_old
+from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.log_store import LogStore
-
-_CLOCK = SystemClock()
 
 
 @dataclass
@@ -36,7 +34,7 @@ class Publisher:
     publishes at most every `interval_ms`; `holds`: what queries of this machine would read again.
     """
 
-    def __init__(self, name: str, interval_ms: int, holds: Holds, clock: Clock = _CLOCK) -> None:
+    def __init__(self, name: str, interval_ms: int, holds: Holds, clock: Clock = SYSTEM) -> None:
         self._name, self._interval_ms, self._holds, self._clock = name, interval_ms, holds, clock
         self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}

@@ -4,7 +4,6 @@ import functools
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from sparkwal.errors import OptionError
 
@@ -12,14 +11,32 @@ _2100_MS = 4_102_444_800_000
 _TEN_YEARS_MS = 3653 * 86_400_000
 
 
-class Clock(Protocol):
-    """Wall time since 1970, which may jump either way, and time since this machine booted, which
-    counts time asleep and never goes back. Values of `boot_ms` compare only within one boot."""
+class Clock:
+    """This machine's wall time since 1970, which may jump either way, and time since it booted,
+    which counts time asleep and never goes back. Values of `boot_ms` compare only within one boot.
+    Tests pass a clock with the same four methods."""
 
-    def now_ms(self) -> int: ...
-    def boot_ms(self) -> int: ...
-    def boot_id(self) -> str: ...
-    def sleep(self, seconds: float) -> None: ...
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def boot_ms(self) -> int:
+        # Linux counts time asleep in BOOTTIME only; elsewhere MONOTONIC is the nearest.
+        which = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.clock_gettime_ns(which) // 1_000_000
+
+    @staticmethod
+    @functools.cache  # No process outlives its boot, and every microbatch asks several times.
+    def boot_id() -> str:
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return "unknown"
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+SYSTEM = Clock()
 
 
 def next_timestamp(now_ms: int, before_ms: int) -> int:
@@ -45,26 +62,3 @@ def is_old(clock: Clock, since_ms: int, boot_id: str, ttl_ms: int) -> bool:
     age = clock.boot_ms() - since_ms
     # SAFETY(claim-expires) §6: a claim is old after planTtl or in another boot
     return boot_id != clock.boot_id() or not 0 <= age < ttl_ms
-
-
-class SystemClock:
-    """The clocks of this machine."""
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def boot_ms(self) -> int:
-        # Linux counts time asleep in BOOTTIME only; elsewhere MONOTONIC is the nearest.
-        which = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        return time.clock_gettime_ns(which) // 1_000_000
-
-    @staticmethod
-    @functools.cache  # No process outlives its boot, and every microbatch asks several times.
-    def boot_id() -> str:
-        try:
-            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            return "unknown"
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Protocol
@@ -160,8 +160,8 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
         return None
     who, batch_id = header.query_id, header.batch_id
     events.emit(events.Durable(header.position, header.rows, who, batch_id, header.bytes, put_ms))
-    after = _after(plan.leadership, header)
-    remember_committed(batch.hints, plan, after, batch.task.run_id, age.looked_ms, batch.clock)
+    after, run_id = plan.leadership.after(header), batch.task.run_id
+    remember_committed(batch.hints, plan, after, run_id, age.looked_ms, batch.clock)
     return header.position
 
 
@@ -175,7 +175,7 @@ def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None
             "microbatch was committed. Restart with the same checkpoint"
         )
     try:
-        _skip(batch, _after(batch.plan.leadership, head))
+        _skip(batch, batch.plan.leadership.after(head))
     except InvalidLogError as error:
         # The microbatch's own objects lie outside of the log too, and may be gone.
         raise unknown(log, header, error, _advice(header)) from None
@@ -191,18 +191,6 @@ def _skip(batch: _Microbatch, lead: Leadership) -> None:
     else:
         check_transaction(batch.open_log, lead, query_id, batch_id, content)
     events.emit(events.SkippedReplay(query_id=query_id, batch_id=batch_id))
-
-
-def _after(lead: Leadership, record: SlotHeader) -> Leadership:
-    """The leadership after this record."""
-    return replace(
-        lead,
-        next_position=record.position + 1,
-        timestamp_ms=record.timestamp_ms,
-        txns=record.txns,
-        checkpoints=record.checkpoints,
-        txns_archive=record.txns_archive,
-    )
 
 
 def _advice(header: CommitHeader) -> str:

@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import ANONYMOUS, HERE, Checkpoint, CommitHeader, Inline, Txns
+from sparkwal.format.header import ANONYMOUS, HERE, Batch, Checkpoint, CommitHeader, Inline
 from sparkwal.protocol.clock import Clock, next_timestamp
+from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
+
+# (partition, its record batches) in partition order.
+Inlined = Sequence[tuple[int, Sequence[pa.RecordBatch]]]
 
 
 @dataclass(frozen=True)
@@ -29,32 +32,38 @@ class Carried:
     name: str = ""
 
 
-def with_txn(txns: Txns, query_id: str, batch_id: int, timestamp_ms: int) -> Txns:
-    """The `txns` of the next record, without the entries of earlier anonymous appends."""
-    kept = {query: last for query, last in txns.items() if not query.startswith(ANONYMOUS)}
-    # SAFETY(txns-include-own) §6: a record's txns include its own
-    return {**kept, query_id: (batch_id, timestamp_ms)}
-
-
 def microbatch_record(
     plan: Plan,
     written: list[TaskResult],
     clock: Clock,
     codec: str | None,
-    carried: Carried | None = None,
-    metrics: Mapping[str, float] = MappingProxyType({}),
+    carried: Carried | None,
+    metrics: Mapping[str, float],
 ) -> tuple[CommitHeader, bytes]:
-    lead = plan.leadership
-    timestamp_ms = next_timestamp(clock.now_ms(), lead.timestamp_ms)
-    query_id, batch_id = written[0].query_id, written[0].batch_id
-    batches = tuple(r.batch for r in written if r.batch)
-    inlined = [
-        (r.partition, r.inline[0], list(pa.ipc.open_stream(r.inline[1])))
-        for r in written
-        if r.inline
-    ]
-    rows = sum(b.rows for b in batches) + sum(rows for _, rows, _ in inlined)
-    position, checkpoints, block = plan.position, lead.checkpoints, b""
+    inlined = [(r.partition, list(pa.ipc.open_stream(r.inline))) for r in written if r.inline]
+    measured = {
+        "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),
+        "tasks": len(written),
+        **metrics,
+        "retries": sum(r.retries for r in written) + metrics.get("retries", 0),
+    }
+    return next_record(
+        plan.leadership, plan.plan_id, written[0].query_id, written[0].batch_id, inlined, measured,
+        clock.now_ms(), codec, decided=plan.position - 1,
+        batches=tuple(r.batch for r in written if r.batch), carried=carried,
+    )  # fmt: skip
+
+
+def next_record(
+    lead: Leadership, plan_id: str, query_id: str, batch_id: int, inlined: Inlined,
+    metrics: dict[str, float], now_ms: int, codec: str | None, *, decided: int,
+    batches: tuple[Batch, ...] = (), carried: Carried | None = None,
+) -> tuple[CommitHeader, bytes]:  # fmt: skip
+    """The record at the next position: of a microbatch, or of a producer's appends, where
+    `query_id` is the producer and `batch_id` the last sequence. All up to `decided` is durable."""
+    timestamp_ms = next_timestamp(now_ms, lead.timestamp_ms)
+    rows = sum(b.rows for b in batches) + sum(b.num_rows for _, held in inlined for b in held)
+    position, checkpoints, block = lead.next_position, lead.checkpoints, b""
     # SAFETY(checkpoint-position) §12: each record that carries a checkpoint names its own position
     if carried is not None:
         block, places = carried.block, carried.files.items()
@@ -62,8 +71,10 @@ def microbatch_record(
         crc, inputs, name = crc32(block), dict(carried.inputs), carried.name
         entry = Checkpoint(position, rows, len(block), crc, carried.reason, files, inputs, name)
         checkpoints = {**checkpoints, query_id: entry}
+    # What earlier anonymous appends left is dropped.
+    kept = {query: last for query, last in lead.txns.items() if not query.startswith(ANONYMOUS)}
     header = CommitHeader(
-        **lead.fields(plan.plan_id, position, position - 1),
+        **lead.fields(plan_id, decided),
         number=keys.slot(position, lead.window),
         timestamp_ms=timestamp_ms,
         query_id=query_id,
@@ -72,16 +83,13 @@ def microbatch_record(
         bytes=sum(b.bytes for b in batches),
         batches=batches,
         inline=(),
-        txns=with_txn(lead.txns, query_id, batch_id, timestamp_ms),
+        # SAFETY(txns-include-own) §6: a record's txns include its own
+        txns={**kept, query_id: (batch_id, timestamp_ms)},
         checkpoints=checkpoints,
         # SAFETY(commit-names-archive) §5: each commit record names the archive
+        # SAFETY(appender-names-archive) §5: each record of an appender names the archive
         txns_archive=lead.txns_archive,
-        metrics={
-            "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),
-            "tasks": len(written),
-            **metrics,
-            "retries": sum(r.retries for r in written) + metrics.get("retries", 0),
-        },
+        metrics=metrics,
     )
     # SAFETY(inline-all-rows) §6: a commit record holds every row that the tasks inlined
     return encode_record(header, inlined, lead.spark_schema, codec, block)
@@ -89,7 +97,7 @@ def microbatch_record(
 
 def encode_record(
     header: CommitHeader,
-    inlined: Sequence[tuple[int, int, Sequence[pa.RecordBatch]]],
+    inlined: Inlined,
     spark_schema: str,
     codec: str | None,
     block: bytes = b"",
@@ -98,24 +106,25 @@ def encode_record(
 
     Args:
         header: its `inline` is still empty, its `bytes` count the data objects only.
-        inlined: (partition, rows, record batches) in partition order.
         block: the files of a checkpoint; see `arrowfile.FileWriter.finish`.
     """
     if not inlined:
         return header, arrowfile.encode(header, spark_schema, block)
     widest = tuple(
-        Inline(partition, rows, 2**63 - 1, 2**63 - 1, 2**32 - 1) for partition, rows, _ in inlined
+        Inline(partition, sum(b.num_rows for b in held), 2**63 - 1, 2**63 - 1, 2**32 - 1)
+        for partition, held in inlined
     )
     draft = replace(header, inline=widest, bytes=2**63 - 1)
     writer = arrowfile.FileWriter(draft, spark_schema, codec)
     target = schema.to_arrow(spark_schema)
     chunks: list[bytes] = []
     entries: list[Inline] = []
-    for partition, rows, batches in inlined:
+    for wide, (_, batches) in zip(widest, inlined, strict=True):
         # SAFETY(inline-once) §6: a commit record holds each inlined row once
         frames = [writer.frame(schema.conform(batch, target)) for batch in batches]
         data = b"".join(frames)
-        entries.append(Inline(partition, rows, len(frames), len(data), crc32(data)))
+        entry = replace(wide, record_batches=len(frames), bytes=len(data), crc32=crc32(data))
+        entries.append(entry)
         chunks.append(data)
     stored = header.bytes + sum(entry.bytes for entry in entries)
     header = replace(header, inline=tuple(entries), bytes=stored)

@@ -1,11 +1,11 @@
 """What a writer knows once it leads."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from sparkwal.format import arrowfile
 from sparkwal.format.checked import Whole
-from sparkwal.format.header import Checkpoints, Txns
+from sparkwal.format.header import Checkpoints, SlotHeader, Txns
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,22 @@ class Leadership:
     checkpoints: Checkpoints
     txns_archive: str
 
-    def fields(self, plan_id: str, position: int, decided: int) -> dict[str, Any]:
-        """The header fields that all objects of one plan share. All up to `decided` is durable."""
+    def after(self, record: SlotHeader) -> Self:
+        """The leadership after this record."""
+        return replace(
+            self,
+            next_position=record.position + 1,
+            timestamp_ms=record.timestamp_ms,
+            txns=record.txns,
+            checkpoints=record.checkpoints,
+            txns_archive=record.txns_archive,
+        )
+
+    def fields(self, plan_id: str, decided: int) -> dict[str, Any]:
+        """What all objects of the next position share. All up to `decided` is durable."""
         return {
             "log_id": self.log_id,
-            "position": position,
+            "position": self.next_position,
             "window": self.window,
             "leader_id": self.leader_id,
             "term": self.term,

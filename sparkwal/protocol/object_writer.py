@@ -1,7 +1,6 @@
 """One data object: rows cut into frames, one PUT or parts (PROTOCOL §6)."""
 
 import io
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -31,28 +30,6 @@ class TaskLimits:
     codec: str | None
 
 
-def frames(
-    batches: Iterator[pa.RecordBatch], size: int, timeout_ms: int
-) -> Iterator[pa.RecordBatch]:
-    """Join batches into frames. One closes at `size` bytes, or `timeout_ms` after its first row."""
-    held: list[pa.RecordBatch] = []
-    held_size, opened = 0, 0.0
-    for batch in batches:
-        if not held:
-            opened = time.monotonic()
-        held.append(batch)
-        held_size += batch.nbytes
-        if held_size >= size or (time.monotonic() - opened) * 1000 >= timeout_ms:
-            yield _joined(held)
-            held, held_size = [], 0
-    if held:
-        yield _joined(held)
-
-
-def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return held[0] if len(held) == 1 else pa.concat_batches(held)
-
-
 def write_object(
     open_log: OpenLog,
     header: DataHeader,
@@ -76,8 +53,10 @@ def write_object(
     buffer: list[bytes] = []
     upload: _Parts | None = None
     content = Content() if compare else None
+    tables = schema.gathered(batches, limits.batch_size, most_ms=limits.batch_timeout_ms)
+    frames = (batch for table in tables for batch in table.combine_chunks().to_batches())
     try:
-        for batch in frames(batches, limits.batch_size, limits.batch_timeout_ms):
+        for batch in frames:
             data = writer.frame(batch)
             if content is not None:
                 content += Content.of([batch])
@@ -115,9 +94,8 @@ class _Parts:
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload
-        self._first: bytes | None = None
-        self._number = 1
-        self._offset = prefix_size
+        self._first = b""
+        self._number = 0  # of the last part that is full
         self._held: list[memoryview] = []
         self._room = PART_SIZE - prefix_size
 
@@ -136,17 +114,16 @@ class _Parts:
         part = b"".join(self._held)
         self._held.clear()
         self._room = PART_SIZE
-        if self._first is None:
+        self._number += 1
+        if self._number == 1:
             self._first = part
         else:
-            self._number += 1
-            self.upload.part(self._number, self._offset, part)
-        self._offset += len(part)
+            self.upload.part(self._number, (self._number - 1) * PART_SIZE, part)
 
     def finish(self, prefix: bytes) -> bool:
         if self._held:
             self._send()
-        self.upload.part(1, 0, prefix + (self._first or b""))
+        self.upload.part(1, 0, prefix + self._first)
         return self.upload.complete()
 
 

@@ -84,17 +84,18 @@ class MissingRecord(InvalidLogError):
     last record before it is `before`, if that was read; the last of all is at `newest`."""
 
     position: int
-    before: SlotRecord | None = None
-    newest = 0
 
-    def __init__(self, log: LogStore, position: int, window: int) -> None:
+    def __init__(
+        self, log: LogStore, position: int, window: int, before: SlotRecord | None = None,
+        newest: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(
             f"the record of position {position} is missing "
             f"({log.where(keys.slot(position, window))}), yet the log goes on after it. It was "
             "deleted from outside: restore it (for example from a bucket version; see "
             "sparkwal.repair), or read what is there with failOnDataLoss=false"
         )
-        self.position, self.window = position, window
+        self.position, self.window, self.before, self.newest = position, window, before, newest
 
 
 class ForeignRecord(InvalidLogError):
@@ -140,9 +141,7 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         if not tolerant:
             # A record that was listed may be gone by now.
             gone = max(last, 0) if record is None else last + 1
-            missing = MissingRecord(log, gone, window)
-            missing.before, missing.newest = record, slots[0] if slots else gone
-            raise missing
+            raise MissingRecord(log, gone, window, record, slots[0] if slots else gone)
         last, record = _intact(log, slots[0], window, tolerant) if slots else (-1, None)
         head = Head(last, record and last_live(log, record, tolerant=tolerant), window)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which

@@ -128,7 +128,7 @@ def content_of(open_log: OpenLog, results: Sequence[TaskResult]) -> Content:
     """The content of the tasks' rows; what a task stored is read. Raises InvalidLogError."""
     known = sum((result.content for result in results if result.content), Content())
     objects = [result.batch for result in results if result.batch]
-    inlined = [pa.ipc.open_stream(result.inline[1]) for result in results if result.inline]
+    inlined = [pa.ipc.open_stream(result.inline) for result in results if result.inline]
     return known + _content(open_log(), objects, inlined)
 
 

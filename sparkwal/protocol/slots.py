@@ -28,18 +28,11 @@ class WrongWindow(InvalidLogError):
 
 
 @dataclass(frozen=True)
-class SlotRecord:
-    """A commit or leader record.
-
-    Attributes:
-        spark_schema: the log's schema at this position.
-        body: where its inlined rows begin, in bytes.
-        inlined: their bytes, if all came along with the header.
-    """
+class SlotRecord(arrowfile.Opened):
+    """A commit or leader record. Its inlined rows begin at `body`; `inlined` are their bytes, if
+    all came along with the header."""
 
     header: SlotHeader
-    spark_schema: str
-    body: int
     inlined: bytes | None = None
 
     @property

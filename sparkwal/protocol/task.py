@@ -34,7 +34,7 @@ class TaskResult:
         content: of its rows, if the log already holds this microbatch and nothing was written.
         run_id: of the query's run that the task belongs to; empty in a batch write.
         retries: requests of the task that were sent again.
-        inline: (rows, record batches as an Arrow IPC stream), or None.
+        inline: rows as an Arrow IPC stream, or None.
     """
 
     plan_id: str
@@ -45,7 +45,7 @@ class TaskResult:
     run_id: str = ""
     content: Content | None = None
     batch: Batch | None = None
-    inline: tuple[int, bytes] | None = None
+    inline: bytes | None = None
     put_ms: float = 0.0
     retries: int = 0
 
@@ -101,12 +101,12 @@ def write_partition(
     else:
         if not first:
             return result
-        return replace(result, inline=(sum(b.num_rows for b in first), _stream(first, target)))
+        return replace(result, inline=b"".join(part.serialize() for part in (target, *first)))
     started = time.monotonic()
     if not bare.is_for(run_id):
         check_same_log(open_log(), lead)
     header = DataHeader(
-        **lead.fields(bare.plan_id, bare.position, bare.position - 1),
+        **lead.fields(bare.plan_id, bare.position - 1),
         number=keys.data(bare.position, lead.window, partition),
         timestamp_ms=lead.timestamp_ms,
         query_id=query_id,
@@ -118,11 +118,3 @@ def write_partition(
     all_rows = chain((first.pop(0) for _ in range(len(first))), rows)
     batch = write_object(open_log, header, lead.spark_schema, all_rows, limits, compare=again)
     return replace(result, batch=batch, put_ms=(time.monotonic() - started) * 1000)
-
-
-def _stream(batches: list[pa.RecordBatch], target: pa.Schema) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, target) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return bytes(sink.getvalue())

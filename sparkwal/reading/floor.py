@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.protocol import chain
-from sparkwal.protocol.clock import Clock, SystemClock, is_old
+from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.store.log_store import LogStore
 
@@ -25,7 +25,6 @@ LOOK_TTL_MS = 30 * 60_000
 # the search for the head and for a journal's sender need them.
 KEPT_SLOTS = 1000
 _SKEW_MS = 15 * 60_000
-_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Floor:
         self,
         log: LogStore,
         log_id: str | None = None,
-        clock: Clock = _CLOCK,
+        clock: Clock = SYSTEM,
         looked: Looked | None = None,
     ) -> None:
         self.log, self.log_id, self._clock = log, log_id, clock

@@ -9,7 +9,7 @@ import pyarrow as pa
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.recovery import Head, MissingRecord, find_head
 from sparkwal.protocol.replay import (
     WIDEST_PROBE,
@@ -31,7 +31,6 @@ PLANNED_RECORDS = 512
 _AT_ONCE = 4
 # Records seen while looking for the head are kept up to this size, headers and rows.
 _KEPT_BYTES = 8 * 2**20
-_CLOCK = SystemClock()
 
 
 class LogRange:
@@ -44,7 +43,7 @@ class LogRange:
     """
 
     def __init__(
-        self, options: SourceOptions, name: str, root: LogStore, clock: Clock = _CLOCK,
+        self, options: SourceOptions, name: str, root: LogStore, clock: Clock = SYSTEM,
         passed_over: PassedOver | None = None, pinned: Looked | None = None,
     ) -> None:  # fmt: skip
         self.options, self.name = options, name

@@ -10,7 +10,7 @@ import pyarrow as pa
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.replay import WIDEST_PROBE, AnotherLog, about_bytes, live_records
 from sparkwal.reading.floor import Floor, Looked
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
@@ -18,7 +18,6 @@ from sparkwal.reading.rows import Piece, pack, pieces_of, read_pieces, split
 from sparkwal.store.base import Store
 from sparkwal.store.log_store import LogStore
 
-_CLOCK = SystemClock()
 # Of a range above PLANNED_RECORDS each task gets a stretch of positions and reads their
 # records itself. A few of its records show how much such a range holds.
 _SAMPLES = 8
@@ -183,7 +182,7 @@ def _by_size(size: int, parallelism: int | None) -> int:
 
 
 def task_rows(
-    store: Store, task: ReadTask, target: pa.Schema, options: SourceOptions, clock: Clock = _CLOCK
+    store: Store, task: ReadTask, target: pa.Schema, options: SourceOptions, clock: Clock = SYSTEM
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a read task, in the log's order. Raises InvalidLogError, CollectedError."""
     looked = task.looked

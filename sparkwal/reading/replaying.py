@@ -21,7 +21,7 @@ from sparkwal.format import keys, schema
 from sparkwal.format.checked import Whole
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
 from sparkwal.reading.log_range import LogRange
@@ -29,7 +29,6 @@ from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.log_store import LogStore
 
 _FORMAT = 1
-_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Replay(Iterator[Entry]):
     """
 
     def __init__(
-        self, logs: Mapping[str, LogStore], cursor: str | None, clock: Clock = _CLOCK
+        self, logs: Mapping[str, LogStore], cursor: str | None, clock: Clock = SYSTEM
     ) -> None:
         given = places_of(cursor) if cursor is not None else {}
         self.stopped: Stop | None = None

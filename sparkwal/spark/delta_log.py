@@ -15,12 +15,11 @@ from sparkwal.lifecycle import snapshot
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause, line
 from sparkwal.store.path import absolute, is_local
 
-_CLOCK = SystemClock()
 # So many seconds later who waits for a table says so again.
 _REPORT_EACH = 60
 _WAIT = "wait if it is at work; if it is stopped or hangs, let it go on (kill -CONT) or end it"
@@ -125,7 +124,7 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
 
 
 @contextmanager
-def held(path: str, clock: Clock = _CLOCK) -> Iterator[None]:
+def held(path: str, clock: Clock = SYSTEM) -> Iterator[None]:
     """Nobody else of this library writes the table at `path` meanwhile. Needed on a local disk
     only: there Delta looks whether a version is absent and then renames a file over it."""
     if urlsplit(path).scheme != "file":

@@ -29,7 +29,7 @@ from sparkwal.format import schema
 from sparkwal.format.header import ANONYMOUS
 from sparkwal.options.open import check_place, open_log
 from sparkwal.options.writing import SinkOptions
-from sparkwal.protocol.clock import Clock, SystemClock
+from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.commit import Carrier, commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
@@ -118,7 +118,7 @@ class _Writer(PickledByValue):
             continues=continues and log_id is not None,
         )
         hints = Hints(log.identity, ended=ended_runs())
-        plan = self._plan(claim, hints, SystemClock())
+        plan = self._plan(claim, hints, SYSTEM)
         if path and owner is None and noted != plan.leadership.log_id:
             note_log(path, plan.leadership.log_id)
         return plan.for_tasks()
@@ -176,7 +176,7 @@ class _Writer(PickledByValue):
             hints, ttl_ms, codec = Hints(log.identity), self.options.plan_ttl_ms, self.options.codec
             carrier, metrics = self._carrier(query_id), _pending.pop(query_id, {})
             with _hearing() as heard:
-                commit(lambda: log, results, hints, SystemClock(), ttl_ms, codec, carrier, metrics)
+                commit(lambda: log, results, hints, SYSTEM, ttl_ms, codec, carrier, metrics)
             for event in heard:
                 if isinstance(event, events.Durable):
                     retries = _retries_in(heard)

@@ -142,7 +142,7 @@ class _Scan(dataset.Dataset):  # type: ignore[misc]
 
 
 def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for table in gathered(batches, _ROWS, _BYTES):
+    for table in gathered(batches, _BYTES, _ROWS):
         yield from table.combine_chunks().to_batches()
 
 

@@ -23,7 +23,7 @@ from sparkwal.format.header import HEADER_KEY, CommitHeader, LeaderHeader, crc_h
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import encode_record
 from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.testing.servers import log_options
@@ -66,7 +66,7 @@ def long_log(prefix: str, commits: int) -> Iterator[tuple[str, bytes]]:
             batches=(), inline=(), txns={QUERY: (commits, 2**63 - 1)},
             metrics={"put_ms": 0.0, "tasks": 2}, **common,
         ),
-        [(0, 10, [rows])], SPARK_SCHEMA, "zstd",
+        [(0, [rows])], SPARK_SCHEMA, "zstd",
     )  # fmt: skip
     front = arrowfile.open_front(template, "the template")
     assert front.header == widest
@@ -115,7 +115,7 @@ def recover(proxy: str, commits: int) -> tuple[float, Counter[str]]:
     )  # fmt: skip
     reset(proxy)
     begin = time.perf_counter()
-    found = lead(log, claim, SystemClock(), options.plan_ttl_ms)
+    found = lead(log, claim, Clock(), options.plan_ttl_ms)
     taken = (time.perf_counter() - begin) * 1000
     if found.next_position < commits + 2 or found.txns[QUERY][0] != commits - 1:
         raise RuntimeError(f"the log of {commits} commits was not recovered whole")

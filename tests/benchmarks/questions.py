@@ -25,7 +25,7 @@ from benchmarks.report import table
 from sparkwal.appender.appender import Appender
 from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import join
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
@@ -36,7 +36,7 @@ _SCHEMA = pa.schema([("id", pa.int64()), ("origin", pa.string())])
 _ROWS = 10
 
 
-class _Slow(SystemClock):
+class _Slow(Clock):
     """A commit a second, of which the last is now."""
 
     def __init__(self, commits: int) -> None:

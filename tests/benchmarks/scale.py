@@ -20,6 +20,7 @@ from benchmarks.measuring import dollars, numbers
 from benchmarks.report import save
 from sparkwal.format import keys, schema
 from sparkwal.format.keys import sequencer_prefix
+from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
@@ -38,7 +39,7 @@ PLAN_TTL_MS = 600_000
 console = Console(stderr=True, highlight=False)
 
 
-class SimulatedClock:
+class SimulatedClock(Clock):
     """A clock that a test moves."""
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class SimulatedClock:
     def boot_ms(self) -> int:
         return self.ms
 
-    def boot_id(self) -> str:
+    def boot_id(self) -> str:  # type: ignore[override]
         return "simulated"
 
     def sleep(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from sparkwal.format import keys
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import S3Proxy
 
@@ -26,7 +26,7 @@ def cost(path: str, *more: str, **options: str) -> dict[str, Any]:
 
 
 def query(log: LogStore, folder: Path) -> Query:
-    clock: Any = SystemClock()
+    clock: Any = Clock()
     return Query(log.store, hints_in(folder), prefix=log.prefix, clock=clock)
 
 
@@ -75,7 +75,7 @@ def test_periods_without_a_commit_pay_for_storage_alone(tmp_path: Path) -> None:
     sink = query(log, tmp_path)
     times = [start, start + day // 2, start + 9 * day]
 
-    class Stopped(SystemClock):
+    class Stopped(Clock):
         def now_ms(self) -> int:
             return times[0]
 

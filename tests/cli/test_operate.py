@@ -21,7 +21,7 @@ from sparkwal.format.consumer import Consumer
 from sparkwal.format.lifecycle import INTENT, Target
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.protocol.chain import look, put_next
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.store.local import LocalStore
 from sparkwal.store.log_store import LogStore
 
@@ -109,7 +109,7 @@ def test_a_log_with_a_table_is_collected_without_delta_rs(wal: Path, tmp_path: P
     assert state is not None
     target = Target(str(tmp_path / "table"))
     intent = replace(state, cut=6, k=1)
-    assert put_next(log, intent, INTENT, SystemClock(), "test", to=7, target=target)
+    assert put_next(log, intent, INTENT, Clock(), "test", to=7, target=target)
     grow_old(wal)
     before = stored(wal)
     done = subprocess.run(

@@ -22,7 +22,7 @@ from sparkwal.format.header import LeaderHeader
 from sparkwal.format.lifecycle import INTENT, Target
 from sparkwal.format.schema import from_arrow
 from sparkwal.protocol.chain import look, put_next
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 
 from .logs import append, opened, ran
 
@@ -83,9 +83,7 @@ def test_a_table_of_strangers_and_what_is_said_beside_rows_are_plain(
     state = look(log)
     assert state is not None
     target = Target(EVIL.replace("\x00", ""))
-    assert put_next(
-        log, replace(state, cut=2, k=1), INTENT, SystemClock(), "test", to=3, target=target
-    )
+    assert put_next(log, replace(state, cut=2, k=1), INTENT, Clock(), "test", to=3, target=target)
     (tmp_path / "log" / keys.key("", keys.slot(0, 1000))).unlink()
     shown = ran("show", str(tmp_path / "log"), "0", code=1)
     assert HARMLESS.fullmatch(shown) and "they are in" in shown, ascii(shown)

@@ -25,7 +25,7 @@ from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.chain import put_next
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from support.follow import Meter, Signals
 
@@ -103,7 +103,7 @@ def test_what_strangers_call_a_table_commands_a_terminal_nothing(
     assert state is not None
     target = Target("\x1b[2Jlake")
     state = replace(state, cut=state.floor, k=1)
-    assert put_next(log, state, INTENT, SystemClock(), "test", to=state.cut + 1, target=target)
+    assert put_next(log, state, INTENT, Clock(), "test", to=state.cut + 1, target=target)
     for others in (("--retain", "7d"), ("other",)):
         code, printed = refused(monkeypatch, tmp_path, "compact", "wal", *others)
         assert code == 2 and r"\u001b[2Jlake" in printed and "\x1b" not in printed, printed

@@ -16,7 +16,7 @@ from sparkwal.lifecycle.snapshot import storage_options
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import beginning, look, put_next
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.open import open_store
 
@@ -79,7 +79,7 @@ class Lake:
         return look(self.log) or beginning(info.log_id, self.name, 3_600_000)
 
     def _put(self, kind: str, **changes: Any) -> None:
-        assert put_next(self.log, self.head(), kind, SystemClock(), "here", **changes)
+        assert put_next(self.log, self.head(), kind, Clock(), "here", **changes)
 
     def delta(self) -> DeltaTable:
         return DeltaTable(self.table, storage_options=self.storage)

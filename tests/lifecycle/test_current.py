@@ -18,7 +18,7 @@ import sparkwal
 from sparkwal.errors import ConfirmError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, Event, subscribe
 from sparkwal.format.lifecycle import MERGE
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 
 
 def rows(current: Any) -> Counter[Any]:
@@ -232,8 +232,8 @@ def test_a_floor_that_passes_what_was_pinned_long_ago_is_an_error(
     lake.compact()
     lake.floor(lake.end)
     # Half of the lake's grace of an hour.
-    later_ms = SystemClock().now_ms() + 1_800_001
-    monkeypatch.setattr(SystemClock, "now_ms", lambda self: later_ms)
+    later_ms = Clock().now_ms() + 1_800_001
+    monkeypatch.setattr(Clock, "now_ms", lambda self: later_ms)
     with pytest.raises(sparkwal.CollectedError):
         current.to_arrow()
     assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2")])

@@ -23,7 +23,7 @@ from sparkwal.metrics.writers import watch_appender, watch_lifecycle
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 
@@ -201,7 +201,7 @@ def test_what_this_process_compacts_is_counted(tmp_path: Path) -> None:
     table = ModelTable(log)
     process = Lifecycle(
         log, host="here", policy=Policy(late_window_seconds=0), table=table,
-        target=Target("memory://table"), gc_grace_ms=3_600_000, clock=SystemClock(),
+        target=Target("memory://table"), gc_grace_ms=3_600_000, clock=Clock(),
     )  # fmt: skip
     run = process.run_once()
     place = (log.url, "default")

@@ -22,11 +22,11 @@ from sparkwal.format.lifecycle import (
 )
 from sparkwal.lifecycle.consumers import bound
 from sparkwal.protocol.chain import beginning, look, put_next
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
-CLOCK = SystemClock()
+CLOCK = Clock()
 TARGET = Target("s3://b/t", MERGE, ("id",), "at", "gone", ("day",), (), (("a", "b"),))
 
 

@@ -10,7 +10,7 @@ from protocol.query import LIMITS, Query, hints_in
 from sparkwal.format import keys
 from sparkwal.format.lifecycle import FLOOR, LifecycleRecord
 from sparkwal.protocol.chain import beginning, look, put_next
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
@@ -45,7 +45,7 @@ def move_floor(log: LogStore, floor: int, grace_ms: int = DAY_MS) -> LifecycleRe
     assert live is not None
     log_id = live.header.log_id
     head = look(log, log_id) or beginning(log_id, "default", grace_ms)
-    record = put_next(log, head, FLOOR, SystemClock(), "test", floor=floor)
+    record = put_next(log, head, FLOOR, Clock(), "test", floor=floor)
     assert record is not None
     return record
 

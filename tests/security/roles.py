@@ -30,7 +30,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol import archive
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.handover import Lookout, Requests
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import write_partition
@@ -103,7 +103,7 @@ def write_rows(place: Place) -> None:
     assert live is not None
     newcomer = Requests(log, "newcomer")
     newcomer.ask(live.header)
-    leader = Lookout(log, live.header.log_id, live.header.term, SystemClock())
+    leader = Lookout(log, live.header.log_id, live.header.term, Clock())
     with suppress(FencedError):
         leader.look()
     newcomer.withdraw()
@@ -197,7 +197,7 @@ def furnish(place: Place) -> None:
     head = find_head(log)
     assert head.live is not None
     log.store.upload(log.key(keys.data(1, head.window, 7))).part(1, 0, b"left")
-    now_ms = SystemClock().now_ms()
+    now_ms = Clock().now_ms()
     publish(log, Consumer("lease-1", head.live.header.log_id, 9, now_ms, "host", "run", 1))
     move_floor(log, 2, grace_ms=0)
     at_the_end = sparkwal.Log(place.path, lease="1h", **place.options)

@@ -69,7 +69,7 @@ MUTATIONS = [
     Mutation(
         "appender-names-archive",
         _PRODUCER,
-        "protocol/pipeline.py",
+        "protocol/commit_record.py",
         "txns_archive=lead.txns_archive,",
         'txns_archive="",',
     ),

@@ -6,24 +6,21 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
-
-import pyarrow as pa
 
 from sparkwal.format import arrowfile
 from sparkwal.format.header import CommitHeader, Header
 from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.format.lifecycle import encode as encode_state
 from sparkwal.lifecycle import collection, consumers
-from sparkwal.protocol import chain, pipeline
+from sparkwal.protocol import chain, commit_record
+from sparkwal.protocol.commit_record import Inlined
 
 from .machine import Machine
 from .threads import simulated
-
-Inlined = Sequence[tuple[int, int, Sequence[pa.RecordBatch]]]
 
 
 @lru_cache(maxsize=10_000)
@@ -42,9 +39,9 @@ def drawn() -> SimpleNamespace:
 def searching() -> Iterator[None]:
     """Simulated threads, a codec that remembers what it has decoded and encoded, no log."""
     open_front, encode = arrowfile.open_front, arrowfile.encode
-    encode_record = pipeline.encode_record
+    encode_record = commit_record.encode_record
     known: dict[tuple[str, str, bytes], bytes] = {}
-    records: dict[tuple[str, str], tuple[CommitHeader, bytes]] = {}
+    records: dict[tuple[str, str, bytes], tuple[CommitHeader, bytes]] = {}
 
     def remembering(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
         key = (repr(header), spark_schema, block)
@@ -53,12 +50,16 @@ def searching() -> Iterator[None]:
         return known[key]
 
     def remembering_record(
-        header: CommitHeader, inlined: Inlined, spark_schema: str, codec: str | None
+        header: CommitHeader,
+        inlined: Inlined,
+        spark_schema: str,
+        codec: str | None,
+        block: bytes = b"",
     ) -> tuple[CommitHeader, bytes]:
-        rows = [(p, n, [batch.to_pydict() for batch in batches]) for p, n, batches in inlined]
-        key = (repr(header), repr(rows))
+        rows = [(p, [batch.to_pydict() for batch in batches]) for p, batches in inlined]
+        key = (repr(header), repr(rows), block)
         if key not in records:
-            records[key] = encode_record(header, inlined, spark_schema, codec)
+            records[key] = encode_record(header, inlined, spark_schema, codec, block)
         return records[key]
 
     uuids = chain.uuid, consumers.uuid
@@ -68,7 +69,7 @@ def searching() -> Iterator[None]:
     chain.uuid = consumers.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
     arrowfile.open_front = lru_cache(maxsize=100_000)(open_front)
     arrowfile.encode = remembering
-    pipeline.encode_record = remembering_record
+    commit_record.encode_record = remembering_record
     logger = logging.getLogger("sparkwal")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -81,6 +82,6 @@ def searching() -> Iterator[None]:
         gc.set_threshold(*thresholds)
         logger.setLevel(level)
         arrowfile.open_front, arrowfile.encode = open_front, encode
-        pipeline.encode_record = encode_record
+        commit_record.encode_record = encode_record
         chain.uuid, consumers.uuid = uuids
         chain.encode, chain.decode, collection.decode = lifecycle

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from sparkwal import events
 from sparkwal.errors import OptionError
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.delta_log import held
 from sparkwal.spark.sink import BatchWriter
@@ -80,7 +80,7 @@ def test_who_waits_for_a_table_says_so_each_minute_and_who_has_it(tmp_path: Path
     other = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
 
-    class Quick(SystemClock):
+    class Quick(Clock):
         ms = 0
 
         def boot_ms(self) -> int:

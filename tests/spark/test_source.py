@@ -29,7 +29,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.spark
 SCHEMA = '{"type":"struct","fields":[{"name":"value","type":"long","nullable":true,"metadata":{}}]}'
 
 
-class Stopped(SystemClock):
+class Stopped(Clock):
     """Wall time that only a test moves."""
 
     now = 1_000_000

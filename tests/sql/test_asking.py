@@ -26,7 +26,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.sql.database import connect
 from sparkwal.testing.proxy import S3Proxy
@@ -115,7 +115,7 @@ def test_only_what_a_query_needs_is_fetched(
 ) -> None:
     path, options = f"s3://{s3_bucket}/wal", log_options(s3_proxy.url)
     log = open_log(from_keywords(SourceOptions, path, options))
-    clock: Any = SystemClock()
+    clock: Any = Clock()
     sink = Query(log.store, hints_in(tmp_path), prefix=log.prefix, clock=clock)
     for batch in range(16):
         sink.microbatch(batch, tuple(random.sample(range(2**40), 20_000)))  # a record, an object

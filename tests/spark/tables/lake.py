@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 import sparkwal
 from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
 from sparkwal.protocol.chain import beginning, look, put_next
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.log_store import LogStore
@@ -51,7 +51,7 @@ class Lake:
         return look(self.log) or beginning(info.log_id, self.name, 3_600_000)
 
     def put(self, kind: str, **changes: Any) -> None:
-        assert put_next(self.log, self.head(), kind, SystemClock(), "here", **changes)
+        assert put_next(self.log, self.head(), kind, Clock(), "here", **changes)
 
     def intent(self) -> None:
         from pyspark.sql.pandas.types import from_arrow_schema

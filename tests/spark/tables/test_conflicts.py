@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sparkwal import events
 from sparkwal.lifecycle.compaction import Chain, finish_range
-from sparkwal.protocol.clock import SystemClock
+from sparkwal.protocol.clock import Clock
 
 from .gate import Gate
 from .lake import Lake, value
@@ -53,7 +53,7 @@ def test_a_merge_begins_anew_when_others_changed_what_it_read(
         lake.intent()
         with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
             gate.in_the_write(patch)
-            chain = Chain(lake.log, SystemClock(), "")
+            chain = Chain(lake.log, Clock(), "")
             ran = pool.submit(finish_range, chain, lake.head(), lake.table)
             try:
                 while not gate.reached():
