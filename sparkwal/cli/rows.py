@@ -18,7 +18,7 @@ from sparkwal.options.reading import CONSUMERS, TRIGGERS, refuse
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, selected
 from sparkwal.sql.database import Condition, answer, together
-from sparkwal.sql.relations import OWN, known_columns, relations, rows
+from sparkwal.sql.relations import ORIGIN, known_columns, relations, rows
 
 # As `takes_range`, of several logs too: the command gets `names`.
 _takes_logs = options(
@@ -60,7 +60,7 @@ class _Asked:
     def shown(self, spark_schemas: Sequence[str | None]) -> Shown:
         """Raises OptionError for a column that is not there, Refused for one asked for twice."""
         known = known_columns(spark_schemas)
-        own = [name for name in known.names if name not in METADATA and name not in OWN.names]
+        own = [name for name in known.names if name not in ORIGIN.names]
         sequencer = ["_wal_sequencer"] if len(spark_schemas) > 1 else []
         names = [*own, *([*METADATA, *sequencer] if self.metadata else [])]
         if self.columns is not None:

@@ -86,8 +86,7 @@ def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
     head = head_of(log)
     assert head.live is not None
     header, floor, life = head.live.header, log.floor.current(), log.floor.state
-    stored = size_of(log.log, head, floor)
-    pace = pace_of(log.log, head, floor, now_ms, 300_000, log.passed_over)
+    stored, pace = size_of(log), pace_of(log, now_ms, 300_000)
     return {
         "url": log.log.url, "sequencer": log.name, "log_id": header.log_id,
         "position": head.position, "timestamp": moment(header.timestamp_ms),

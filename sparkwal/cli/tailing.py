@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sparkwal.cli.open_logs import wait
-from sparkwal.errors import InvalidLogError, StoreUnavailableError
-from sparkwal.protocol.slots import WHOLE
+from sparkwal.errors import StoreUnavailableError
+from sparkwal.protocol.slots import WHOLE, SlotRecord
 from sparkwal.reading.history import Collected, Follower, sound, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, Needs, together
-from sparkwal.sql.relations import Numbering, bounds, read, rows
+from sparkwal.sql.relations import bounds, read, rows
 
 # Read together, however many rows are wanted.
 _MOST_TOGETHER = 16 * 2**20
@@ -53,12 +53,11 @@ def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordB
 def first_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
     def in_turn(log: LogRange) -> Iterator[pa.RecordBatch]:
         """One piece after the other: nothing is asked for that may not be needed."""
-        numbering = Numbering()
         for record in log.records(*bounds(log), at_once=1, size=WHOLE):
             found = pieces_of(log.log, record)
             # `count` is what is left to show.
             for piece in split(found) if sum(each.rows for each in found) > count else found:
-                yield from read(log, [piece], shown.target, numbering)
+                yield from read(log, [piece], shown.target)
 
     is_plain = len(logs) == 1 and shown.where is None
     batches = in_turn(logs[0]) if is_plain else rows(logs, shown.target, shown.needs)
@@ -91,19 +90,16 @@ def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch
     held: deque[pa.RecordBatch] = deque()
     wanted, there = count, 0
     while there < count:
-        group: list[tuple[Piece, int]] = []
+        group: list[Piece] = []
         found = size = 0
-        for piece, before in backwards:
-            group.insert(0, (piece, before))
+        for piece in backwards:
+            group.insert(0, piece)
             found, size = found + piece.rows, size + piece.length
             if found >= wanted or size >= _MOST_TOGETHER:
                 break
         if not group:
             break
-        first, before = group[0]
-        numbering = Numbering((first.position, first.partition), before)
-        pieces = read(log, [piece for piece, _ in group], shown.target, numbering)
-        newer = list(kept(together(pieces), shown))
+        newer = list(kept(together(read(log, group, shown.target)), shown))
         there += sum(batch.num_rows for batch in newer)
         held.extendleft(reversed(newer))
         wanted *= 2
@@ -111,20 +107,12 @@ def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch
         yield from pa.Table.from_batches(held).slice(max(there - count, 0)).to_batches()
 
 
-def _newest_pieces(log: LogRange, needs: Needs | None) -> Iterator[tuple[Piece, int]]:
-    """From the last back to the first: each frame, and how many rows of its partition's come
-    before it in its commit."""
+def _newest_pieces(log: LogRange, needs: Needs | None) -> Iterator[Piece]:
+    """From the last back to the first, each of one frame."""
     first, after = bounds(log, needs)
     for record in sound(log, walk(log, first, after, newest_first=True, at_once=1)):
-        if isinstance(record, InvalidLogError):
-            continue
-        counted: list[tuple[Piece, int]] = []
-        rows: dict[int, int] = {}
-        for piece in split(pieces_of(log.log, record)):
-            before = rows.get(piece.partition, 0)
-            counted.append((piece, before))
-            rows[piece.partition] = before + piece.rows
-        yield from reversed(counted)
+        if isinstance(record, SlotRecord):
+            yield from reversed(split(pieces_of(log.log, record)))
 
 
 def followed(

@@ -179,11 +179,6 @@ class LeaderHeader(Header):
 
     kind: ClassVar[str] = "leader"
 
-    @property
-    def is_seal(self) -> bool:
-        """Whether it only decides a slot that a former leader could still have reached."""
-        return self.reason == SEAL
-
 
 SlotHeader = CommitHeader | LeaderHeader
 _KINDS = (DataHeader, CommitHeader, LeaderHeader)

@@ -73,11 +73,10 @@ class Prometheus:
             made = self._made.get(metric.name)
             if made is None:
                 kind = getattr(prometheus_client, metric.kind.capitalize())
-                more: dict[str, Any] = {"registry": self._registry}
-                if metric.kind == "histogram":
-                    more["buckets"] = BUCKETS
-                made = kind(metric.full_name, metric.help, metric.labels, **more)
-                self._made[metric.name] = made
+                more = {"buckets": BUCKETS} if metric.kind == "histogram" else {}
+                made = self._made[metric.name] = kind(
+                    metric.full_name, metric.help, metric.labels, registry=self._registry, **more
+                )
         return made.labels(*labels)
 
 

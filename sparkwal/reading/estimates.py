@@ -3,15 +3,14 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, SlotHeader
-from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, read_slot
-from sparkwal.reading.rows import PassedOver
-from sparkwal.store.base import first_entries
-from sparkwal.store.log_store import LogStore
+from sparkwal.reading.log_range import LogRange
+from sparkwal.store.base import first_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
 _PAGE = 1000  # keys of one LIST
@@ -29,27 +28,25 @@ class Size:
     exact: bool
 
 
-def size_of(log: LogStore, head: Head, floor: int) -> Size:
-    """What lies under `batches/`: 1 LIST, and 4 more where that does not show all of it. Of larger
-    logs it is what lies above the floor, taken to be like four pages: each is of the end of a
-    quarter."""
+def size_of(seen: LogRange) -> Size:
+    """What lies under `batches/` of a log that has looked: 1 LIST, and 4 more where that does not
+    show all of it. Of larger logs it is what lies above the floor, taken to be like four pages:
+    each is of the end of a quarter."""
+    log, window, floor = seen.log, seen.window, seen.floor.current()
     prefix = keys.batches_prefix(log.prefix)
     page = first_entries(log.store, prefix, _PAGE)
     if not page.more:
         return Size(sum(entry.size for entry in page.entries), len(page.entries), True)
-    count = max(head.gap - floor, 1)
+    count = max(seen.gap - floor, 1)
     parts = [floor + count * part // _PAGES for part in range(1, _PAGES + 1)]
 
     def stretch(below: int) -> tuple[float, float]:
         """Bytes and objects for each position, of a page of those below."""
         # Numbers count down: what follows a slot are the positions below it.
-        after = log.key(keys.slot(below, head.window))
         # What is under way at the gap is left out.
-        named = (
-            (keys.decode(entry.key.removeprefix(prefix)), entry.size)
-            for entry in log.store.list(prefix, _PAGE, after).entries
-        )
-        found = [(keys.position(n, head.window), size) for n, size in named if n is not None]
+        after = log.key(keys.slot(below, window))
+        page = islice(numbered(log.store, prefix, after), _PAGE)
+        found = [(keys.position(number, window), entry.size) for number, entry in page]
         if not found:
             return 0.0, 0.0
         last = found[-1][0]
@@ -72,26 +69,24 @@ class Pace:
     seconds: float
 
 
-def pace_of(
-    log: LogStore, head: Head, floor: int, now_ms: int, window_ms: int,
-    passed_over: PassedOver | None = None,
-) -> Pace:  # fmt: skip
-    """The pace over the last `window_ms` until now. No request where nothing came in it, else one
-    GET each time that the positions above the floor are halved, and at most 16. Damaged records
-    count as none; `passed_over` gets each that is met."""
-    assert head.live is not None
-    newest = head.live.header
-    floor, since_ms = min(floor, newest.position), max(now_ms, newest.timestamp_ms) - window_ms
+def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
+    """The pace over the last `window_ms` until now, of a log that has looked. No request where
+    nothing came in it, else one GET each time that the positions above the floor are halved, and at
+    most 16. Damaged records count as none; `passed_over` of the log gets each that is met."""
+    assert log.live is not None
+    newest = log.live.header
+    floor = min(log.floor.current(), newest.position)
+    since_ms = max(now_ms, newest.timestamp_ms) - window_ms
     if newest.timestamp_ms < since_ms:
         return Pace(0.0, 0.0, window_ms / 1000)
 
     @cache
     def fetch(position: int) -> SlotHeader | None:
         try:
-            record = read_slot(log, position, head.window, GLANCE)
+            record = read_slot(log.log, position, log.window, GLANCE)
         except InvalidLogError as error:
-            if passed_over is not None:
-                passed_over(error)
+            if log.passed_over is not None:
+                log.passed_over(error)
             return None
         return record.header if record else None
 
@@ -103,7 +98,7 @@ def pace_of(
     inside = range(first, newest.position + 1)
     count = min(len(inside), _PROBES)
     probed = [inside[len(inside) * part // count] for part in range(count)]
-    found = [*filter(None, run_parallel(log.store, fetch, probed))] or [newest]
+    found = [*filter(None, run_parallel(log.log.store, fetch, probed))] or [newest]
     commits = [each for each in found if isinstance(each, CommitHeader)]
     # Each record stands for as many as were not read.
     share = len(inside) / count

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sparkwal.errors import CollectedError, InvalidLogError
-from sparkwal.format.header import LeaderHeader
+from sparkwal.format.header import SEAL, LeaderHeader
 from sparkwal.protocol.recovery import MissingRecord, last_live
 from sparkwal.protocol.replay import WIDEST_PROBE, AnotherLog, check_log
 from sparkwal.protocol.slots import GLANCE, SlotRecord, first_get, read_slot
@@ -56,7 +56,6 @@ def walk(
         try:
             found = read_slot(log.log, position, window, GLANCE, sent)
         except InvalidLogError as error:
-            error.position = position
             return error
         return found or MissingRecord(log.log, position, window)
 
@@ -114,7 +113,7 @@ def sound(log: LogRange, found: Iterable[Found]) -> Iterator[SlotRecord | Invali
 
 def is_seal(record: SlotRecord) -> bool:
     """Whether a record says no more than the leader record before it."""
-    return isinstance(record.header, LeaderHeader) and record.header.is_seal
+    return isinstance(record.header, LeaderHeader) and record.header.reason == SEAL
 
 
 class Follower:

@@ -18,6 +18,8 @@ METADATA = {
     "_wal_batch_id": "long",
     "_wal_query_id": "string",
 }
+# The number of a row in its commit and partition; Spark does not ask for it.
+ROW = "_wal_row"
 
 
 def with_metadata_columns(spark_schema: str) -> str:

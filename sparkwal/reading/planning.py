@@ -4,6 +4,8 @@ among read tasks, which read it."""
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
 
 import pyarrow as pa
 
@@ -33,21 +35,15 @@ class Budget:
     """What one microbatch may hold, over all the logs it reads."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._rows = self._size = self._count = 0
-        self.spent = False
+        limits = options.max_rows, options.max_bytes, options.max_commits
+        self._left = [limit or inf for limit in limits]
+        self._begun = self.spent = False
 
     def takes(self, header: CommitHeader) -> bool:
         """Whether this commit still fits. The first one does: a commit is never split."""
-        self._rows += header.rows
-        self._size += header.bytes
-        self._count += 1
-        over = (
-            self._rows > (self._options.max_rows or self._rows)
-            or self._size > (self._options.max_bytes or self._size)
-            or self._count > (self._options.max_commits or self._count)
-        )
-        self.spent = over and self._count > 1
+        taken = header.rows, header.bytes, 1
+        self._left = [left - each for left, each in zip(self._left, taken, strict=True)]
+        self.spent, self._begun = self._begun and min(self._left) < 0, True
         return not self.spent
 
 
@@ -159,10 +155,7 @@ def read_tasks(
         size = about_bytes(log.log, log.window, start, end, _SAMPLES) + count * _RECORD
         tasks = min(max(least or 1, _by_size(size, parallelism)), count)
         bounds = [start + count * i // tasks for i in range(tasks + 1)]
-        return [
-            ReadTask(looked, None, log.window, low, high)
-            for low, high in zip(bounds, bounds[1:], strict=False)
-        ]
+        return [ReadTask(looked, None, log.window, *ends) for ends in pairwise(bounds)]
     found = [piece for record in log.records(start, end) for piece in pieces_of(log.log, record)]
     if least is not None and len(found) < least:
         found = split(found)

@@ -170,15 +170,11 @@ class _OneLog(LogRange):
             self._check(place)
 
     def _check(self, place: Place) -> None:
-        if self.log_id is None:
-            raise InvalidLogError(
-                f"the cursor is at position {place.position} of {self.log.url}, and there is no "
-                "log: it was deleted. Replay without the cursor what is there later"
-            )
         if place.log_id != self.log_id:
+            now = "deleted and recreated" if self.log_id else "deleted, and there is no log now"
             raise AnotherLog(
-                f"{self.log.url} is not the log that the cursor belongs to: it was deleted and "
-                "recreated. Replay it without the cursor"
+                f"the cursor is at position {place.position} of the log that was at "
+                f"{self.log.url}: it was {now}. Replay without the cursor what is there, or comes"
             )
         is_cut = place.position > self.gap
         if is_cut and self._damage is not None:

@@ -4,6 +4,7 @@ them: fetched ahead, checked against their CRCs, decoded in order."""
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from operator import attrgetter
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.reading.metadata import METADATA, RESERVED
+from sparkwal.reading.metadata import METADATA, RESERVED, ROW
 from sparkwal.store.base import NotFound, Store
 from sparkwal.store.log_store import LogStore
 from sparkwal.store.parallel import SMALL, Reply, run_parallel
@@ -22,6 +23,7 @@ from sparkwal.store.parallel import SMALL, Reply, run_parallel
 RUN_SIZE = 8 * 2**20
 # Fetched ahead of the piece that is being decoded.
 AHEAD = 4 * RUN_SIZE
+_ADDED = frozenset((*METADATA, ROW))
 # Called for each record or object that is damaged or missing; the look goes on after it.
 PassedOver = Callable[[InvalidLogError], None]
 
@@ -30,7 +32,8 @@ PassedOver = Callable[[InvalidLogError], None]
 class Piece:
     """Consecutive frames of one object: one range GET. `data` are its bytes, where they came along
     with the commit record; `inlined` says that they stand in it: all the rows that one partition
-    inlined count as one frame, as they have one CRC."""
+    inlined count as one frame, as they have one CRC. `first_row`: how many rows of its partition
+    come before it in the commit."""
 
     key: str
     frames: tuple[Frame, ...]
@@ -43,6 +46,7 @@ class Piece:
     query_id: str = ""
     inlined: bool = False
     data: bytes | None = None
+    first_row: int = 0
 
     @property
     def offset(self) -> int:
@@ -55,6 +59,11 @@ class Piece:
     @property
     def rows(self) -> int:
         return sum(frame.rows for frame in self.frames)
+
+    @property
+    def first_rows(self) -> Iterator[int]:
+        """`first_row` of each frame."""
+        return accumulate((frame.rows for frame in self.frames), initial=self.first_row)
 
     @property
     def timestamp(self) -> int:
@@ -75,14 +84,14 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
     found: list[Piece] = []
     for batch in header.batches:
         of_batch = partial(piece, key=log.key(batch.number), partition=batch.partition)
-        run: list[Frame] = []
+        run, first = list[Frame](), 0
         for frame in batch.frames:
             if run and (frame.offset != run[-1].end or frame.end - run[0].offset > RUN_SIZE):
-                found.append(of_batch(frames=tuple(run)))
-                run = []
+                found.append(of_batch(frames=tuple(run), first_row=first))
+                run, first = [], first + found[-1].rows
             run.append(frame)
         if run:
-            found.append(of_batch(frames=tuple(run)))
+            found.append(of_batch(frames=tuple(run), first_row=first))
     begin, of_record = 0, partial(piece, key=log.key(header.number), inlined=True)
     for part in header.inline:
         end = begin + part.bytes
@@ -96,7 +105,11 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
 def split(found: Sequence[Piece]) -> list[Piece]:
     """The same rows with every frame a piece of its own."""
     # Only a piece of one frame has its data.
-    return [replace(piece, frames=(frame,)) for piece in found for frame in piece.frames]
+    return [
+        replace(piece, frames=(frame,), first_row=first)
+        for piece in found
+        for frame, first in zip(piece.frames, piece.first_rows, strict=False)
+    ]
 
 
 def pack(found: Sequence[Piece], count: int) -> list[list[Piece]]:
@@ -126,8 +139,8 @@ def read_pieces(
     earlier ones are decoded and consumed.
 
     Args:
-        target: any of the log's columns, and of METADATA; older records' missing columns come as
-            null.
+        target: any of the log's columns, of METADATA, and ROW; older records' missing columns come
+            as null.
         full: look at every offset and text of every frame, not only where the rows came from
             outside of Spark.
         at_once: as for `run_parallel`.
@@ -193,20 +206,27 @@ def _decode(
     full = full or piece.inlined or not verify
     rows = 0
     for batch in arrowfile.read_frames(data, piece.spark_schema, where, wanted or [0], full=full):
-        rows += batch.num_rows
+        before, rows = rows, rows + batch.num_rows
         if rows > piece.rows:
             break
-        yield schema.conform(with_metadata(batch, piece, target), target)
+        yield schema.conform(with_metadata(batch, piece, target, before), target)
     if rows != piece.rows:
         raise InvalidLogError(f"{where}: {rows} rows or more, {piece.rows} expected")
 
 
-def with_metadata(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.RecordBatch:
-    """The batch with those columns of METADATA that the target has."""
+def with_metadata(
+    batch: pa.RecordBatch, piece: Piece, target: pa.Schema, before: int
+) -> pa.RecordBatch:
+    """The batch with those columns of METADATA that the target has, and ROW. `before`: how many
+    rows of the piece come before it."""
+    first = piece.first_row + before
     for field in target:
-        if field.name in METADATA and field.name not in batch.schema.names:
-            value = getattr(piece, field.name.removeprefix(RESERVED))
-            column = pa.repeat(pa.scalar(value, field.type), batch.num_rows)
+        if field.name in _ADDED and field.name not in batch.schema.names:
+            if field.name == ROW:
+                column = pa.array(range(first, first + batch.num_rows), field.type)
+            else:
+                value = getattr(piece, field.name.removeprefix(RESERVED))
+                column = pa.repeat(pa.scalar(value, field.type), batch.num_rows)
             batch = batch.append_column(field, column)
     return batch
 

@@ -4,7 +4,6 @@ columns that say where each came from, in the logs' order."""
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Protocol
@@ -16,9 +15,9 @@ from sparkwal.format import schema
 from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader, SlotHeader, host_of
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
-from sparkwal.reading.history import Collected, sound, walk
+from sparkwal.reading.history import sound, walk
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import METADATA, with_metadata_columns
+from sparkwal.reading.metadata import ROW, with_metadata_columns
 from sparkwal.reading.rows import RUN_SIZE, Piece, pieces_of, with_metadata
 from sparkwal.sql.database import LAST, Needs, Relation
 from sparkwal.store.base import PART_SIZE
@@ -29,9 +28,11 @@ TIME = pa.timestamp("us", "UTC")
 CALENDAR_MS = 253_402_300_799_999
 # The default of the option multipartThreshold: no record holds another.
 _MULTIPART = 16 * 2**20
-# Besides METADATA: the log's name, and the number of a row in its commit and partition.
-OWN = pa.schema([("_wal_sequencer", pa.string()), ("_wal_row", pa.int64())])
-_METADATA = schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}'))
+# Where a row came from: METADATA, and besides the log's name and ROW.
+ORIGIN = pa.schema([
+    *schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}')),
+    pa.field("_wal_sequencer", pa.string()), pa.field(ROW, pa.int64()),
+])  # fmt: skip
 
 
 def known_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
@@ -41,48 +42,21 @@ def known_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
         own = pa.unify_schemas([schema.to_arrow(text) for text in spark_schemas if text])
     except pa.ArrowException as error:
         raise OptionError(f"the sequencers' columns are of different types: {error}") from None
-    return pa.schema([*own, *(each for each in (*_METADATA, *OWN) if each.name not in own.names)])
-
-
-@dataclass
-class Numbering:
-    """Counts the rows of each commit and partition, whose batches come one after the other."""
-
-    last: tuple[int, int] = (-1, -1)
-    rows: int = 0
-
-    def of(self, position: int, partition: int, rows: int) -> pa.Array:
-        if (position, partition) != self.last:
-            self.last, self.rows = (position, partition), 0
-        first, self.rows = self.rows, self.rows + rows
-        return pa.array(range(first, self.rows), pa.int64())
+    return pa.schema([*own, *(each for each in ORIGIN if each.name not in own.names)])
 
 
 def read(
-    log: LogRange, pieces: Iterable[Piece], target: pa.Schema, numbering: Numbering | None = None,
-    *, counted: bool = False,
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """The rows of pieces of one log with `target`'s columns. `numbering` is that of a read that
-    begins in the middle of a partition, or goes on. Where `counted`, `target` has no column of the
-    writers' own, and their objects are not read. Raises InvalidLogError, CollectedError."""
-    own = [each for each in target if each.name in OWN.names and each.name not in _theirs(log)]
-    base = pa.schema([each for each in target if each not in own])
-    if "_wal_row" in [each.name for each in own]:
-        for name in ("_wal_position", "_wal_partition"):
-            if name not in base.names:
-                base = base.append(_METADATA.field(name))
-    numbering = numbering or Numbering()
+    log: LogRange, pieces: Iterable[Piece], target: pa.Schema, *, counted: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of pieces of one log with `target`'s columns. Where `counted`, `target` has no
+    column of the writers' own, and their objects are not read. Raises InvalidLogError,
+    CollectedError."""
+    own = {"_wal_sequencer"} - {*_theirs(log)}
+    base = pa.schema([each for each in target if each.name not in own])
     for batch in _counted(pieces, base) if counted else log.rows(pieces, base):
-        if not batch.num_rows:
-            continue
-        for each in own:
-            if each.name == "_wal_row":
-                position = batch.column("_wal_position")[0].as_py()
-                partition = batch.column("_wal_partition")[0].as_py()
-                column = numbering.of(position, partition, batch.num_rows)
-            else:
-                column = pa.repeat(pa.scalar(log.name, pa.string()), batch.num_rows)
-            batch = batch.append_column(each, column)
+        for name in own & {*target.names}:
+            column = pa.repeat(pa.scalar(log.name, pa.string()), batch.num_rows)
+            batch = batch.append_column(name, column)
         yield batch.select(target.names)
 
 
@@ -129,10 +103,7 @@ def rows(
         for record in log.records(first, after, at_once=1, size=size):
             yield record.header.timestamp_ms, log.name, log, record
 
-    merged = (
-        records(logs[0]) if len(logs) == 1
-        else heapq.merge(*map(records, logs), key=itemgetter(0, 1))
-    )  # fmt: skip
+    merged = heapq.merge(*map(records, logs), key=itemgetter(0, 1))
     for log, group in groupby(merged, key=itemgetter(2)):
         pieces = (piece for *_, record in group for piece in pieces_of(log.log, record))
         yield from read(log, pieces, target, counted=records_suffice)
@@ -143,17 +114,15 @@ def _counted(pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBa
     for piece in pieces:
         for done in range(0, piece.rows, 2**17):
             nothing = pa.nulls(min(piece.rows - done, 2**17))
-            yield with_metadata(pa.RecordBatch.from_arrays([nothing], names=[""]), piece, target)
+            batch = pa.RecordBatch.from_arrays([nothing], names=[""])
+            yield with_metadata(batch, piece, target, done)
 
 
 def _log(logs: Sequence[LogRange]) -> Relation:
     """`log`: the rows of logs, and where each came from."""
     known = known_columns(log.spark_schema for log in logs)
-    hidden = [*METADATA, *OWN.names]
     # What costs least first.
-    columns = pa.schema(
-        [*(known.field(n) for n in hidden), *(f for f in known if f.name not in hidden)]
-    )
+    columns = pa.schema(sorted(known, key=lambda field: field.name not in ORIGIN.names))
 
     def read(needs: Needs) -> Iterator[pa.RecordBatch]:
         target = pa.schema([each for each in columns if each.name in needs.columns])
@@ -198,11 +167,8 @@ def record_rows(log: LogRange, needs: Needs, first: int, after: int) -> Iterator
 
 def _before(log: LogRange, first: int, position: int) -> SlotHeader | None:
     """The live record before a leader's, on which depends what a takeover looked at."""
-    for each in range(position - 1, first - 1, -1):
-        for found in walk(log, each, each + 1, newest_first=False, seals=True):
-            if not isinstance(found, InvalidLogError | Collected):
-                return found.header
-    return None
+    before = walk(log, first, position, newest_first=True, seals=True, at_once=1)
+    return next((found.header for found in before if isinstance(found, SlotRecord)), None)
 
 
 def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[str, Any]:
