@@ -10,8 +10,7 @@ from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.rows import PassedOver
-from sparkwal.store.base import first_entries
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, first_entries
 from sparkwal.store.parallel import run_parallel
 
 _PAGE = 1000  # keys of one LIST

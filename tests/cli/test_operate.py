@@ -22,8 +22,8 @@ from sparkwal.format.lifecycle import INTENT, Target
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import SystemClock
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 from ..checkpoints.stream import FileStream
 from .logs import append, document, lines, opened, ran
