@@ -21,7 +21,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected, with_metadata_columns
 from sparkwal.reading.replaying import Replay
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
 if TYPE_CHECKING:

@@ -53,9 +53,9 @@ MAY_KNOW = {
 ONLY = {
     ("store", "format"): {"format.keys"},
     # Plain values; `options.open` alone opens a store.
-    ("options", "store"): {"store.config", "store.log_store", "store.open", "store.path"},
+    ("options", "store"): {"store.base", "store.config", "store.open", "store.path"},
     # The interface and what is built on nothing else.
-    ("protocol", "store"): {"store.base", "store.log_store", "store.parallel"},
+    ("protocol", "store"): {"store.base", "store.parallel"},
     ("testing", "store"): {"store.base", "store.s3_client"},
     ("testing", "journal"): {"journal.storage"},
 }

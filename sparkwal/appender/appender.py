@@ -30,7 +30,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 __all__ = ["Appender", "Ticket"]
 

@@ -13,7 +13,7 @@ from sparkwal.appender.rows import RowSchema
 from sparkwal.events import Event, Missed, Retried
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.clock import Clock
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 _logger = logging.getLogger("sparkwal")
 

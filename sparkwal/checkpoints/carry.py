@@ -23,7 +23,7 @@ from sparkwal.protocol.holds import Holds, Span
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.repeated import other_rows
 from sparkwal.protocol.slots import OpenLog, fetch_slot, open_slot
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.store.path import state_folder
 
 # What a block may name. It becomes a path on the machine that rebuilds.

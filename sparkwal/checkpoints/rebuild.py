@@ -19,7 +19,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.store.path import absolute, overlap, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"

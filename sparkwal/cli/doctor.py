@@ -34,10 +34,9 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.spark_versions import INSTALL, is_supported, numbers
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import find_head
-from sparkwal.store.base import Store, Transient
+from sparkwal.store.base import LogStore, Store, Transient
 from sparkwal.store.conformance.checks import MACHINE
 from sparkwal.store.conformance.suite import Trial, prove
-from sparkwal.store.log_store import LogStore
 
 _JAVA = 17
 

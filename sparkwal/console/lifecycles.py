@@ -20,7 +20,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.types import duration
 from sparkwal.reading.sequencers import all_logs, has_log
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 EXIT_CODES = """
 \b

@@ -20,8 +20,7 @@ from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
-from sparkwal.store.base import Entry, NotFound, numbered
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import Entry, LogStore, NotFound, numbered
 
 _AT_ONCE = 1000  # keys of one DELETE
 

@@ -36,7 +36,7 @@ from sparkwal.lifecycle.table import (
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.reading.floor import ends_before
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 # How often other writers of the table may be faster, and the first pause after that, in seconds.
 CONFLICTS = 8

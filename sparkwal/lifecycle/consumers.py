@@ -26,8 +26,7 @@ from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.store.base import NotFound, all_entries
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
 
 

@@ -34,7 +34,7 @@ from sparkwal.protocol.chain import beginning, look
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.replay import first_at_or_after
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 DAY_MS = 86_400_000
 R = TypeVar("R")

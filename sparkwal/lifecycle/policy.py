@@ -18,8 +18,7 @@ from sparkwal.options.writing import check_limits
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_records
 from sparkwal.protocol.slots import GLANCE, read_slot
-from sparkwal.store.base import numbered
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, numbered
 
 # S3 refuses requests from a clock that is further off. Dates that are this far ahead of the
 # reader's clock show nothing: to wait for them might take years.

@@ -14,7 +14,7 @@ from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import join, publish, read
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.holds import Holds
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 
 @dataclass

@@ -26,9 +26,8 @@ from sparkwal.options.reading import SourceOptions, refuse
 from sparkwal.options.store import StoreOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected
-from sparkwal.store.base import NotFound, Store, all_entries
+from sparkwal.store.base import LogStore, NotFound, Store, all_entries
 from sparkwal.store.config import S3Config
-from sparkwal.store.log_store import LogStore
 from sparkwal.store.open import open_store
 from sparkwal.store.path import is_local
 

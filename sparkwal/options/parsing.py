@@ -33,11 +33,13 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
             if name.lower() not in _SPARKS_OWN:
                 raise OptionError(_unknown(name, kind))
             continue
-        option, parser = spec.metadata["name"], spec.metadata["parse"]
+        option, parser, limit = (spec.metadata[each] for each in ("name", "parse", "limit"))
         if spec.name in values:
             raise OptionError(f"option {option} is given twice; give it once")
         try:
-            values[spec.name] = parser(str(value))
+            found = values[spec.name] = parser(str(value))
+            if limit is not None and not limit.allows(found):
+                raise ValueError(limit.expected)
         except ValueError as expected:
             shown = " is wrong;" if parser is secret else f" is {str(value)!r};"
             raise OptionError(f"option {option}{shown} {expected} is expected") from None

@@ -6,7 +6,7 @@ from typing import Any
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, sequencer_prefix
 from sparkwal.options import types
-from sparkwal.options.types import option
+from sparkwal.options.types import ABOVE_ZERO, Limit, option
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.path import bucket_and_prefix, folder, is_local
 
@@ -27,11 +27,11 @@ class StoreOptions:
     checksum: str = option("checksum", types.one_of("none", "crc32"), "none", "crc32: S3 checks what it stores, and keeps the checksum; a bucket with Object Lock demands it")  # fmt: skip  # noqa: E501
     requester_pays: bool = option("requesterPays", types.boolean, False, "the requester pays for the bucket's requests")  # fmt: skip  # noqa: E501
     bucket_owner: str | None = option("expectedBucketOwner", types.account_id, None, "S3 refuses all requests if the bucket is another account's")  # fmt: skip  # noqa: E501
-    max_in_flight: int = option("maxInFlightRequests", types.whole, 50, "requests under way at once, 1…1000")  # fmt: skip  # noqa: E501
+    max_in_flight: int = option("maxInFlightRequests", types.whole, 50, "requests under way at once, 1…1000", limit=Limit(lambda number: 1 <= number <= 1000, "1…1000 (recovery reads at most 1000 objects in its one LIST)"))  # fmt: skip  # noqa: E501
     pool_size: int = option("targetPoolSize", types.whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
     max_retries: int = option("maxRetryAttempts", types.whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
     hedge: bool = option("hedge", types.boolean, True, "send a late request once more on another connection, and take the first answer; false: a dead connection costs a minute")  # fmt: skip  # noqa: E501
-    retry_delay_ms: int = option("retryBaseDelayMs", types.duration, 100, "first backoff; doubles, with full jitter")  # fmt: skip  # noqa: E501
+    retry_delay_ms: int = option("retryBaseDelayMs", types.duration, 100, "first backoff; doubles, with full jitter", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
 
     sequencer: str = option("sequencer", types.sequencer_name, ROOT, "the independent log of this name under the path", "the log at the path itself")  # fmt: skip  # noqa: E501
 
@@ -43,17 +43,11 @@ class StoreOptions:
             )
         # Both raise OptionError for a path that names nothing.
         (folder if is_local(self.path) else bucket_and_prefix)(self.path)
-        if not 1 <= self.max_in_flight <= 1000:
-            raise OptionError(
-                f"maxInFlightRequests is {self.max_in_flight}; 1…1000 is allowed, because "
-                "recovery reads at most 1000 objects in its one LIST"
-            )
         if self.pool_size and self.pool_size < self.max_in_flight:
             raise OptionError(
                 f"targetPoolSize {self.pool_size} is below maxInFlightRequests "
                 f"{self.max_in_flight}: raise the one or lower the other"
             )
-        self.check_above_zero("retryBaseDelayMs")
         _ = self.s3  # it checks the keys and the endpoint
         if self.profile is not None and self.access_key_id is not None:
             raise OptionError("profile and accessKeyId contradict each other: give one of them")
@@ -61,12 +55,6 @@ class StoreOptions:
             raise OptionError("kmsKeyId needs serverSideEncryption=aws:kms or aws:kms:dsse")
         if self.bucket_key is not None and self.encryption != "aws:kms":
             raise OptionError("bucketKeyEnabled needs serverSideEncryption=aws:kms")
-
-    def check_above_zero(self, *names: str) -> None:
-        """Raises OptionError for the first of the named options that was given as 0."""
-        for each in fields(self):
-            if each.metadata["name"] in names and getattr(self, each.name) == 0:
-                raise OptionError(f"{each.metadata['name']} must be greater than 0")
 
     @property
     def log_path(self) -> str:

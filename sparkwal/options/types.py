@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 _SIZE_UNITS = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30,
                "gb": 2**30, "t": 2**40, "tb": 2**40}  # fmt: skip
@@ -94,12 +94,23 @@ def timestamp(value: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
+class Limit(NamedTuple):
+    """Which of the numbers that a parser gives are allowed, and what is expected instead."""
+
+    allows: Callable[[int], bool]
+    expected: str
+
+
+ABOVE_ZERO = Limit(lambda number: number > 0, "a value greater than 0")
+
+
 def option(
-    name: str, parse: Callable[[str], Any], default: Any, meaning: str, shown: str | None = None
-) -> Any:
+    name: str, parse: Callable[[str], Any], default: Any, meaning: str, shown: str | None = None,
+    limit: Limit | None = None,
+) -> Any:  # fmt: skip
     """A dataclass field that is an option; `shown` is its default as people read it."""
     return field(
         default=default,
         repr=parse is not secret,
-        metadata={"name": name, "parse": parse, "meaning": meaning, "shown": shown},
+        metadata={"name": name, "parse": parse, "meaning": meaning, "shown": shown, "limit": limit},
     )

@@ -6,11 +6,16 @@ from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.checked import LARGEST_NUMBER
 from sparkwal.format.header import ANONYMOUS
+from sparkwal.options import types
 from sparkwal.options.store import StoreOptions
-from sparkwal.options.types import boolean, duration, one_of, option, size, text, whole
+from sparkwal.options.types import ABOVE_ZERO, Limit, option
 
 # The least gcGrace is an hour, and a request may be under way for 15 minutes.
-LONGEST_PLAN_TTL_MS = 40 * 60_000
+_PLAN_TTL = Limit(
+    lambda milliseconds: 0 < milliseconds <= 40 * 60_000,
+    "a time greater than 0 and at most 40min (a slot may be free again an hour after the log's "
+    "floor passed it, and no older plan may write there)",
+)
 
 
 def check_limits(soft: int | None, hard: int | None) -> None:
@@ -24,25 +29,12 @@ def check_limits(soft: int | None, hard: int | None) -> None:
 
 @dataclass(frozen=True)
 class WriterOptions(StoreOptions):
-    batch_size: int = option("batchSizeThreshold", size, 2**20, "a frame (Arrow record batch) closes at this size", "1mb")  # fmt: skip  # noqa: E501
-    batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a frame closes at this age of its first row", "1ms")  # fmt: skip  # noqa: E501
-    window_size: int | None = option("windowSize", whole, None, "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer partitions than this; fixed by a log's first record", "1000")  # fmt: skip  # noqa: E501
-    compression: str = option("compression", one_of("zstd", "lz4", "none"), "zstd", "of the rows: zstd (lz4 if the first frame is below 64kb), lz4 or none")  # fmt: skip  # noqa: E501
-    merge_schema: bool = option("mergeSchema", boolean, False, "let this query add nullable columns to the log, or leave some out (null)")  # fmt: skip  # noqa: E501
-    plan_ttl_ms: int = option("planTtl", duration, 600_000, "a plan older than this is checked against the log before it is used; at most 40min", "10min")  # fmt: skip  # noqa: E501
-
-    def check(self) -> None:
-        super().check()
-        self.check_above_zero("batchSizeThreshold", "batchTimeoutMs", "planTtl")
-        if self.plan_ttl_ms > LONGEST_PLAN_TTL_MS:
-            raise OptionError(
-                f"planTtl is {self.plan_ttl_ms} ms; at most 40min is allowed: a slot may be free "
-                "again an hour after the log's floor passed it, and no older plan may write there"
-            )
-        if self.window_size is not None and self.window_size not in keys.WINDOWS:
-            raise OptionError(
-                f"windowSize is {self.window_size}; 1000, 10000, 100000 or 1000000 is allowed"
-            )
+    batch_size: int = option("batchSizeThreshold", types.size, 2**20, "a frame (Arrow record batch) closes at this size", "1mb", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
+    batch_timeout_ms: int = option("batchTimeoutMs", types.duration, 1, "a frame closes at this age of its first row", "1ms", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
+    window_size: int | None = option("windowSize", types.whole, None, "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer partitions than this; fixed by a log's first record", "1000", limit=Limit(lambda number: number in keys.WINDOWS, "1000, 10000, 100000 or 1000000"))  # fmt: skip  # noqa: E501
+    compression: str = option("compression", types.one_of("zstd", "lz4", "none"), "zstd", "of the rows: zstd (lz4 if the first frame is below 64kb), lz4 or none")  # fmt: skip  # noqa: E501
+    merge_schema: bool = option("mergeSchema", types.boolean, False, "let this query add nullable columns to the log, or leave some out (null)")  # fmt: skip  # noqa: E501
+    plan_ttl_ms: int = option("planTtl", types.duration, 600_000, "a plan older than this is checked against the log before it is used; at most 40min", "10min", limit=_PLAN_TTL)  # fmt: skip  # noqa: E501
 
     @property
     def codec(self) -> str | None:
@@ -51,16 +43,14 @@ class WriterOptions(StoreOptions):
 
 @dataclass(frozen=True)
 class SinkOptions(WriterOptions):
-    inline_threshold: int | None = option("inlineThreshold", size, None, "a partition up to this size (of Arrow, before compression) travels through the driver inside the commit record; 0: never", "64kb; with a windowSize above 1000 less, 64mb / windowSize")  # fmt: skip  # noqa: E501
-    multipart_threshold: int = option("multipartThreshold", size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb")  # fmt: skip  # noqa: E501
-    checkpoint_max_bytes: int = option("checkpointMaxBytes", size, 16 * 2**20, "of a checkpoint on the driver's disk a commit record carries at most this, compressed", "16mb")  # fmt: skip  # noqa: E501
-    txn_app_id: str | None = option("txnAppId", text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
-    txn_version: int | None = option("txnVersion", whole, None, "batch writes: a number that grows with every append of txnAppId; the last one again is skipped if its rows are the same")  # fmt: skip  # noqa: E501
+    inline_threshold: int | None = option("inlineThreshold", types.size, None, "a partition up to this size (of Arrow, before compression) travels through the driver inside the commit record; 0: never", "64kb; with a windowSize above 1000 less, 64mb / windowSize")  # fmt: skip  # noqa: E501
+    multipart_threshold: int = option("multipartThreshold", types.size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb", limit=Limit(lambda size: size >= 5 * 2**20, "at least 5mb (S3 takes no smaller parts)"))  # fmt: skip  # noqa: E501
+    checkpoint_max_bytes: int = option("checkpointMaxBytes", types.size, 16 * 2**20, "of a checkpoint on the driver's disk a commit record carries at most this, compressed", "16mb")  # fmt: skip  # noqa: E501
+    txn_app_id: str | None = option("txnAppId", types.text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
+    txn_version: int | None = option("txnVersion", types.whole, None, "batch writes: a number that grows with every append of txnAppId; the last one again is skipped if its rows are the same", limit=Limit(lambda number: number <= LARGEST_NUMBER, f"at most {LARGEST_NUMBER} (63 bits)"))  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         super().check()
-        if self.multipart_threshold < 5 * 2**20:
-            raise OptionError("multipartThreshold must be at least 5mb: S3 takes no smaller parts")
         if (self.inline_threshold or 0) > self.multipart_threshold:
             raise OptionError("inlineThreshold is above multipartThreshold: lower it")
         if (self.txn_app_id is None) != (self.txn_version is None):
@@ -70,26 +60,22 @@ class SinkOptions(WriterOptions):
                 f"txnAppId must not begin with {ANONYMOUS!r}: appends without an id are named "
                 "so, and the log does not remember them"
             )
-        if self.txn_version is not None and self.txn_version > LARGEST_NUMBER:
-            raise OptionError(
-                f"txnVersion is {self.txn_version}; at most {LARGEST_NUMBER} (63 bits) is allowed"
-            )
 
 
 @dataclass(frozen=True)
 class AppenderOptions(WriterOptions):
-    batch_size: int = option("batchSizeThreshold", size, 2**20, "a batch closes at this size; the append that crosses it is included", "1mb")  # fmt: skip  # noqa: E501
-    batch_timeout_ms: int = option("batchTimeoutMs", duration, 1, "a batch closes at this age of its first append, unless nothing is in flight: then it goes at once", "1ms")  # fmt: skip  # noqa: E501
-    max_buffered: int = option("maxBufferedBytes", size, 64 * 2**20, "memory of accepted rows that wait to be sent, what it costs to keep each append included; beyond it append blocks, or raises BackPressureError", "64mb")  # fmt: skip  # noqa: E501
-    soft_limit: int | None = option("softLimitBytes", size, None, "emit the event size_limit when about this much of the log, as stored, is neither in a table nor below its floor")  # fmt: skip  # noqa: E501
-    hard_limit: int | None = option("hardLimitBytes", size, None, "at about this much append blocks, or raises BackPressureError, until compaction has caught up; what was accepted before is written still")  # fmt: skip  # noqa: E501
-    journal: str | None = option("journal", text, None, "a folder on a local disk: an append returns once its rows are there, and they reach the log whatever becomes of the store or this process")  # fmt: skip  # noqa: E501
-    journal_sync: str = option("journalSync", one_of("always", "interval", "none"), "always", "when an append returns: always = its rows are on the disk; interval, none = a loss of power may take the last ones back, the end of the process does not")  # fmt: skip  # noqa: E501
-    journal_interval_ms: int = option("journalSyncInterval", duration, 100, "with journalSync=interval: how often the disk is made to have everything", "100ms")  # fmt: skip  # noqa: E501
-    journal_segment: int = option("journalSegmentBytes", size, 64 * 2**20, "size of one file of the journal; an append must fit into one", "64mb")  # fmt: skip  # noqa: E501
-    journal_max: int = option("journalMaxBytes", size, 2**30, "of all files of the journal, one of which it keeps free; beyond it append blocks, or raises BackPressureError", "1gb")  # fmt: skip  # noqa: E501
-    journal_slots: int | None = option("journalSlots", whole, None, "appends that may wait in the journal; a journal that is there keeps its own", "1048576")  # fmt: skip  # noqa: E501
-    journal_sent_up_to: int | None = option("journalSentUpTo", whole, None, "confirms, for one opening, that the journal sent what the log has of this producer up to this sequence; only where an error asks for it, because nothing proves it")  # fmt: skip  # noqa: E501
+    batch_size: int = option("batchSizeThreshold", types.size, 2**20, "a batch closes at this size; the append that crosses it is included", "1mb", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
+    batch_timeout_ms: int = option("batchTimeoutMs", types.duration, 1, "a batch closes at this age of its first append, unless nothing is in flight: then it goes at once", "1ms", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
+    max_buffered: int = option("maxBufferedBytes", types.size, 64 * 2**20, "memory of accepted rows that wait to be sent, what it costs to keep each append included; beyond it append blocks, or raises BackPressureError", "64mb")  # fmt: skip  # noqa: E501
+    soft_limit: int | None = option("softLimitBytes", types.size, None, "emit the event size_limit when about this much of the log, as stored, is neither in a table nor below its floor")  # fmt: skip  # noqa: E501
+    hard_limit: int | None = option("hardLimitBytes", types.size, None, "at about this much append blocks, or raises BackPressureError, until compaction has caught up; what was accepted before is written still")  # fmt: skip  # noqa: E501
+    journal: str | None = option("journal", types.text, None, "a folder on a local disk: an append returns once its rows are there, and they reach the log whatever becomes of the store or this process")  # fmt: skip  # noqa: E501
+    journal_sync: str = option("journalSync", types.one_of("always", "interval", "none"), "always", "when an append returns: always = its rows are on the disk; interval, none = a loss of power may take the last ones back, the end of the process does not")  # fmt: skip  # noqa: E501
+    journal_interval_ms: int = option("journalSyncInterval", types.duration, 100, "with journalSync=interval: how often the disk is made to have everything", "100ms", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
+    journal_segment: int = option("journalSegmentBytes", types.size, 64 * 2**20, "size of one file of the journal; an append must fit into one", "64mb", limit=Limit(lambda size: 2**16 <= size <= 2**31, "64kb … 2gb"))  # fmt: skip  # noqa: E501
+    journal_max: int = option("journalMaxBytes", types.size, 2**30, "of all files of the journal, one of which it keeps free; beyond it append blocks, or raises BackPressureError", "1gb")  # fmt: skip  # noqa: E501
+    journal_slots: int | None = option("journalSlots", types.whole, None, "appends that may wait in the journal; a journal that is there keeps its own", "1048576", limit=Limit(lambda number: 1 <= number <= 2**30, "1 … 1073741824"))  # fmt: skip  # noqa: E501
+    journal_sent_up_to: int | None = option("journalSentUpTo", types.whole, None, "confirms, for one opening, that the journal sent what the log has of this producer up to this sequence; only where an error asks for it, because nothing proves it")  # fmt: skip  # noqa: E501
 
     def check(self) -> None:
         super().check()
@@ -99,14 +85,8 @@ class AppenderOptions(WriterOptions):
                 f"{self.batch_size}: no batch could ever fill; raise the one or lower the other"
             )
         check_limits(self.soft_limit, self.hard_limit)
-        if not 2**16 <= self.journal_segment <= 2**31:
-            raise OptionError(f"journalSegmentBytes {self.journal_segment}; 64kb … 2gb are allowed")
         if self.journal_max < 3 * self.journal_segment:
             raise OptionError(
                 f"journalMaxBytes {self.journal_max} is below three times journalSegmentBytes "
                 f"{self.journal_segment}: one file is kept free; raise the one or lower the other"
             )
-        if self.journal_slots is not None and not 1 <= self.journal_slots <= 2**30:
-            raise OptionError(f"journalSlots {self.journal_slots}; 1 … 1073741824 are possible")
-        if self.journal_interval_ms < 1:
-            raise OptionError("journalSyncInterval 0; a time of at least 1ms is expected")

@@ -11,8 +11,7 @@ from sparkwal.format.checked import parse, plain, read, to_json
 from sparkwal.format.header import ANONYMOUS, Checkpoint, QueryProgress, SlotHeader
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.slots import OpenLog
-from sparkwal.store.base import NotFound
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound
 
 # A leader that finds more entries than MOST keeps the KEPT newest in its records.
 MOST, KEPT = 1000, 500

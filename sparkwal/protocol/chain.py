@@ -8,8 +8,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle import LifecycleRecord, decode, encode
 from sparkwal.protocol.clock import Clock
-from sparkwal.store.base import NotFound
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound
 
 
 def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:

@@ -11,7 +11,7 @@ from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.recovery import ForeignRecord, Head, MissingRecord, find_head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 
 @dataclass

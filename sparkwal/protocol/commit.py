@@ -28,7 +28,7 @@ from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
 from sparkwal.protocol.slots import OpenLog, read_slot
 from sparkwal.protocol.task import TaskResult
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 # After this many microbatches without rows, or this long, a record carries the checkpoint forward.
 FORWARD, FORWARD_MS = 100, 300_000

@@ -7,8 +7,7 @@ from sparkwal.errors import FencedError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.header import Header
 from sparkwal.protocol.clock import Clock
-from sparkwal.store.base import NotFound
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound
 
 # At most one GET for sixteen PUTs. A leader that sends fewer leaves a newcomer time enough.
 LOOK_RECORDS = 16

@@ -14,7 +14,7 @@ from sparkwal.protocol.hint import FencingNote
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
 # How often others may take the gap first; this one asks them to stop meanwhile, for 20 seconds.

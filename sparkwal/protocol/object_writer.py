@@ -14,8 +14,7 @@ from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.slots import OpenLog, read_front, read_slot
-from sparkwal.store.base import PART_SIZE, NotFound, Upload
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import PART_SIZE, LogStore, NotFound, Upload
 
 
 @dataclass(frozen=True)

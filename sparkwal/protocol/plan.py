@@ -17,8 +17,7 @@ from sparkwal.protocol.hint import FencingNote, Hint, Hints
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.leadership import Claim, fenced_by, lead
 from sparkwal.protocol.slots import OpenLog
-from sparkwal.store.base import NotFound
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from itertools import islice
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_front, read_slot
-from sparkwal.store.base import NotFound, first_entries
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound, first_entries
 from sparkwal.store.parallel import run_parallel
 
 LIST_LIMIT = 1000

@@ -18,8 +18,7 @@ from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import first_at_or_after, live_records
 from sparkwal.protocol.slots import GLANCE, OpenLog, SlotRecord, read_front, read_slot
 from sparkwal.protocol.task import TaskResult
-from sparkwal.store.base import NotFound
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound
 
 
 def check_newest(open_log: OpenLog, memory: Memory, app_id: str, version: int) -> int:

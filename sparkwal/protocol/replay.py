@@ -19,7 +19,7 @@ from sparkwal.protocol.slots import (
     open_slot,
     read_slot,
 )
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import SMALL, Reply, run_parallel
 
 # The most records fetched at once. A probe grows up to this while more records come.

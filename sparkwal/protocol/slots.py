@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
-from sparkwal.store.base import NotFound
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound
 from sparkwal.store.parallel import Reply
 
 # Reads any record of up to some ten thousand frames; a longer header costs a second request.

@@ -16,7 +16,7 @@ from sparkwal.format.lifecycle import LifecycleRecord
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 # Of a log without a chain: the least grace is an hour. The rest of a grace is for clocks that
 # differ: a store like S3 refuses whoever is 15 minutes off.

@@ -22,7 +22,7 @@ from sparkwal.protocol.replay import (
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import Floor, Looked, ends_before
 from sparkwal.reading.rows import PassedOver, Piece, pieces_of, read_pieces
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
 # Up to this many positions are planned record by record on the driver.

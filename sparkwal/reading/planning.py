@@ -17,8 +17,7 @@ from sparkwal.protocol.replay import WIDEST_PROBE, AnotherLog, about_bytes, live
 from sparkwal.reading.floor import Floor, Looked
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.rows import Piece, pack, pieces_of, read_pieces, split
-from sparkwal.store.base import Store
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Store
 
 # Of a range above PLANNED_RECORDS each task gets a stretch of positions and reads their
 # records itself. A few of its records show how much such a range holds.

@@ -15,8 +15,7 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.leadership import put_leader
 from sparkwal.protocol.recovery import find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, read_slot
-from sparkwal.store.base import NotFound
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound
 
 
 def repair(path: str, position: int, *, give_up: bool = False, **options: object) -> None:

@@ -26,7 +26,7 @@ from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of, read_pieces
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 _FORMAT = 1
 

@@ -15,8 +15,7 @@ from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.metadata import METADATA, RESERVED, ROW
-from sparkwal.store.base import NotFound, Store
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound, Store
 from sparkwal.store.parallel import SMALL, Reply, run_parallel
 
 # Frames are fetched together up to this size: fewer requests, bounded memory.

@@ -17,7 +17,7 @@ from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 
 def sequencer_for(key: object, count: int) -> str:

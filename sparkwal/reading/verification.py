@@ -16,8 +16,7 @@ from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, open_slot
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.rows import pieces_of, read_pieces, split
-from sparkwal.store.base import NotFound, all_entries
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
 
 # Of a query without a transaction.

@@ -23,7 +23,7 @@ from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta_log import FORGETS, check_put_if_absent, delta_log, held, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.spark.registering import register_once
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 # Another writer of the table was faster.
 _CONFLICT = re.compile(

@@ -40,8 +40,8 @@ from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
+from sparkwal.store.base import LogStore
 from sparkwal.store.conditional_put import prove_put_if_absent
-from sparkwal.store.log_store import LogStore
 from sparkwal.store.path import is_local
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks,
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 from sparkwal.store.path import state_folder
 

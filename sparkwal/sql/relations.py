@@ -20,8 +20,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import ROW, with_metadata_columns
 from sparkwal.reading.rows import RUN_SIZE, Piece, pieces_of, with_metadata
 from sparkwal.sql.database import LAST, Needs, Relation
-from sparkwal.store.base import PART_SIZE
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import PART_SIZE, LogStore
 
 TIME = pa.timestamp("us", "UTC")
 # The last moment that a calendar knows; later ones count as it: a clock was wrong.

@@ -2,10 +2,8 @@
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError
@@ -13,6 +11,7 @@ from sparkwal.store.base import Store
 from sparkwal.store.conformance import objects, races
 from sparkwal.store.conformance.suite import StoreUnderTest, Trial, Wrong, content
 from sparkwal.store.hedge import run_in_daemon
+from sparkwal.store.parallel import run_parallel
 
 # One round may miss a store that looks first and writes later.
 _TRIAL = Trial(rounds=3, threads=8)
@@ -54,7 +53,6 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
 
 def _remove(store: Store, keys: Sequence[str]) -> None:
     """Remove the objects. A DELETE that takes longer than `_PATIENCE` goes on in the background."""
-    removed = threading.Semaphore(0)
 
     def remove(key: str) -> None:
         try:
@@ -65,11 +63,11 @@ def _remove(store: Store, keys: Sequence[str]) -> None:
                 if content(store, key) is None:
                     return
             events.emit(events.ProofLeftBehind(key=key, url=store.url, reason=str(error)))
-        finally:
-            removed.release()
 
-    for key in keys:
-        run_in_daemon(partial(remove, key))
-    until = time.monotonic() + _PATIENCE
-    for _ in keys:
-        removed.acquire(timeout=max(0.0, until - time.monotonic()))
+    def remove_all() -> None:
+        list(run_parallel(store, remove, keys))
+        removed.set()
+
+    removed = threading.Event()
+    run_in_daemon(remove_all)
+    removed.wait(_PATIENCE)

@@ -78,7 +78,7 @@ class LocalStore:
         found: list[Entry] = []
         more = False
         with errors("list", prefix, self.url):
-            base = self._path(folder) if folder else self._root
+            base = self.path(folder) if folder else self._root
             names = keys_after(base, f"{folder}/" if folder else "", start, limit + 1, after)
             for scanned, key in enumerate(names):
                 if more := scanned == limit:
@@ -94,25 +94,23 @@ class LocalStore:
     def delete(self, key: str) -> None:
         """Not synced: what a power cut brings back is deleted again."""
         with errors("delete", key, self.url), suppress(*_ABSENT):
-            self._path(key).unlink()
+            self.path(key).unlink()
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         """Remove the files, whatever is in them, then sync each of their folders once."""
-        folders = {self._path(key).parent: None for key in keys}
+        folders = {self.path(key).parent: None for key in keys}
         for key in keys:
             self.delete(key)
         for folder in folders:
             with errors("delete", f"objects in {folder}", self.url), suppress(*_ABSENT):
-                self._sync(folder)
+                self.sync(folder)
 
     def age_ms(self, key: str) -> int:
         with self._reading(key) as file:
             return _age_ms(self._now_ns(), os.fstat(file.fileno()))
 
     def upload(self, key: str) -> LocalUpload:
-        path = self._path(key)
-        with errors("put", key, self.url):
-            return LocalUpload(self, path, key, *self.open_temp(key))
+        return LocalUpload(self, key)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         """All unlisted files that a put or an upload writes, or left when it was killed. Their age
@@ -140,39 +138,10 @@ class LocalStore:
         """A new file that no listing shows, to become the object. Raises OSError."""
         folder = self._root / TEMPS
         temp = folder / temp_name(key)
-        self._prepare(folder)
+        self.prepare(folder)
         return os.open(temp, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666), temp
 
-    def publish(self, temp: Path, path: Path, key: str, replaces: bool) -> bool:
-        """Make the synced content of `temp` the object, if its name is free, or whatever is there
-        where it `replaces` that. Raises OSError."""
-        self._prepare(path.parent)
-        self._sync(temp)
-        # Its age counts from here, not from before a sync that took long.
-        os.utime(temp)
-        created = True
-        try:
-            (os.replace if replaces else os.link)(temp, path)
-        except FileExistsError:
-            created = False
-        except OSError as error:
-            if replaces or error.errno not in _NO_LINKS:
-                raise
-            raise OptionError(
-                f"{self.url}: this filesystem cannot make hard links ({error.strerror}), "
-                "which decide between two writers; use a local disk or an object store"
-            ) from None
-        # Also when the name was taken: its writer may have died before this sync.
-        try:
-            self._sync(path.parent)
-        except OSError as error:
-            raise StoreUnavailableError(
-                f"put of {key} at {self.url}: {error.strerror}; the object may not be durable",
-                maybe_applied=True,
-            ) from None
-        return created
-
-    def _path(self, key: str) -> Path:
+    def path(self, key: str) -> Path:
         segments = key.split("/")
         if segments[0] == TEMPS or not {"", ".", ".."}.isdisjoint(segments) or "\0" in key:
             raise OptionError(f"{key!r} cannot be the name of an object; correct the path")
@@ -182,7 +151,7 @@ class LocalStore:
     def _reading(self, key: str) -> Iterator[BinaryIO]:
         with errors("get", key, self.url):
             try:
-                file = self._path(key).open("rb")
+                file = self.path(key).open("rb")
             except (*_ABSENT, IsADirectoryError):
                 self._check_root()
                 raise NotFound(key) from None
@@ -205,7 +174,7 @@ class LocalStore:
         with suppress(FileNotFoundError):
             os.close(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
-    def _prepare(self, folder: Path) -> None:
+    def prepare(self, folder: Path) -> None:
         """Make `folder`, and make its whole path durable, once and after it was removed."""
         if folder in self._prepared and folder.is_dir():
             return
@@ -229,10 +198,10 @@ class LocalStore:
         last = max(chain.index(top), chain.index(self._root.parent))
         for parent in chain[1 : last + 1]:
             with suppress(PermissionError):
-                self._sync(parent)
+                self.sync(parent)
         self._prepared.add(folder)
 
-    def _sync(self, path: Path) -> None:
+    def sync(self, path: Path) -> None:
         if self._fsync:
             sync(path)
 
@@ -244,20 +213,45 @@ def _age_ms(now_ns: int, found: os.stat_result) -> int:
 class LocalUpload:
     """Parts written at their offsets into an unlisted file until `complete`."""
 
-    def __init__(
-        self, store: LocalStore, path: Path, key: str, descriptor: int, temp: Path
-    ) -> None:
-        self._store, self._path, self._key = store, path, key
-        self._descriptor, self._temp = descriptor, temp
+    def __init__(self, store: LocalStore, key: str) -> None:
+        self._store, self._key, self._path = store, key, store.path(key)
+        with errors("put", key, store.url):
+            self._descriptor, self._temp = store.open_temp(key)
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         with errors("put", self._key, self._store.url):
             write_at(self._descriptor, body, offset)
 
     def complete(self, replaces: bool = False) -> bool:
-        """Publish the file. A failure leaves it there for another attempt."""
-        with errors("put", self._key, self._store.url):
-            created = self._store.publish(self._temp, self._path, self._key, replaces)
+        """Make the file the object, if its name is free, or whatever is there where it `replaces`
+        that. A failure leaves it there for another attempt."""
+        store = self._store
+        with errors("put", self._key, store.url):
+            store.prepare(self._path.parent)
+            store.sync(self._temp)
+            # Its age counts from here, not from before a sync that took long.
+            os.utime(self._temp)
+            created = True
+            try:
+                (os.replace if replaces else os.link)(self._temp, self._path)
+            except FileExistsError:
+                created = False
+            except OSError as error:
+                if replaces or error.errno not in _NO_LINKS:
+                    raise
+                raise OptionError(
+                    f"{store.url}: this filesystem cannot make hard links ({error.strerror}), "
+                    "which decide between two writers; use a local disk or an object store"
+                ) from None
+            # Also when the name was taken: its writer may have died before this sync.
+            try:
+                store.sync(self._path.parent)
+            except OSError as error:
+                raise StoreUnavailableError(
+                    f"put of {self._key} at {store.url}: {error.strerror}; the object may not be "
+                    "durable",
+                    maybe_applied=True,
+                ) from None
         self.abort()
         return created
 

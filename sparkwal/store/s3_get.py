@@ -199,9 +199,6 @@ def _signed(client: Any, form: _Form, key: str, part: Part | None) -> Any:
 
 def _form_of(client: Any, sent: Any, key: str) -> _Form | None:
     """The form of a GET of this key; None where botocore is not as it is known here."""
-    endpoint = getattr(client, "_endpoint", None)
-    if not hasattr(client, "_request_signer") or not hasattr(endpoint, "http_session"):
-        return None
     headers = {
         name: value.decode() if isinstance(value, bytes) else value
         for name, value in sent.headers.items()
@@ -209,7 +206,7 @@ def _form_of(client: Any, sent: Any, key: str) -> _Form | None:
     scheme, _, rest = headers.get("Authorization", "").partition(" Credential=")
     scope = rest.partition(",")[0].split("/")
     url = str(sent.url).removesuffix(_quoted(key))
-    known = scheme == "AWS4-HMAC-SHA256" and len(scope) >= 5
+    known = scheme == "AWS4-HMAC-SHA256" and len(scope) >= 5 and hasattr(client, "_request_signer")
     # A directory bucket's session has a token of its own, which expires.
     if not known or "x-amz-s3session-token" in map(str.lower, headers):
         return None
@@ -218,17 +215,13 @@ def _form_of(client: Any, sent: Any, key: str) -> _Form | None:
     common = {name: value for name, value in headers.items() if name.lower() not in _OWN}
     # The signer would work it out of the URL, twice.
     common["Host"] = urlsplit(url).netloc
-    pool = _pool(getattr(endpoint, "http_session", None), url)
-    return _Form(url, common, service=scope[-2], region=scope[-3], pool=pool)
-
-
-def _pool(session: Any, url: str) -> Any:
-    """urllib3's connections to a host; None behind a proxy, or where it is not known here."""
     try:
+        session = client._endpoint.http_session
         proxy = session._proxy_config.proxy_url_for(url)
-        return None if proxy else session._get_connection_manager(url).connection_from_url(url)
+        pool = None if proxy else session._get_connection_manager(url).connection_from_url(url)
     except AttributeError:
         return None
+    return _Form(url, common, service=scope[-2], region=scope[-3], pool=pool)
 
 
 def _quoted(key: str) -> str:

@@ -10,8 +10,7 @@ from journal.disk import MemoryFolder
 from sparkwal import Appender
 from sparkwal.errors import SparkWalError
 from sparkwal.reading.verification import verify_store
-from sparkwal.store.base import Page, Transient
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Page, Transient
 
 from .plot import PREFIX, Plot
 

@@ -19,7 +19,7 @@ from sparkwal.errors import (
 from sparkwal.events import BatchSent, Durable, Event, Rejected, Retried
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.reading.verification import verify_store
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until
 

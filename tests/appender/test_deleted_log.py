@@ -15,7 +15,7 @@ from sparkwal.format.lifecycle import FLOOR
 from sparkwal.protocol import chain, recovery
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 from ..protocol.query import StoppedClock
 from .plot import PREFIX, SCHEMA, Plot, rows

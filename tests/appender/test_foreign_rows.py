@@ -62,7 +62,7 @@ def test_malformed_arrow_rows_are_refused_before_anyone_trips_over_them(
 def test_a_malformed_append_does_not_take_the_appender_or_others_with_it(plot: Plot) -> None:
     schema = pa.schema([("s", pa.string())])
     from sparkwal.appender.appender import Appender
-    from sparkwal.store.log_store import LogStore
+    from sparkwal.store.base import LogStore
 
     with Appender(LogStore(plot.retrying(), "s"), schema, producer_id="p") as wal:
         tickets = [wal.append(pa.record_batch({"s": ["a"]}))]

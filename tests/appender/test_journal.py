@@ -18,8 +18,7 @@ from sparkwal.errors import (
 from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
-from sparkwal.store.base import Transient
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Transient
 from sparkwal.testing.memory import MemoryStore
 
 from .away import Away, abandon, sound

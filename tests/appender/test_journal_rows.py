@@ -21,7 +21,7 @@ from sparkwal.errors import (
     OutcomeUnknownError,
     SparkWalError,
 )
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 from .away import Away, abandon, sound
 from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until

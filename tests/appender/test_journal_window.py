@@ -12,7 +12,7 @@ from sparkwal import Appender
 from sparkwal.appender import journal_intake
 from sparkwal.errors import OptionError
 from sparkwal.journal.journal import Journal
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 from .away import Away
 from .plot import PREFIX, rows, stored, until

@@ -18,8 +18,7 @@ from sparkwal.format.lifecycle import DONE, FLOOR, Target
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
-from sparkwal.store.base import Page
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import StoppedClock
 

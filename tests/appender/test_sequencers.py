@@ -20,7 +20,7 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.writing import SinkOptions
 from sparkwal.reading.sequencers import all_logs, encode_key
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 from .plot import SCHEMA, rows

@@ -16,8 +16,7 @@ from sparkwal.protocol.handover import LOOK_MS, LOOK_RECORDS, Lookout, Requests
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.verification import verify_store
-from sparkwal.store.base import Transient
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Transient
 
 from ..protocol.query import Query, StoppedClock, hints_in
 from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until

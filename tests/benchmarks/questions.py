@@ -27,7 +27,7 @@ from sparkwal.format.consumer import Consumer
 from sparkwal.lifecycle.consumers import join
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.servers import log_options
 

@@ -15,7 +15,7 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.task import write_partition
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 from ..protocol.query import LIMITS, SCHEMA, TTL_MS, StoppedClock, rows
 

@@ -19,8 +19,8 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.slots import fetch_slot
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 from ..protocol.query import SCHEMA
 from .conftest import Room

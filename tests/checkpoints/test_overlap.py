@@ -13,8 +13,8 @@ from deltalake import write_deltalake
 import sparkwal
 from sparkwal import OptionError
 from sparkwal.protocol.hint import Hints
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 from .conftest import Room
 from .stream import FileStream

@@ -236,8 +236,8 @@ for _ in range(5):
 def local_query(tmp_path: Path) -> tuple[str, str]:
     """A log on the disk and the folder of its query, which lacks its last microbatch."""
     from sparkwal.protocol.hint import Hints
+    from sparkwal.store.base import LogStore
     from sparkwal.store.local import LocalStore
-    from sparkwal.store.log_store import LogStore
 
     from .stream import FileStream
 

@@ -13,7 +13,7 @@ from sparkwal.checkpoints.folder import Owner
 from sparkwal.checkpoints.rebuild import State, why_rebuild
 from sparkwal.errors import DivergedCheckpointError
 from sparkwal.format.header import REMOTE, STATEFUL, Checkpoint
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 # What it is said of a folder that is whole, by a log without a microbatch of its query.

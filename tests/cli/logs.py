@@ -20,7 +20,7 @@ from sparkwal.format import keys
 from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 COMMAND = [sys.executable, "-m", "sparkwal"]
 SCHEMA = pa.schema([("v", pa.int64())])

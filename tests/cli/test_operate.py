@@ -23,7 +23,6 @@ from sparkwal.lifecycle.consumers import publish
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 from ..checkpoints.stream import FileStream
 from .logs import append, document, lines, opened, ran

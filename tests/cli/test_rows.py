@@ -20,8 +20,8 @@ from rich.cells import cell_len
 
 import sparkwal
 from sparkwal.cli.main import main
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
 from support.json_rows import JsonRows

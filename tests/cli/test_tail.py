@@ -26,8 +26,8 @@ from sparkwal.cli.open_logs import logs_at
 from sparkwal.cli.tailing import Shown, followed
 from sparkwal.reading.history import sound, walk
 from sparkwal.sql.relations import known_columns
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 

@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["sparkwal"]):
     )
     from sparkwal.protocol.slots import SlotRecord
     from sparkwal.reading.rows import pieces_of, read_pieces
-    from sparkwal.store.log_store import LogStore
+    from sparkwal.store.base import LogStore
     from sparkwal.testing.memory import MemoryStore
 
 from tests.fuzz.samples import samples

@@ -16,8 +16,8 @@ import sparkwal
 import support.cursor
 from replay import COLLECTED, INVALID_ENTRY, main
 from sparkwal.format import keys
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

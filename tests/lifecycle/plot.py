@@ -11,7 +11,7 @@ from sparkwal.format.lifecycle import LifecycleRecord, Target
 from sparkwal.lifecycle.policy import LogState, Policy, measure
 from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import StoppedClock
 

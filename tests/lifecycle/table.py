@@ -12,7 +12,7 @@ from sparkwal.lifecycle.table import Change, TableConflict, TableState
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.rows import pieces_of, read_pieces
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 
 @dataclass(frozen=True)

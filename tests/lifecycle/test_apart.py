@@ -16,8 +16,7 @@ from sparkwal.format.lifecycle import Target
 from sparkwal.lifecycle.table import check_apart
 from sparkwal.options.open import check_place
 from sparkwal.spark.lifecycle import Lifecycle
-from sparkwal.store.base import Page
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Page
 from sparkwal.store.path import overlap
 from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.proxy import S3Proxy

@@ -27,8 +27,8 @@ from sparkwal.lifecycle.consumers import (
 )
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.sql.relations import CONSUMERS
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 CLOCK = StoppedClock()

@@ -20,8 +20,7 @@ from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.recovery import find_head
-from sparkwal.store.base import Page
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 
 from .plot import Plot

@@ -14,7 +14,7 @@ from sparkwal.format import keys
 from sparkwal.lifecycle.consumers import bound, forget, read
 from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.protocol.holds import Holds
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 MINUTE = 60_000

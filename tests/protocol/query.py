@@ -18,8 +18,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.rows import pieces_of, read_pieces
-from sparkwal.store.base import Store
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Store
 
 SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64())]))
 TTL_MS = 600_000

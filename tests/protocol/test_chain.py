@@ -23,7 +23,7 @@ from sparkwal.format.lifecycle import (
 from sparkwal.lifecycle.consumers import bound
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import Clock
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 CLOCK = Clock()

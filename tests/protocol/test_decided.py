@@ -16,8 +16,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_front
 from sparkwal.reading.floor import LOOK_TTL_MS
 from sparkwal.reading.log_range import LogRange
-from sparkwal.store.base import Page
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 
 from ..appender.plot import PREFIX, Plot, rows, until

@@ -15,7 +15,7 @@ from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.plan import cold_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.verification import verify_store
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 from .query import LIMITS, SCHEMA, TTL_MS, Query, StoppedClock, hints_in

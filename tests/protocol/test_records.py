@@ -17,8 +17,8 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 from .query import LIMITS, Query, hints_in, values_of

@@ -20,9 +20,8 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
-from sparkwal.store.base import Transient
+from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
-from sparkwal.store.log_store import LogStore
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
 

@@ -12,7 +12,7 @@ from sparkwal.format.lifecycle import FLOOR, LifecycleRecord
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 __all__ = ["LIMITS", "Query", "collect", "copied", "move_floor", "written"]

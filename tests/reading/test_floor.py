@@ -24,7 +24,7 @@ from sparkwal.reading.floor import LOOK_TTL_MS, Looked
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.verification import verify_store
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 COMMITS = 1100

@@ -8,7 +8,7 @@ from sparkwal.appender.appender import Appender
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 SCHEMA = pa.schema([("v", pa.int64())])

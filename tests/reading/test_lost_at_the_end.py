@@ -15,8 +15,8 @@ from sparkwal.cli.doctor import look
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.slots import read_slot
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 SCHEMA = pa.schema([("v", pa.int64())])
 APPENDS, LOST = 160, 130

@@ -16,7 +16,7 @@ from sparkwal.protocol.replay import live_records
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.planning import read_tasks
 from sparkwal.reading.rows import Piece, pack, pieces_of
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 COMMITS = PLANNED_RECORDS + 300

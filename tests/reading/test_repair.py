@@ -12,8 +12,8 @@ import pytest
 from sparkwal import Appender, InvalidLogError, Log, OptionError, repair, verify
 from sparkwal.format import keys
 from sparkwal.reading.repair import repair_record
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 LAST = 3

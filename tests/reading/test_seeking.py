@@ -15,7 +15,7 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.reading.floor import LOOK_TTL_MS
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.replaying import Replay
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 POSITIONS = 1_500

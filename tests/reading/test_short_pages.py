@@ -13,7 +13,7 @@ from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.reading.verification import verify_store
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 

@@ -19,7 +19,7 @@ from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading import planning
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import read_tasks, task_rows
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 COMMITS = 300

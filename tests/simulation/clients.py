@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
-from sparkwal.store.base import Page, Unfinished, UnfinishedPage
+from sparkwal.store.base import LogStore, Page, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
-from sparkwal.store.log_store import LogStore
 from sparkwal.store.retry import RetryingStore
 
 from .data import PREFIX

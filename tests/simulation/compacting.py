@@ -22,8 +22,7 @@ from sparkwal.lifecycle.table import TableState
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.rows import pieces_of, read_pieces
-from sparkwal.store.base import Transient
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore, Transient
 
 from .clients import WorldClock, WorldStore, world_log
 from .lake import Row

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparkwal.reading.verification import verify_store
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 from . import oracle
 from .data import PREFIX

@@ -25,7 +25,7 @@ from sparkwal.protocol.plan import TaskPlan, make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.task import TaskResult, write_partition
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 from .clients import ReadersStore, WorldClock, WorldHints, WorldStore, world_log
 from .data import PREFIX, SCHEMA, partitions_of, record_batch

@@ -25,7 +25,7 @@ from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import write_partition
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 from .clients import WorldClock, WorldHints, WorldStore, world_log
 from .data import SCHEMA, source_batch

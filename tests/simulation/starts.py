@@ -7,7 +7,7 @@ from typing import Any
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 
 from . import oracle
 from .clients import WorldStore

@@ -74,7 +74,7 @@ CASES = {
     "names that differ only in case": Case("write", ("'id' and 'ID' differ only in case",), {"path": "{folder}/new"}, columns="id, id as ID"),
     "names inside a column that differ only in case": Case("write", ("'c.a' and 'c.A' differ only in case",), {"path": "{folder}/new"}, columns="id, named_struct('a',1,'A',2) as c"),
     "a transaction named as an anonymous append": Case("write", ("txnAppId must not begin with 'append:'",), {"txnAppId": "append:x", "txnVersion": 1}),
-    "a transaction beyond 63 bits": Case("write", ("txnVersion is 9223372036854775808", "63 bits"), {"txnAppId": "x", "txnVersion": 2**63}),
+    "a transaction beyond 63 bits": Case("write", ("txnVersion is '9223372036854775808'", "63 bits"), {"txnAppId": "x", "txnVersion": 2**63}),
     "progress tracked asynchronously": Case("stream", ("asynchronous progress tracking", "remove the option"), {"asyncProgressTrackingEnabled": True, "_asyncProgressTrackingOverrideSinkSupportCheck": True}),
     "half a transaction": Case("write", ("txnAppId and txnVersion go together",), {"txnAppId": "nightly"}),
     "a transaction for a stream": Case("stream", ("are for df.write",), {"txnAppId": "nightly", "txnVersion": 1}),

@@ -19,8 +19,8 @@ from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.errors import OptionError
 from sparkwal.lifecycle.consumers import bound
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 from sparkwal.testing.proxy import S3Proxy
 
 pytestmark = pytest.mark.spark

@@ -19,8 +19,8 @@ from sparkwal.errors import CollectedError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.source import StreamReader
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 COMMITS = 1020
 FLOOR = 1010

@@ -19,8 +19,8 @@ from sparkwal.lifecycle.consumers import ConsumerInfo, bound
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.source import BatchReader
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 
 def store_of(stream: Stream) -> LogStore:

@@ -22,8 +22,8 @@ from sparkwal.reading.log_range import PLANNED_RECORDS
 from sparkwal.reading.planning import StreamedLog, read_tasks
 from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.source import StreamReader
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 SCHEMA = StructType([StructField("v", LongType())])

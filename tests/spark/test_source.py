@@ -37,8 +37,8 @@ from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.task import write_partition
 from sparkwal.spark.source import StreamReader
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from sparkwal.store.log_store import LogStore
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from sparkwal.format.lifecycle import APPEND, INTENT, MERGE, LifecycleRecord, Ta
 from sparkwal.lifecycle.table import TableState, check_history
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_log import spark_path
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 Rows = list[dict[str, Any]]

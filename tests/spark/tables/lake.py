@@ -13,8 +13,8 @@ from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.store.base import LogStore
 from sparkwal.store.config import RetryPolicy, S3Config
-from sparkwal.store.log_store import LogStore
 from sparkwal.store.open import open_store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])

@@ -20,7 +20,7 @@ from sparkwal.lifecycle.delta_log import change
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_log import delta_log, held, spark_path
-from sparkwal.store.log_store import LogStore
+from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
 from .compaction import Compaction, as_set
