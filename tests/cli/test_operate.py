@@ -22,6 +22,7 @@ from sparkwal.format.lifecycle import INTENT, Target
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
+from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 
 from ..checkpoints.stream import FileStream
