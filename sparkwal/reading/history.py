@@ -95,8 +95,8 @@ def walk(
 
 
 def sound(log: LogRange, found: Iterable[Found]) -> Iterator[SlotRecord | InvalidLogError]:
-    """What `walk` found. Raises CollectedError, and the error of a damaged record unless the log
-    passes it over."""
+    """What `walk` found. Raises CollectedError, and the error of a damaged or missing record unless
+    the log passes it over; a missing one is left out with failOnDataLoss=false."""
     for each in found:
         if isinstance(each, Collected):
             log.floor.check(each.start)
@@ -104,7 +104,7 @@ def sound(log: LogRange, found: Iterable[Found]) -> Iterator[SlotRecord | Invali
         if isinstance(each, InvalidLogError):
             if log.passed_over is not None:
                 log.passed_over(each)
-            elif log.options.tolerant:
+            elif log.options.tolerant and isinstance(each, MissingRecord):
                 continue
             else:
                 raise each
