@@ -56,7 +56,7 @@ ok, to_do, unknown = partial(Line, "ok"), partial(Line, "to do"), partial(Line, 
 def versions(conf: Mapping[str, str]) -> Iterator[Line]:
     # An older one cannot import this.
     yield ok("Python", ".".join(map(str, sys.version_info[:3])))
-    yield _library("pyarrow", "15")
+    yield _library("pyarrow", "18")
     yield _library("botocore", "1.36")
     if _version("deltalake") is None:
         yield unknown("delta-rs", "not installed; Log.current alone needs it (sparkwal[lake])")
