@@ -12,6 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -252,9 +254,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {log.name: log.gap for log in self._logs.look(self.spark_schema)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark passes it back, or none for Trigger.Once; latestOffset applies each that is set.
-        limit = self.options.max_rows or self.options.max_bytes or self.options.max_commits
-        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+        # Spark passes one limit back; latestOffset applies all that are set.
+        if self.options.max_rows is not None:
+            return ReadMaxRows(self.options.max_rows)
+        if self.options.max_bytes is not None:
+            return ReadMaxBytes(self.options.max_bytes)
+        commits = self.options.max_commits
+        return ReadAllAvailable() if commits is None else ReadMaxFiles(commits)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         with readable_errors():
@@ -277,8 +283,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 end = log.advance(begin, targets[log.name], budget)
                 if end > begin:
                     ends[log.name] = end
-                    if is_new or log.first(begin) > begin:
-                        entries[log.name] = log.first(begin)
+                    first = log.first(begin)
+                    if is_new or first > begin:
+                        entries[log.name] = first
             self._turn += 1
             return self._logs.offset(ends, entries) if ends != begins else start
 
