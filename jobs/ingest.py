@@ -6,8 +6,8 @@ try:
     import support.installed  # noqa: F401
 except ModuleNotFoundError:
     raise SystemExit(
-        "the folder jobs/support is not beside this file: keep them together, or give it to "
-        "spark-submit --py-files (sparkwal/docs/deploying.md)"
+        "jobs/support cannot be imported: keep that folder beside this file, run Python without "
+        "-P, or give it to spark-submit --py-files (sparkwal/docs/deploying.md)"
     ) from None
 
 # isort: split

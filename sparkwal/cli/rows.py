@@ -14,7 +14,8 @@ from sparkwal.console.exit_codes import EXIT_CODES, Refused
 from sparkwal.console.options import named_or_all, options, takes_interval
 from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.lifecycle.snapshot import Current
-from sparkwal.options.reading import CONSUMERS, TRIGGERS, refuse
+from sparkwal.options.reading import CONSUMERS, TRIGGERS
+from sparkwal.options.store import refuse
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, selected
 from sparkwal.sql.database import Condition, answer, together

@@ -13,7 +13,8 @@ from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import Prometheus, begin
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions, refuse
+from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions
+from sparkwal.options.store import refuse
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import AnotherLog

@@ -41,7 +41,7 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
             if limit is not None and not limit.allows(found):
                 raise ValueError(limit.expected)
         except ValueError as expected:
-            shown = " is wrong;" if parser is secret else f" is {str(value)!r};"
+            shown = " is wrong;" if parser is secret else f" is {str(value)[:100]!r};"
             raise OptionError(f"option {option}{shown} {expected} is expected") from None
     options = kind(**values)
     options.check()

@@ -1,6 +1,6 @@
 """The options of reading, by Spark or by `sparkwal.Log`."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT
@@ -61,11 +61,3 @@ class SourceOptions(StoreOptions):
 RANGE = ("startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp")
 CONSUMERS = ("consumer", "cursorInterval")
 TRIGGERS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "maxCommitsPerTrigger")
-
-
-def refuse(options: SourceOptions, why: str, *names: str) -> None:
-    """Raises OptionError for the first of the named options that was given."""
-    for each in fields(options):
-        name = each.metadata["name"]
-        if name in names and getattr(options, each.name) != each.default:
-            raise OptionError(f"{name} {why}: remove it")

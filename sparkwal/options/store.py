@@ -28,7 +28,7 @@ class StoreOptions:
     requester_pays: bool = option("requesterPays", types.boolean, False, "the requester pays for the bucket's requests")  # fmt: skip  # noqa: E501
     bucket_owner: str | None = option("expectedBucketOwner", types.account_id, None, "S3 refuses all requests if the bucket is another account's")  # fmt: skip  # noqa: E501
     max_in_flight: int = option("maxInFlightRequests", types.whole, 50, "requests under way at once, 1…1000", limit=Limit(lambda number: 1 <= number <= 1000, "1…1000 (recovery reads at most 1000 objects in its one LIST)"))  # fmt: skip  # noqa: E501
-    pool_size: int = option("targetPoolSize", types.whole, 0, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests")  # fmt: skip  # noqa: E501
+    pool_size: int | None = option("targetPoolSize", types.whole, None, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
     max_retries: int = option("maxRetryAttempts", types.whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
     hedge: bool = option("hedge", types.boolean, True, "send a late request once more on another connection, and take the first answer; false: a dead connection costs a minute")  # fmt: skip  # noqa: E501
     retry_delay_ms: int = option("retryBaseDelayMs", types.duration, 100, "first backoff; doubles, with full jitter", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
@@ -73,3 +73,11 @@ class StoreOptions:
     @property
     def retry(self) -> RetryPolicy:
         return RetryPolicy(max_retry_attempts=self.max_retries, base_delay_ms=self.retry_delay_ms)
+
+
+def refuse(options: StoreOptions, why: str, *names: str) -> None:
+    """Raises OptionError for the first of the named options that was given."""
+    for each in fields(options):
+        name = each.metadata["name"]
+        if name in names and getattr(options, each.name) != each.default:
+            raise OptionError(f"{name} {why}: remove it")

@@ -15,10 +15,11 @@ _SIZE_UNITS = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, 
 _TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000,
                "d": 86_400_000}  # fmt: skip
 _LONGEST_MS = 36_500 * 86_400_000
+_NUMBER = r"0*\d{1,19}"
 
 
 def _quantity(units: dict[str, int], what: str, text: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text, re.IGNORECASE)
+    match = re.fullmatch(rf"\s*({_NUMBER})\s*([a-z]*)\s*", text, re.IGNORECASE)
     unit = match[2].lower().replace("ib", "b") if match else ""
     if match is None or unit not in units:
         raise ValueError(what)
@@ -56,7 +57,7 @@ star = partial(_matched, r"\*", "* (for one of them: sequencer=NAME)")
 
 
 def whole(value: str) -> int:
-    return int(_matched(r"\d+", "a whole number", value))
+    return int(_matched(_NUMBER, "a whole number of at most 19 digits", value))
 
 
 def boolean(value: str) -> bool:
@@ -69,13 +70,13 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 def position(value: str) -> str | int:
     what = "earliest, latest or a position (a whole number)"
-    word = _matched(r"earliest|latest|\d+", what, value.lower())
+    word = _matched(rf"earliest|latest|{_NUMBER}", what, value.lower())
     return int(word) if word.isdecimal() else word
 
 
 def timestamp(value: str) -> int:
     """Milliseconds since 1970 from that number or from ISO 8601 (UTC unless it says otherwise)."""
-    if value.strip().isdecimal():
+    if re.fullmatch(_NUMBER, value.strip()):
         number = int(value)
         # As milliseconds these are moments in 1970 … 1973 and after 5138: another unit is meant.
         if 10**9 <= number < 10**11:

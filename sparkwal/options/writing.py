@@ -7,7 +7,7 @@ from sparkwal.format import keys
 from sparkwal.format.checked import LARGEST_NUMBER
 from sparkwal.format.header import ANONYMOUS
 from sparkwal.options import types
-from sparkwal.options.store import StoreOptions
+from sparkwal.options.store import StoreOptions, refuse
 from sparkwal.options.types import ABOVE_ZERO, Limit, option
 
 # The least gcGrace is an hour, and a request may be under way for 15 minutes.
@@ -62,6 +62,10 @@ class SinkOptions(WriterOptions):
             )
 
 
+_OF_JOURNAL = ("journalSync", "journalSyncInterval", "journalSegmentBytes", "journalMaxBytes",
+               "journalSlots", "journalSentUpTo")  # fmt: skip
+
+
 @dataclass(frozen=True)
 class AppenderOptions(WriterOptions):
     batch_size: int = option("batchSizeThreshold", types.size, 2**20, "a batch closes at this size; the append that crosses it is included", "1mb", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
@@ -85,6 +89,8 @@ class AppenderOptions(WriterOptions):
                 f"{self.batch_size}: no batch could ever fill; raise the one or lower the other"
             )
         check_limits(self.soft_limit, self.hard_limit)
+        if self.journal is None:
+            refuse(self, "needs the option journal, which names the folder", *_OF_JOURNAL)
         if self.journal_max < 3 * self.journal_segment:
             raise OptionError(
                 f"journalMaxBytes {self.journal_max} is below three times journalSegmentBytes "

@@ -92,7 +92,7 @@ class MissingRecord(InvalidLogError):
             f"the record of position {position} is missing "
             f"({log.where(keys.slot(position, window))}), yet the log goes on after it. It was "
             "deleted from outside: restore it (for example from a bucket version; see "
-            "sparkwal.repair), or read what is there with failOnDataLoss=false"
+            "sparkwal.repair), or scan or stream what is there with failOnDataLoss=false"
         )
         self.position, self.window, self.before, self.newest = position, window, before, newest
 

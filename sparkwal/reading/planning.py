@@ -78,6 +78,11 @@ class StreamedLog(LogRange):
                 f"{log_id}, now there is {self.log_id}. Use a new checkpoint to read it from "
                 "the start"
             )
+        if position and self.log_id is None:
+            raise InvalidLogError(
+                f"the stream has read up to position {position} of {self._path}, and there is no "
+                "log now: it was deleted or moved. Bring it back, or use a new checkpoint"
+            )
         if position > self.gap:
             raise InvalidLogError(
                 f"the stream has read up to position {position} of {self._path}, but the "

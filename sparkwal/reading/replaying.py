@@ -103,8 +103,8 @@ class Replay(Iterator[Entry]):
         self._logs = [_OneLog(name, log, given.get(name), clock) for name, log in logs.items()]
         for name in given.keys() - logs.keys():
             raise InvalidLogError(
-                f"the cursor goes on in the log of sequencer {name!r}, which is not among those "
-                "to replay: name it, or it was deleted"
+                f"the cursor continues the log of sequencer {name!r}, which is not among those to "
+                "replay. Name it; if it was deleted, replay without the cursor into a new place"
             )
         self._places = {each.name: each.place for each in self._logs if each.place is not None}
         self._entries = self._merged()
@@ -202,8 +202,8 @@ class _OneLog(LogRange):
                 self.timestamp_ms = record.header.timestamp_ms
                 yield record
         except InvalidLogError as error:
-            # Dead records may come before it.
-            yield self.stop(max(error.position or 0, expected), error)
+            # Dead records may come before it; and what it continues may be lost.
+            yield self.stop(expected if error.position is None else error.position, error)
             return
         if self._damage is not None:
             yield self.stop(self.gap, self._damage)

@@ -265,6 +265,8 @@ class Condition:
         query = f"SELECT 1 FROM log WHERE ({text}\n)"
         with _our_errors():
             tree = select(self._connection, query)
+            # Alone, a parenthesis that would close those of the query is an error.
+            select(self._connection, f"SELECT 1 WHERE {text}\n")
             if any(each.get("class") == "SUBQUERY" for each in nodes(tree)):
                 raise OptionError("a condition looks at one row, and has no query in it: use sql")
             asked: list[Needs] = []

@@ -152,4 +152,4 @@ def test_a_job_says_which_files_it_lacks(cluster: Cluster, python: Path, zipped:
     job = Path(shutil.copy(JOB, cluster.folder))
     alone = cluster.submit("--py-files", zipped, job=job, PYSPARK_PYTHON=python)
     assert alone.returncode == 1
-    assert "the folder jobs/support is not beside this file" in alone.stdout
+    assert "jobs/support cannot be imported: keep that folder beside this file" in alone.stdout

@@ -69,6 +69,8 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
     (SinkOptions, {"maxInFlightRequests": "0"}, "1…1000 (recovery reads at most 1000 objects"),
     (SinkOptions, {"maxInFlightRequests": "1001"}, "1…1000 (recovery reads at most 1000 objects"),
     (SourceOptions, {"targetPoolSize": "49"}, "targetPoolSize 49 is below maxInFlightRequests 50"),
+    (SourceOptions, {"targetPoolSize": "0"}, "greater than 0 is expected"),
+    (AppenderOptions, {"journalSync": "none"}, "journalSync needs the option journal"),
     (
         SinkOptions,
         {"retryBaseDelayMs": "0"},
@@ -239,3 +241,10 @@ def test_a_plan_may_not_live_as_long_as_a_slot_that_is_not_free_yet() -> None:
         OptionError, match="planTtl is '41min'; a time .* at most 40min .* no older plan"
     ):
         parse(SinkOptions, {"path": "p", "planTtl": "41min"})
+
+
+@pytest.mark.parametrize("name", ["endingPosition", "startingTimestamp", "lease", "minPartitions"])
+def test_a_number_of_too_many_digits_is_refused_and_not_repeated(name: str) -> None:
+    # Python refuses to convert more than 4,300 digits.
+    with pytest.raises(OptionError, match=f"option {name} is '9{{100}}'; a .* expected"):
+        parse(SourceOptions, {"path": "/log", name: "9" * 5000})

@@ -127,6 +127,24 @@ def test_a_damaged_head_is_where_it_stops(path: Path) -> None:
     assert replay.stopped is not None and replay.stopped.position == 3
 
 
+def test_a_record_lost_before_the_cursor_is_the_one_that_is_named(tmp_path: Path) -> None:
+    """Whether a record counts depends on those that were in flight with it."""
+    path = tmp_path / "wal"
+    with sparkwal.Appender(str(path), SCHEMA, producer_id="p", maxInFlightRequests=4) as wal:
+        for value in range(10):
+            wal.append([{"v": value}]).result()
+    replay = sparkwal.Log(str(path)).replay()
+    for _ in range(5):
+        next(replay)
+    position = json.loads(json.loads(replay.cursor)["logs"])["default"][1]
+    lost = record(path, position - 2)
+    lost.unlink()
+    again = sparkwal.Log(str(path)).replay(replay.cursor)
+    assert values(again) == [] and again.stopped is not None
+    assert again.stopped.position == position - 2 and again.stopped.key.endswith(lost.name)
+    assert "scan or stream" in again.stopped.reason
+
+
 def test_a_damaged_cursor_is_refused(path: Path) -> None:
     replay = sparkwal.Log(str(path)).replay()
     next(replay)

@@ -114,6 +114,16 @@ def test_a_checkpoint_beyond_the_end_of_a_log_is_refused(tmp_path: Path) -> None
         stream.turn(offset)
 
 
+def test_a_log_that_is_gone_is_reported_as_gone(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.write(1, 2)
+    offset, _ = stream.turn(stream.reader.initialOffset())
+    stream.clear()
+    stream.restart()
+    with pytest.raises(InvalidLogError, match="there is no log now: it was deleted or moved"):
+        stream.turn(offset)
+
+
 def test_an_offset_without_an_id_is_still_read(tmp_path: Path) -> None:
     """The stream began when there was no log yet."""
     stream = Stream(tmp_path)
