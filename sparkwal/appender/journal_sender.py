@@ -39,7 +39,7 @@ _MOST_ENTRIES = 1000
 # Sending slows appends down: after this many entries read, the sender gives way if more were
 # accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes.
 _STEP = 50
-_GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.02
+_GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.05
 
 
 class JournalSender:

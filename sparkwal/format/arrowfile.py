@@ -220,6 +220,6 @@ def check_footer(data: bytes, where: str) -> None:
             same = same and other.serialize().equals(batch.serialize())
         same = same and footer.num_record_batches == front.stats.num_record_batches
     except (pa.ArrowException, ValueError, OSError, KeyError, IndexError) as error:
-        raise InvalidLogError(f"{where}: its footer cannot be decoded: {error}") from None
+        raise InvalidLogError(f"{where}: its rows or its footer are damaged: {error}") from None
     if not same:
         raise InvalidLogError(f"{where}: its footer says something else than its front")

@@ -189,6 +189,9 @@ def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.Re
             found = [x for x in nodes(select(connection, query)) if x.get("type") == "BASE_TABLE"]
             named = {each["table_name"].lower() for each in found}
             made = {name: make() for name, make in relations.items() if name in named}
+            # For SHOW TABLES their names are enough.
+            for name in () if made else relations:
+                connection.execute(f"CREATE TEMP VIEW {name} AS SELECT NULL").fetchall()
             for name, relation in made.items():
                 connection.register(f"_{name}", _Scan(relation, failed))
                 names = (each.replace('"', '""') for each in relation.order)

@@ -50,6 +50,7 @@ def path(tmp_path: Path) -> str:
         ("SELECT count(*) FROM log WHERE _wal_timestamp > now() - INTERVAL 1 HOUR", [(9,)]),
         ("SELECT count(*) FROM log WHERE _wal_timestamp < '2020-01-01'", [(0,)]),
         ("SELECT count(*) FROM log WHERE _wal_position > 5 AND _wal_position < 3", [(0,)]),
+        ("SHOW TABLES", [("consumers",), ("current",), ("log",), ("records",)]),
         # Read twice.
         ("SELECT count(*) FROM log a JOIN log b ON a.id = b.id + 1 WHERE b.id > 3", [(5,)]),
         ("WITH x AS (FROM log) SELECT count(*) FROM x a, x b", [(81,)]),
