@@ -134,7 +134,7 @@ class Compaction:
 def _row(name: str, run: Run) -> dict[str, str]:
     ranges = [each for each in (run.finished, run.compacted) if each is not None]
     collected = run.collection
-    idle = "" if collected and collected.objects else "nothing to do"
+    idle = "" if collected and collected.objects else "none was due"
     return {
         "log": name,
         "range": ", ".join(str(each.k) for each in ranges) or idle,

@@ -164,8 +164,9 @@ def main(
     if stopped is not None:
         raise Failed(escape(str(stopped), keeps="\n"))
     waiting = wal.unacknowledged
+    durable = wal.last_sequence - waiting
     console.print(
-        f"stopped; sequence {wal.last_sequence - waiting} is durable"
+        ("stopped; " + (f"sequence {durable} is durable" if durable >= 0 else "nothing is durable"))
         + (f", {waiting} after it in the journal for the next start" if waiting else ""),
         highlight=False,
     )

@@ -135,7 +135,7 @@ def _show_cost(past: Past, every: list[Line], found: dict[str, Any]) -> None:
         about = [f"{words(key)} {text(key, value)}" for key, value in (found[name] or {}).items()]
         click.echo(f"{means}: {', '.join(about) or 'less than an hour to compute it from'}")
     if any(each.log.floor.current() for each in past.logs):
-        click.echo("the log begins at its floor: what was collected is not counted")
+        click.echo("the log begins at its floor: what lies below it is not counted")
     click.echo(f"not counted: {'; '.join(UNCOUNTED)}")
 
 

@@ -103,7 +103,7 @@ _takes_rows = options(
 
 @click.command("cat", epilog=EXIT_CODES)
 @_takes_rows
-@click.argument("positions", metavar="RANGE", required=False)
+@click.argument("positions", metavar="[RANGE]", required=False)
 def cat(asked: _Asked) -> None:
     """RANGE is positions, inclusive: 100..199, 100.., ..199 or 100. Without one, all rows that the
     log holds, from its floor on.

@@ -174,7 +174,7 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
         if position == log.gap:
             what = "not written yet"
         if before and (found or timestamp <= head.live.header.timestamp_ms):
-            what += ": the floor, older positions were collected"
+            what += ": the floor; older positions may be collected at any time"
         facts({
             "asked for": moment(timestamp), "position": f"{position}, {what}",
             "to read": f'.option("startingPosition", {position})',

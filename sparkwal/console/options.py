@@ -168,7 +168,7 @@ def _with_unit(text: str) -> str:
         if not text.strip().isdecimal():
             duration(text)
             return text
-    raise ValueError("this is no time with its unit, as 7d, 24h or 30min")
+    raise ValueError("this is no time of at most 36500d with its unit, as 7d, 24h or 30min")
 
 
 def takes_interval(default: str, help: str) -> Decorator:

@@ -41,7 +41,7 @@ class Policy:
     soft_limit: int | None = option("softLimitBytes", size, None, "when the rows that are in no table yet are about this large, as stored, they go without waiting for a threshold")  # fmt: skip  # noqa: E501
     hard_limit: int | None = option("hardLimitBytes", size, None, "when they are about this large all of them go, late ones expected or not")  # fmt: skip  # noqa: E501
     retain_seconds: int | None = option("retainSeconds", whole, None, "what is older leaves the log; with a table only what the table has", "for ever; with a table: until the table has it")  # fmt: skip  # noqa: E501
-    retain_bytes: int | None = option("retainBytes", size, None, "the log keeps its newest objects up to this size; with a table more, until the table has it", "all; with a table: what the table has not")  # fmt: skip  # noqa: E501
+    retain_bytes: int | None = option("retainBytes", size, None, "the log keeps its newest objects up to this size, and 1000 records before; with a table more, until the table has it", "all; with a table: what the table has not")  # fmt: skip  # noqa: E501
 
     def __post_init__(self) -> None:
         self.check()

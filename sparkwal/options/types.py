@@ -48,7 +48,9 @@ def _matched(pattern: str, what: str, value: str) -> str:
 
 text = partial(_matched, ".+", "a text that is not empty")
 secret = partial(_matched, ".+", "a text that is not empty")  # appears in no message
-consumer_name = partial(_matched, "[A-Za-z0-9_-]+", "a name of letters, digits, _ and -")
+consumer_name = partial(
+    _matched, "[A-Za-z0-9_-]{1,200}", "a name of at most 200 letters, digits, _ and -"
+)
 sequencer_name = partial(
     _matched, "[A-Za-z0-9_-]+", "a name of letters, digits, _ and - (to read all: sequencers=*)"
 )

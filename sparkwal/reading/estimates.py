@@ -9,6 +9,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import first_entries, numbered
 from sparkwal.store.parallel import run_parallel
@@ -37,7 +38,7 @@ def size_of(seen: LogRange) -> Size:
     page = first_entries(log.store, prefix, _PAGE)
     if not page.more:
         return Size(sum(entry.size for entry in page.entries), len(page.entries), True)
-    count = max(seen.gap - floor, 1)
+    count = max(seen.gap - floor, 0)
     parts = [floor + count * part // _PAGES for part in range(1, _PAGES + 1)]
 
     def stretch(below: int) -> tuple[float, float]:
@@ -71,11 +72,12 @@ class Pace:
 
 def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
     """The pace over the last `window_ms` until now, of a log that has looked. No request where
-    nothing came in it, else one GET each time that the positions above the floor are halved, and at
+    nothing came in it, else one GET each time that the positions are halved, and at
     most 16. Damaged records count as none; `passed_over` of the log gets each that is met."""
     assert log.live is not None
     newest = log.live.header
-    floor = min(log.floor.current(), newest.position)
+    # Of what the floor has passed a collection keeps the newest records.
+    kept = max(min(log.floor.current(), newest.position) - KEPT_SLOTS, 0)
     since_ms = max(now_ms, newest.timestamp_ms) - window_ms
     if newest.timestamp_ms < since_ms:
         return Pace(0.0, 0.0, window_ms / 1000)
@@ -94,7 +96,7 @@ def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
         header = fetch(position)
         return header.timestamp_ms if header else 0
 
-    first = bisect_left(range(newest.position), since_ms, lo=floor, key=time_ms)
+    first = bisect_left(range(newest.position), since_ms, lo=kept, key=time_ms)
     inside = range(first, newest.position + 1)
     count = min(len(inside), _PROBES)
     probed = [inside[len(inside) * part // count] for part in range(count)]
@@ -103,7 +105,7 @@ def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
     # Each record stands for as many as were not read.
     share = len(inside) / count
     # A log, or what is left of it, may be younger than the window.
-    began_ms = since_ms if first > floor else found[0].timestamp_ms
+    began_ms = since_ms if first > kept else found[0].timestamp_ms
     seconds = max(now_ms - began_ms, 1000) / 1000
     rows = sum(each.rows for each in commits)
     return Pace(len(commits) * share / seconds, rows * share / seconds, seconds)

@@ -171,10 +171,11 @@ class _OneLog(LogRange):
 
     def _check(self, place: Place) -> None:
         if place.log_id != self.log_id:
-            now = "deleted and recreated" if self.log_id else "deleted, and there is no log now"
+            there = f"{self.log_id} is" if self.log_id else "there is no log"
             raise AnotherLog(
-                f"the cursor is at position {place.position} of the log that was at "
-                f"{self.log.url}: it was {now}. Replay without the cursor what is there, or comes"
+                f"the cursor belongs to the log {place.log_id}, and {there} at {self.log.url}: the "
+                "cursor is another log's, or this log was deleted or recreated. Replay it without "
+                "a cursor into a new place"
             )
         is_cut = place.position > self.gap
         if is_cut and self._damage is not None:

@@ -96,6 +96,8 @@ def target_of(
     for each in (keys, partition_by, cluster_by):
         if isinstance(each, str):
             raise OptionError(f"columns are a list of names, not {each!r}")
+    if not all(map(str.strip, (*keys, *partition_by, *cluster_by))):
+        raise OptionError("the name of a column is empty: name it, or leave it out")
     if (sequence_by or delete_when) and not keys:
         raise OptionError("which row wins, and which deletes, is asked with keys only: give keys")
     if re.match(r"[^/]*://[^/@]*:[^/@]*@", table):

@@ -147,11 +147,12 @@ class Past:
         self._fill("records", chain.from_iterable(_read(each, progress) for each in self.logs))
         self._fill("objects", chain.from_iterable(map(_listed, logs)))
         self.ask(_STEPS)
-        since = options.starting_timestamp_ms
-        if since is None:
+        since, first = options.starting_timestamp_ms, self.value("SELECT min(ms) FROM steps")
+        # Nothing below the floor is counted: before the first record above it nothing is known.
+        if since is None or all(0 < each.log.floor.current() == each.start for each in self.logs):
             # Nothing above the floor: what lies below it is there, and paid.
-            since = self.value("SELECT min(ms) FROM steps")
-        self.since_ms: int = min(newest if since is None else since, self.until_ms)
+            since = newest if first is None else max(first, since or 0)
+        self.since_ms: int = min(since, self.until_ms)
         self._fill("chain", chain.from_iterable(map(self._chain, self.logs)))
 
     def ask(self, query: str, **given: Any) -> list[dict[str, Any]]:

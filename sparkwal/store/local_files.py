@@ -21,7 +21,7 @@ _LONGEST = 255
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ESTALE, errno.ENOENT)
 # {} is what the system says.
 _FULL = "disk full; free some space and run again"
-_FORBIDDEN = "read-only or no permission ({}); use another path, or let this user write there"
+_FORBIDDEN = "read-only or no permission ({}); use another path, or give this user access to it"
 _IN_THE_WAY = "a file is in the way of a folder; use another path"
 _NO_NAME = "{}; use another path"
 _ADVICE = {

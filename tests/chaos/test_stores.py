@@ -164,7 +164,7 @@ def test_a_disk_that_is_full_or_read_only_stops_the_query_and_a_restart_heals(
         run(spark, on_disk, 2)
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
         shown = refused(lambda: run(spark, on_disk, 2))
-        assert_one_error(shown, "OptionError", "read-only", "let this user write there")
+        assert_one_error(shown, "OptionError", "read-only", "give this user access")
         on_disk.prove(least=4)
         subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
         run(spark, on_disk, 2)

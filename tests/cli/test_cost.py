@@ -145,6 +145,10 @@ def test_a_log_with_a_floor_begins_there_and_its_chain_is_counted(tmp_path: Path
     assert reported["total"]["requests"] == {"PUT": 4 * 2 + 1}
     assert before["total"]["requests"] == {"LIST": 1, "PUT": 1 + 8 * 2}
     assert "floor" in ran("cost", path)
+    # A time before the floor is no time in which nothing was written.
+    earlier = cost(path, "--since", "2d")
+    assert earlier["total"]["start"] == reported["total"]["start"]
+    assert earlier["total"]["commits"] == 4 and len(earlier["periods"]) == len(reported["periods"])
 
 
 def test_what_a_log_holds_below_its_floor_is_stored_until_it_is_deleted(tmp_path: Path) -> None:

@@ -109,6 +109,25 @@ def test_a_line_that_is_no_row_is_refused(line: bytes, says: str) -> None:
     assert str(refused.value).startswith("row 0") and says in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n bigint not null, v string",
+        '{"type":"struct","fields":[{"name":"n","type":"long","nullable":false,"metadata":{}},'
+        '{"name":"v","type":"string"}]}',
+    ],
+)
+def test_a_column_that_takes_no_null_stays_one(text: str) -> None:
+    assert parse_schema(text) == pa.schema(
+        [pa.field("n", pa.int64(), nullable=False), pa.field("v", pa.string())]
+    )
+
+
+def test_nested_types_are_given_as_json() -> None:
+    with pytest.raises(OptionError, match="column 'm' is nested: give Spark's schema JSON"):
+        parse_schema("id bigint, m map<string,int>")
+
+
 def test_values_within_others_are_as_exact() -> None:
     schema = pa.schema(
         [

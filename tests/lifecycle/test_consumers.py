@@ -294,7 +294,7 @@ def test_a_log_without_records_has_consumers_of_none(tmp_path: Path) -> None:
 
 
 def test_wrong_names_and_times_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="consumer is 'a/b'; a name of letters"):
+    with pytest.raises(OptionError, match="consumer is 'a/b'; a name of at most 200 letters"):
         sparkwal.forget_consumer(str(tmp_path), "a/b")
     with pytest.raises(OptionError, match="consumerExpiry is 'soon'; a time such as"):
         sparkwal.consumers(str(tmp_path), expiry="soon")

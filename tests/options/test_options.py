@@ -38,7 +38,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "timestamp": (["", "yesterday", "-1", "2026-13-01", "12:00"], "a time such as 2026-01-31"),
     "choice": (["", "snappy", "ignore"], " or "),
     "sequencer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
-    "consumer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
+    "consumer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of at most 200 letters"),
     "account_id": (["", "1", "1234-5678-9012", "١٢٣٤٥٦٧٨٩٠١٢"], "the 12 digits of an AWS account"),
     "star": (["", "**", "a", "a,b"], "* (for one of them: sequencer=NAME)"),
 }
