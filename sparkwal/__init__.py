@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sparkwal.appender.aio import AsyncAppender as AsyncAppender
+    from sparkwal.appender.aio import durable as durable
     from sparkwal.appender.appender import Appender as Appender
     from sparkwal.appender.appender import Ticket as Ticket
     from sparkwal.checkpoints.rebuild import checkpoint as checkpoint
@@ -70,7 +71,7 @@ def register(spark: SparkSession) -> None:
 
 # Spark's Python workers import this package for every sink; these wait until they are used.
 _LAZY = {
-    "sparkwal.appender.aio": ["AsyncAppender"],
+    "sparkwal.appender.aio": ["AsyncAppender", "durable"],
     "sparkwal.appender.appender": ["Appender", "Ticket"],
     "sparkwal.checkpoints.rebuild": ["checkpoint"],
     "sparkwal.lifecycle.consumers": ["consumers", "forget_consumer"],

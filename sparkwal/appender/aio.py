@@ -95,8 +95,8 @@ class AsyncAppender:
         return await durable(await self.accept(rows))
 
     async def accept(self, rows: Rows, block: bool = True) -> Ticket:
-        """As `Appender.append`: waits for room, and for a journal's disk. Use `durable` to wait for
-        the log."""
+        """As `Appender.append`: waits for room, and for a journal's disk. Use
+        `sparkwal.durable` to wait for the log."""
         appender = self.appender
         checked = appender.check(rows)
         # One that is not open raises why.

@@ -149,7 +149,7 @@ class Appender:
     def lost(self) -> range:
         """Sequences that a journal accepted and whose rows are damaged on the disk: see
         `resend_lost`. Empty without damage, and without a journal."""
-        return range(0) if self._journaled is None else self._journaled.lost
+        return range(0) if self._journaled is None else self._journaled.journal.lost
 
     def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
         """Append again what damage took from the journal, in order and under the old sequences.

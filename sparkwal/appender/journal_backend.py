@@ -62,7 +62,7 @@ class JournalBackend:
             failed.callback(self.intake.callbacks.stop)
             self.sender = JournalSender(context, self.intake, session)
             failed.pop_all()
-        self.journal, self.lost, self.quarantine = journal, journal.lost, journal.quarantine
+        self.journal, self.quarantine = journal, journal.quarantine
 
     def _check(self, contents: Contents, head: Head, log_id: str, known: int) -> None:
         """Before anything is written."""
@@ -85,19 +85,26 @@ class JournalBackend:
         self._opening = Opening(self._folder, replace(contents), owner)
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
-        gone = []
-        for sequence, found in self.quarantine.entries(self.journal.last):
-            if sequence != self.journal.last + 1:
+        gone, journal = [], self.journal
+
+        def check_next(sequence: int) -> None:
+            if sequence != journal.last + 1:
                 raise OptionError(
-                    f"append {sequence} was lost and is to be appended again, and "
-                    f"{self.journal.last} was appended meanwhile: call it before anything else is "
-                    "appended. What is left of the lost ones is where `incidents` says"
+                    f"append {sequence} was lost and is to be appended again, and {journal.last} "
+                    "was appended meanwhile: call it before anything else is appended. What is "
+                    "left of the lost ones is where `incidents` says"
                 )
+
+        if journal.lost:
+            check_next(journal.lost.start)
+        for sequence, found in self.quarantine.entries(journal.last):
+            check_next(sequence)
             if found is None:
                 gone.append(sequence)
                 self.intake.append(unreadable(sequence), True)
             else:
                 self.intake.append(self._context.rows.restore(*found), True)
+            journal.lost = range(sequence + 1, journal.lost.stop)
         return gone
 
     @property

@@ -108,8 +108,9 @@ class Opening:
             raise InvalidLogError(
                 f"{owner.log} has entries of producer {owner.producer!r} up to {owner.durable}, "
                 f"and had acknowledged those up to {acknowledged}, which are not in the journal "
-                f"{path} any more: the log was restored from an older copy. Restore a newer one; "
-                "to go on without them give another journal folder"
+                f"{path} any more: the log was restored from an older copy. Restore a newer one. "
+                "To go on without those, give another journal folder, and append there what waits "
+                "in this one (sparkwal.appender.salvage.intact_rows reads it)"
             )
         live = contents.last - max(owner.durable, contents.first - 1)
         if live > contents.slots:
@@ -132,13 +133,14 @@ class Opening:
             whose = f"of producer {theirs.producer!r}, and this is {owner.producer!r}"
         else:
             whose = (
-                f"of log {theirs.log_id}, and {owner.log} is log {owner.log_id}: it was "
+                f"of log {theirs.log_id}, and {owner.log} is log {owner.log_id}: it was deleted or "
                 "recreated, or this is another path"
             )
         also = f" and {len(lost)} lost to damage" if lost else ""
         raise OptionError(
             f"journal {self._folder.path} holds {last - done} entries{also} {whose}. Open it once "
-            "with the former, or give another folder: nothing of it is lost"
+            "with the former, or give another folder: nothing of it is lost, and "
+            "sparkwal.appender.salvage.intact_rows reads it"
         )
 
     def _look_for_gap(self) -> None:

@@ -70,6 +70,8 @@ def check_projection(wanted: str, log_schema: str) -> None:
 
 def selected(everything: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     """Only these columns, in this order; None: all. Raises OptionError for an unknown one."""
+    if isinstance(columns, str):
+        raise OptionError(f"columns are a list of names, not {columns!r}")
     for name in columns or ():
         if name not in everything.names:
             raise unknown_column(name, everything.names, everything.names)

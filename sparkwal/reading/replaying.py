@@ -106,6 +106,9 @@ class Replay(Iterator[Entry]):
                 f"the cursor continues the log of sequencer {name!r}, which is not among those to "
                 "replay. Name it; if it was deleted, replay without the cursor into a new place"
             )
+        for each in self._logs:
+            if each.log_id is None and each.place is None:
+                raise OptionError(f"there is no log at {each.log.url}; check the path")
         self._places = {each.name: each.place for each in self._logs if each.place is not None}
         self._entries = self._merged()
 

@@ -117,7 +117,13 @@ class Logs:
                 f"the checkpoint holds the offset {json.dumps(offset)}, which is none of this "
                 "source; use a new checkpoint"
             )
-        return found if several else {single: found[single]}
+        if not several and len(found) > 1:
+            raise InvalidLogError(
+                f"the checkpoint continues the logs of {', '.join(sorted(found))}, and this stream "
+                f"reads {single} alone: it would forget the others, and read them again later. Set "
+                "sequencers=* as before, or use a new checkpoint"
+            )
+        return found
 
     def check(self, offset: Offset, positions: Mapping[str, int]) -> None:
         """Raises InvalidLogError where an offset speaks of other logs than there are now."""

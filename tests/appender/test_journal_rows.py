@@ -397,6 +397,30 @@ def test_what_is_lost_to_damage_is_sent_again_and_is_there_once_in_order(
     sound(plot)
 
 
+def test_resending_after_another_append_took_a_lost_sequence_is_refused(
+    plot: Away, folder: MemoryFolder
+) -> None:
+    left = unsent(plot, folder, SCHEMA, rows(*range(100)))
+    damaged(left, 0.5)
+    with plot.journaled(left) as wal:
+        first = wal.lost.start
+        wal.append(rows(1000))
+        said = f"append {first} was lost .*, and {first} was appended meanwhile"
+        with pytest.raises(OptionError, match=said):
+            wal.resend_lost(rows)
+
+
+def test_what_was_resent_is_not_lost_any_more(plot: Away, folder: MemoryFolder) -> None:
+    left = unsent(plot, folder, SCHEMA, rows(*range(100)))
+    damaged(left, 0.5)
+    with plot.journaled(left) as wal:
+        assert wal.lost and wal.resend_lost(rows)
+        assert not wal.lost and wal.resend_lost(rows) == []
+        wal.append(rows(100))
+        assert wal.resend_lost(rows) == []
+    assert stored(plot.inner) == list(range(101))
+
+
 def test_one_bad_entry_does_not_return_at_each_start(plot: Away, folder: MemoryFolder) -> None:
     """As a bad chunk of fluent-bit's that is tried, and given up, at each start."""
     left = unsent(plot, folder, SCHEMA, rows(*range(100)))

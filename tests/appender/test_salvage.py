@@ -112,19 +112,19 @@ def test_who_died_in_the_middle_of_sending_again_is_followed_by_one_who_goes_on(
     with plot.journaled(left) as wal:
         with pytest.raises(Died):
             wal.resend_lost(dies)
-        wal.append(rows(1001)).result(timeout=30)
         front = wal._backend.intake  # type: ignore[union-attr]
         append, calls = front.append, []
 
-        def third(accepted: CheckedRows, block: bool) -> Any:
+        def fourth(accepted: CheckedRows, block: bool) -> Any:
             calls.append(1)
-            if len(calls) == 3:
+            if len(calls) == 4:
                 raise Died
             return append(accepted, block)
 
-        front.append = third  # type: ignore[method-assign]
+        front.append = fourth  # type: ignore[method-assign]
         with pytest.raises(Died):
-            wal.resend_lost(dies)
+            wal.resend_lost(lambda sequence: rows(1000 + sequence))
+        assert wal.lost == range(4, 6)
     with plot.journaled(left.after_kill()) as again:
         assert again.lost == range(4, 6)
         assert again.resend_lost(dies) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -179,6 +180,14 @@ def test_a_cursor_of_a_log_that_was_restored_and_written_on_is_refused(path: Pat
     append(path, 30, 31, 32, 33)
     with pytest.raises(InvalidLogError, match="restored from an older copy"):
         sparkwal.Log(str(path)).replay(replay.cursor)
+
+
+@pytest.mark.parametrize("sequencers", [None, "order", ["default", "a,b"]])
+def test_a_log_that_is_not_there_is_no_empty_replay(tmp_path: Path, sequencers: Any) -> None:
+    path = str(tmp_path / "wal") if sequencers else str(tmp_path / "wall")
+    append(tmp_path / "wal", 1)
+    with pytest.raises(OptionError, match="there is no log at|sequencer"):
+        sparkwal.Log(path).replay(sequencers=sequencers)
 
 
 def test_a_cursor_of_a_log_that_was_deleted_is_refused(path: Path) -> None:

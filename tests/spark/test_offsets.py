@@ -124,6 +124,17 @@ def test_a_log_that_is_gone_is_reported_as_gone(tmp_path: Path) -> None:
         stream.turn(offset)
 
 
+def test_a_stream_of_all_sequencers_does_not_go_on_with_one(tmp_path: Path) -> None:
+    """It would forget the others, and read them again from the start later."""
+    stream = Stream(tmp_path, sequencers="*")
+    stream.write(1, sequencer="a")
+    stream.write(2, sequencer="b")
+    offset, _ = stream.turn(stream.reader.initialOffset())
+    one = Stream(tmp_path, sequencer="a")
+    with pytest.raises(InvalidLogError, match="logs of a, b, and this stream reads a alone"):
+        one.turn(offset)
+
+
 def test_an_offset_without_an_id_is_still_read(tmp_path: Path) -> None:
     """The stream began when there was no log yet."""
     stream = Stream(tmp_path)
