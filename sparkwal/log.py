@@ -161,15 +161,15 @@ class Log:
             cursor: `Replay.cursor` of an earlier replay; None: from the log's floor.
             sequencers: their names, or "*" for all logs under the path; None: this one.
 
-        Raises OptionError for a damaged cursor; CollectedError where the floor is above it, or
-        overtakes the replay; InvalidLogError for one that is ahead of its log or of another log,
-        and where not one record can be read.
+        Raises OptionError for a damaged cursor and for a name without a log; CollectedError where the
+        floor is above the cursor, or overtakes the replay; InvalidLogError for a cursor that is
+        ahead of its log or of another log, and where not one record can be read.
         """
         why = "does not go with a replay, which"
         refuse(self._options, f"{why} begins at its cursor", *RANGE)
         stops = f"{why} stops at the first record that is missing or damaged"
         refuse(self._options, stops, "failOnDataLoss", "onCorruption")
-        return Replay(self._named(sequencers), cursor)
+        return Replay(self._named(sequencers), cursor, listed=sequencers == "*")
 
     def _named(self, sequencers: str | Sequence[str] | None) -> dict[str, LogStore]:
         if sequencers is None:

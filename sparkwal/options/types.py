@@ -59,7 +59,7 @@ star = partial(_matched, r"\*", "* (for one of them: sequencer=NAME)")
 
 
 def whole(value: str) -> int:
-    return int(_matched(_NUMBER, "a whole number of at most 19 digits", value))
+    return int(_matched(_NUMBER, "a whole number from 0 on, of at most 19 digits", value))
 
 
 def boolean(value: str) -> bool:

@@ -96,8 +96,9 @@ class Replay(Iterator[Entry]):
     """
 
     def __init__(
-        self, logs: Mapping[str, LogStore], cursor: str | None, clock: Clock = SYSTEM
-    ) -> None:
+        self, logs: Mapping[str, LogStore], cursor: str | None, clock: Clock = SYSTEM,
+        listed: bool = False,
+    ) -> None:  # fmt: skip
         given = places_of(cursor) if cursor is not None else {}
         self.stopped: Stop | None = None
         self._logs = [_OneLog(name, log, given.get(name), clock) for name, log in logs.items()]
@@ -107,7 +108,8 @@ class Replay(Iterator[Entry]):
                 "replay. Name it; if it was deleted, replay without the cursor into a new place"
             )
         for each in self._logs:
-            if each.log_id is None and each.place is None:
+            # A writer may be about to begin one that was listed.
+            if each.log_id is None and each.place is None and not listed:
                 raise OptionError(f"there is no log at {each.log.url}; check the path")
         self._places = {each.name: each.place for each in self._logs if each.place is not None}
         self._entries = self._merged()

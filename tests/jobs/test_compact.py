@@ -74,7 +74,7 @@ TABLE = ("compact", "wal", "lake")
         (("compact", "wal", "."), "one is inside the other"),
         ((*TABLE, "--delete-when", "v = 'x'"), "give keys"),
         ((*TABLE, "--partition-by", "id", "--cluster-by", "v"), "give one of the two"),
-        ((*TABLE, "--persist-row-threshold", "many"), "a whole number of at most 19"),
+        ((*TABLE, "--persist-row-threshold", "many"), "a whole number from 0 on, of at most 19"),
         ((*TABLE, "--sequencer", "a", "--all"), "give one of them"),
         ((*TABLE, "--continuous", "--accept-table"), "--accept-table is for one run"),
         ((*TABLE, "--soft-limit-bytes", "2gb", "--hard-limit-bytes", "1gb"), "is above"),

@@ -182,12 +182,24 @@ def test_a_cursor_of_a_log_that_was_restored_and_written_on_is_refused(path: Pat
         sparkwal.Log(str(path)).replay(replay.cursor)
 
 
-@pytest.mark.parametrize("sequencers", [None, "order", ["default", "a,b"]])
-def test_a_log_that_is_not_there_is_no_empty_replay(tmp_path: Path, sequencers: Any) -> None:
-    path = str(tmp_path / "wal") if sequencers else str(tmp_path / "wall")
+@pytest.mark.parametrize(
+    ("name", "sequencers"),
+    [("wall", None), ("wal", "order"), ("wal", ["default", "order"])],
+)
+def test_a_log_that_is_not_there_is_no_empty_replay(
+    tmp_path: Path, name: str, sequencers: Any
+) -> None:
     append(tmp_path / "wal", 1)
-    with pytest.raises(OptionError, match="there is no log at|sequencer"):
-        sparkwal.Log(path).replay(sequencers=sequencers)
+    with pytest.raises(OptionError, match="there is no log at"):
+        sparkwal.Log(str(tmp_path / name)).replay(sequencers=sequencers)
+
+
+def test_a_log_that_is_being_begun_is_passed_over_where_all_are_replayed(path: Path) -> None:
+    begun = path / "sequencers" / "a" / "batches"
+    begun.mkdir(parents=True)
+    # A data object without a record.
+    (begun / keys.encode(keys.slot(0, 1000) + 1)).write_bytes(b"rows")
+    assert values(sparkwal.Log(str(path)).replay(sequencers="*")) == [0, 1, 2]
 
 
 def test_a_cursor_of_a_log_that_was_deleted_is_refused(path: Path) -> None:
