@@ -161,8 +161,8 @@ class Log:
             cursor: `Replay.cursor` of an earlier replay; None: from the log's floor.
             sequencers: their names, or "*" for all logs under the path; None: this one.
 
-        Raises OptionError for a damaged cursor and for a name without a log; CollectedError where the
-        floor is above the cursor, or overtakes the replay; InvalidLogError for a cursor that is
+        Raises OptionError for a damaged cursor and for a name without a log; CollectedError where
+        the floor is above the cursor, or overtakes the replay; InvalidLogError for a cursor that is
         ahead of its log or of another log, and where not one record can be read.
         """
         why = "does not go with a replay, which"
