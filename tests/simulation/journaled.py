@@ -174,7 +174,7 @@ def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
             return f"{type(error).__name__} opening: {error}"
         append = partial(_append, ask, appender, rows, ledger, plan)
         last = appender.intake.last_sequence
-        again = ledger.open(last, list(appender.lost))
+        again = ledger.open(last, list(appender.journal.lost))
         for sequence, found in appender.quarantine.entries(last):
             if found is not None:
                 kept = pa.ipc.read_record_batch(pa.py_buffer(found[0]), rows.arrow)
