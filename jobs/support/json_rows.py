@@ -31,8 +31,9 @@ Reader = Callable[[Any], Any]
 def parse_schema(text: str) -> pa.Schema:
     """`id long, name string`, or Spark's schema JSON. Raises OptionError."""
     try:
-        given = text
-        if not text.lstrip().startswith("{"):
+        if text.lstrip().startswith("{"):
+            fields = json.loads(text)["fields"]
+        else:
             fields = []
             # Not at the comma in decimal(10,2).
             for item in filter(str.strip, re.split(r",(?![^(]*\))", text)):
@@ -42,10 +43,10 @@ def parse_schema(text: str) -> pa.Schema:
                     raise OptionError(f"column {name!r} is nested: give Spark's schema JSON")
                 null, kind = not kind.endswith(" not null"), kind.removesuffix(" not null")
                 fields.append({"name": name, "type": _KINDS.get(kind, kind), "nullable": null})
-            given = json.dumps({"type": "struct", "fields": fields})
-        known = {each["name"]: each.get("nullable", True) for each in json.loads(given)["fields"]}
-        found = schema.to_arrow(schema.normalize(given))
-        found = pa.schema([each.with_nullable(known[each.name]) for each in found])
+        found = schema.to_arrow(schema.normalize({"fields": fields}))
+        # What the log keeps is nullable; the appender checks the columns that are not.
+        nullable = {each["name"]: each.get("nullable", True) for each in fields}
+        found = pa.schema([each.with_nullable(nullable[each.name]) for each in found])
         if not len(found):
             raise OptionError("the schema has no columns; give it as `id long, name string`")
         return found

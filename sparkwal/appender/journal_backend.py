@@ -86,19 +86,13 @@ class JournalBackend:
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
         gone, journal = [], self.journal
-
-        def check_next(sequence: int) -> None:
+        for sequence, found in self.quarantine.entries(journal.lost.start - 1):
             if sequence != journal.last + 1:
                 raise OptionError(
                     f"append {sequence} was lost and is to be appended again, and {journal.last} "
                     "was appended meanwhile: call it before anything else is appended. What is "
                     "left of the lost ones is where `incidents` says"
                 )
-
-        if journal.lost:
-            check_next(journal.lost.start)
-        for sequence, found in self.quarantine.entries(journal.last):
-            check_next(sequence)
             if found is None:
                 gone.append(sequence)
                 self.intake.append(unreadable(sequence), True)

@@ -208,7 +208,7 @@ class _OneLog(LogRange):
                 self.timestamp_ms = record.header.timestamp_ms
                 yield record
         except InvalidLogError as error:
-            # Dead records may come before it; and what it continues may be lost.
+            # A record before the cursor may be lost: whether later ones count depends on it.
             yield self.stop(expected if error.position is None else error.position, error)
             return
         if self._damage is not None:

@@ -379,11 +379,17 @@ def damaged(folder: MemoryFolder, at: float) -> None:
     folder.put(name, bytes(body))
 
 
+@pytest.fixture
+def left(plot: Away, folder: MemoryFolder) -> MemoryFolder:
+    """A hundred rows that were not sent, with a damage in the middle."""
+    found = unsent(plot, folder, SCHEMA, rows(*range(100)))
+    damaged(found, 0.5)
+    return found
+
+
 def test_what_is_lost_to_damage_is_sent_again_and_is_there_once_in_order(
-    plot: Away, folder: MemoryFolder
+    plot: Away, left: MemoryFolder
 ) -> None:
-    left = unsent(plot, folder, SCHEMA, rows(*range(100)))
-    damaged(left, 0.5)
     with plot.journaled(left) as wal:
         lost = wal.lost
         assert 0 < lost.start < 60 and lost.stop == 100
@@ -398,10 +404,8 @@ def test_what_is_lost_to_damage_is_sent_again_and_is_there_once_in_order(
 
 
 def test_resending_after_another_append_took_a_lost_sequence_is_refused(
-    plot: Away, folder: MemoryFolder
+    plot: Away, left: MemoryFolder
 ) -> None:
-    left = unsent(plot, folder, SCHEMA, rows(*range(100)))
-    damaged(left, 0.5)
     with plot.journaled(left) as wal:
         first = wal.lost.start
         wal.append(rows(1000))
@@ -410,9 +414,7 @@ def test_resending_after_another_append_took_a_lost_sequence_is_refused(
             wal.resend_lost(rows)
 
 
-def test_what_was_resent_is_not_lost_any_more(plot: Away, folder: MemoryFolder) -> None:
-    left = unsent(plot, folder, SCHEMA, rows(*range(100)))
-    damaged(left, 0.5)
+def test_what_was_resent_is_not_lost_any_more(plot: Away, left: MemoryFolder) -> None:
     with plot.journaled(left) as wal:
         assert wal.lost and wal.resend_lost(rows)
         assert not wal.lost and wal.resend_lost(rows) == []
@@ -421,10 +423,8 @@ def test_what_was_resent_is_not_lost_any_more(plot: Away, folder: MemoryFolder) 
     assert stored(plot.inner) == list(range(101))
 
 
-def test_one_bad_entry_does_not_return_at_each_start(plot: Away, folder: MemoryFolder) -> None:
+def test_one_bad_entry_does_not_return_at_each_start(plot: Away, left: MemoryFolder) -> None:
     """As a bad chunk of fluent-bit's that is tried, and given up, at each start."""
-    left = unsent(plot, folder, SCHEMA, rows(*range(100)))
-    damaged(left, 0.5)
     reported: list[events.Event] = []
     for run in range(3):
         with plot.journaled(left, on_event=reported.append) as wal:
