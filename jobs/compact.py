@@ -204,50 +204,80 @@ def _continuously(
 @takes_every
 @click.option("--now", is_flag=True, help="Bring everything that is there, whatever is due.")
 @click.option(
-    "--key", "keys", multiple=True, metavar="COLUMN",
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="COLUMN",
     help="MERGE by it: a row takes the place of the row with the same key; repeatable. Without, "
     "rows are appended.",
-)  # fmt: skip
+)
 @click.option(
-    "--sequence-by", default="", metavar="COLUMN",
+    "--sequence-by",
+    default="",
+    metavar="COLUMN",
     help="Of rows with one key the one with the greatest value wins.  [default: the last written]",
-)  # fmt: skip
+)
 @click.option(
-    "--delete-when", default="", metavar="SQL",
+    "--delete-when",
+    default="",
+    metavar="SQL",
     help="A row for which this holds deletes its key: \"op = 'D'\".",
-)  # fmt: skip
+)
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="Of a new table; repeatable.")
 @click.option("--cluster-by", multiple=True, metavar="COLUMN", help="Of a new table; repeatable.")
 @click.option(
-    "--property", "properties", multiple=True, metavar="NAME=VALUE",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
     help="Of a new table; repeatable.",
-)  # fmt: skip
+)
 @click.option(
-    "--collect/--no-collect", default=True, show_default=True,
+    "--collect/--no-collect",
+    default=True,
+    show_default=True,
     help="Delete what the floor has passed and gcGrace is over for.",
-)  # fmt: skip
+)
 @click.option(
-    "--accept-table", is_flag=True,
+    "--accept-table",
+    is_flag=True,
     help="Take the table as it is for one that holds all that the log's lifecycle knows: you "
     "restored it, or compared the two.",
-)  # fmt: skip
+)
 @click.option("--continuous", is_flag=True, help="Go on until stopped.")
 @takes_interval("1min", "Between two looks of --continuous.")
 @click.option(
-    "--conf", multiple=True, metavar="NAME=VALUE",
+    "--conf",
+    multiple=True,
+    metavar="NAME=VALUE",
     help="A setting of Spark, as spark-submit takes it; repeatable.",
-)  # fmt: skip
+)
 @click.option(
-    "--drain-timeout", type=click.FloatRange(0), default=60.0, show_default=True,
+    "--drain-timeout",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
     help="Seconds a signal waits for the range under way.",
-)  # fmt: skip
+)
 def main(
-    path: str, table: str | None, given: dict[str, str], every: bool, now: bool,
-    keys: tuple[str, ...], sequence_by: str, delete_when: str,
-    partition_by: tuple[str, ...], cluster_by: tuple[str, ...], properties: tuple[str, ...],
-    collect: bool, accept_table: bool, continuous: bool, interval: int, conf: tuple[str, ...],
+    path: str,
+    table: str | None,
+    given: dict[str, str],
+    every: bool,
+    now: bool,
+    keys: tuple[str, ...],
+    sequence_by: str,
+    delete_when: str,
+    partition_by: tuple[str, ...],
+    cluster_by: tuple[str, ...],
+    properties: tuple[str, ...],
+    collect: bool,
+    accept_table: bool,
+    continuous: bool,
+    interval: int,
+    conf: tuple[str, ...],
     drain_timeout: float,
-) -> None:  # fmt: skip
+) -> None:
     """Bring what is due of the log at PATH into the Delta table at TABLE, exactly once.
 
     Then the log's floor moves, and what it passed is deleted when the grace is over. Without
@@ -285,9 +315,11 @@ def main(
         need_spark()
         need_delta("a table")
         work.spark = start_session(
-            "sparkwal compact", delta=True, packages=packages(target.table),
+            "sparkwal compact",
+            delta=True,
+            packages=packages(target.table),
             settings={**s3a_settings(target.table, settings), **configured},
-        )  # fmt: skip
+        )
     try:
         with Signals() as signals, Meter(console, "compact") as meter, narrated(console) as story:
             try:

@@ -64,40 +64,67 @@ Exit codes:
     0  stopped by SIGTERM or SIGINT; everything accepted is durable, or in the journal
     1  the store was not there at the start, or the writer has stopped; the message says why
     2  wrong usage: an option, a path, a schema, a journal. Nothing was written
-"""  # noqa: E501
+"""
 
 
 @click.command(epilog=EPILOG)
 @click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
 @click.option(
-    "--schema", "schema_text",
+    "--schema",
+    "schema_text",
     help="`id long, name string, at timestamp`, Spark's schema JSON, or @FILE with one of them. "
     "Not needed where the log exists.",
-)  # fmt: skip
+)
 @click.option(
-    "--producer-id", default=socket.gethostname, show_default="the host's name",
+    "--producer-id",
+    default=socket.gethostname,
+    show_default="the host's name",
     help="Names this writer over restarts.",
-)  # fmt: skip
+)
 @click.option(
-    "--journal", metavar="DIR",
+    "--journal",
+    metavar="DIR",
     help="A folder on a local disk, of this process alone: rows are answered once they are there, "
     "also while the store is away. It must outlive a container; --producer-id must stay the same.",
-)  # fmt: skip
+)
 @takes_log_options("appender", "batchTimeoutMs=5")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
-              help="0 picks a free one and prints it.")  # fmt: skip
-@click.option("--max-body", type=click.IntRange(1), default=16 * 2**20, show_default=True,
-              help="Bytes of one request.")  # fmt: skip
-@click.option("--max-rows-bytes", type=click.IntRange(1), default=64 * 2**20, show_default=True,
-              help="Bytes of its rows as Arrow, without compression.")  # fmt: skip
-@click.option("--max-pending", type=click.IntRange(1), default=64 * 2**20, show_default=True,
-              help="Bytes of all requests that are being received and parsed.")  # fmt: skip
 @click.option(
-    "--drain-timeout", type=click.FloatRange(1), default=60.0, show_default=True,
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="0 picks a free one and prints it.",
+)
+@click.option(
+    "--max-body",
+    type=click.IntRange(1),
+    default=16 * 2**20,
+    show_default=True,
+    help="Bytes of one request.",
+)
+@click.option(
+    "--max-rows-bytes",
+    type=click.IntRange(1),
+    default=64 * 2**20,
+    show_default=True,
+    help="Bytes of its rows as Arrow, without compression.",
+)
+@click.option(
+    "--max-pending",
+    type=click.IntRange(1),
+    default=64 * 2**20,
+    show_default=True,
+    help="Bytes of all requests that are being received and parsed.",
+)
+@click.option(
+    "--drain-timeout",
+    type=click.FloatRange(1),
+    default=60.0,
+    show_default=True,
     help="Seconds that a signal waits for requests under way, and then as long for the log to take "
     "what the journal has; the rest stays there.",
-)  # fmt: skip
+)
 def main(
     log: str,
     schema_text: str | None,

@@ -58,19 +58,25 @@ def _read(
 
 @click.command(epilog=EXIT_CODES)
 @click.option(
-    "--format", "fmt", required=True,
+    "--format",
+    "fmt",
+    required=True,
     help="Of the source: json, csv, parquet, text, rate, rate-micro-batch, kafka, weaselwal, or "
     "any other that Spark streams from.",
-)  # fmt: skip
+)
 @click.option("--source", help="Folder or URL of files; of kafka the bootstrap servers.")
 @click.option(
-    "--option", "source_options", multiple=True, metavar="NAME=VALUE",
+    "--option",
+    "source_options",
+    multiple=True,
+    metavar="NAME=VALUE",
     help="An option of the source; repeatable. Kafka: subscribe=topic, startingOffsets=earliest.",
-)  # fmt: skip
+)
 @click.option(
-    "--jars", metavar="FILE,FILE",
+    "--jars",
+    metavar="FILE,FILE",
     help="Jars that the source needs. Without, Kafka's connector comes from Maven Central.",
-)  # fmt: skip
+)
 @click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
 @takes_log_options(like=", as in conf/options.example.conf")
 @click.option(
@@ -87,16 +93,23 @@ def _read(
 @click.option("--schema", help='Of files, as DDL: "id BIGINT, name STRING".')
 @click.option("--infer-schema", is_flag=True, help="Read the files' schema from what is there now.")
 @click.option(
-    "--trigger", "trigger_given", default="available-now", show_default=True, callback=trigger,
-    help='available-now: until all that is there now is in the log. Or an interval such as '
+    "--trigger",
+    "trigger_given",
+    default="available-now",
+    show_default=True,
+    callback=trigger,
+    help="available-now: until all that is there now is in the log. Or an interval such as "
     '"5 seconds": run until stopped.',
-)  # fmt: skip
+)
 @click.option("--max-files-per-trigger", type=click.IntRange(1), help="Files for each microbatch.")
 @click.option("--repartition", type=click.IntRange(1), help="Write with so many tasks.")
 @click.option(
-    "--drain-timeout", type=click.FloatRange(0), default=60.0, show_default=True,
+    "--drain-timeout",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
     help="Seconds a signal waits for the microbatch under way.",
-)  # fmt: skip
+)
 def main(
     fmt: str,
     source: str | None,

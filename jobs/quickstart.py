@@ -145,14 +145,16 @@ def what_next(log: str, endpoint: str | None) -> str:
     """Commands that look at the log which the quickstart leaves."""
     command = shlex.quote(str(Path(sys.executable).with_name("sparkwal")))
     where = shlex.quote(log) + (f" --endpoint {shlex.quote(endpoint)}" if endpoint else "")
-    return "\n".join([
-        "What to try next:",
-        f"  {command} status {where}",
-        f"  {command} log {where} -n 5",
-        f"  {command} tail {where} --where \"dep_delay > 600\" --columns seq,origin,dest,dep_delay",
-        f"  {command} verify {where}",
-        "Then write a stream of your own: the section Write of README.md.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "What to try next:",
+            f"  {command} status {where}",
+            f"  {command} log {where} -n 5",
+            f'  {command} tail {where} --where "dep_delay > 600" --columns seq,origin,dep_delay',
+            f"  {command} verify {where}",
+            "Then write a stream of your own: the section Write of README.md.",
+        ]
+    )
 
 
 def _work(path: str | None, endpoint: str | None) -> Path:
@@ -180,9 +182,12 @@ def _lock(work: Path) -> IO[str]:
 @click.option("--keep", is_flag=True, help="Go on with the log of the last run.")
 @click.option("--rows", type=click.IntRange(1), help="Only so many flights.  [default: all]")
 @click.option(
-    "--files", type=click.IntRange(1), default=40, show_default=True,
+    "--files",
+    type=click.IntRange(1),
+    default=40,
+    show_default=True,
     help="Files to stage the flights in; each becomes one microbatch.",
-)  # fmt: skip
+)
 def main(
     path: str | None,
     given: dict[str, str],

@@ -53,9 +53,14 @@ _MORE_EXIT_CODES = """    3  with --cursor: an invalid entry; what is before it 
 
 
 def _batch(
-    spark: SparkSession, rows: DataFrame, fmt: str, output: str | None, mode: str, meter: Meter,
+    spark: SparkSession,
+    rows: DataFrame,
+    fmt: str,
+    output: str | None,
+    mode: str,
+    meter: Meter,
     signals: Signals,
-) -> int:  # fmt: skip
+) -> int:
     """Write what is there; returns the number of rows. Raises Stopped, Refused, Failed."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -126,10 +131,15 @@ def _from_cursor(
     )
     if (stop := done.stopped) is not None:
         console.print("The replay stopped at an invalid entry")
-        facts({
-            "sequencer": stop.sequencer, "position": str(stop.position), "object": stop.key,
-            "what is wrong": stop.reason, "positions after it": str(stop.following),
-        })  # fmt: skip
+        facts(
+            {
+                "sequencer": stop.sequencer,
+                "position": str(stop.position),
+                "object": stop.key,
+                "what is wrong": stop.reason,
+                "positions after it": str(stop.following),
+            }
+        )
         raise click.exceptions.Exit(INVALID_ENTRY)
     if signals.received is not None:
         raise Stopped(signals.received)
@@ -147,37 +157,54 @@ def _from_cursor(
 @click.option("--columns", help="Only these, in this order: id,name.")
 @click.option("--metadata", is_flag=True, help="Add the _wal_… columns: position, time, writer.")
 @click.option(
-    "--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True,
+    "--format",
+    "fmt",
+    type=click.Choice(FORMATS),
+    default="console",
+    show_default=True,
     help="delta needs the extra: pip install 'sparkwal[delta]'. noop reads all and keeps nothing.",
-)  # fmt: skip
+)
 @click.option("--output", help="Folder or URL to write to.")
 @click.option(
-    "--mode", type=click.Choice(("append", "overwrite", "error")), default="error",
-    show_default=True, help="What to do when the output is there already. A stream appends.",
-)  # fmt: skip
+    "--mode",
+    type=click.Choice(("append", "overwrite", "error")),
+    default="error",
+    show_default=True,
+    help="What to do when the output is there already. A stream appends.",
+)
 @click.option(
-    "--files", type=click.IntRange(1),
+    "--files",
+    type=click.IntRange(1),
     help="Write so many files; 1 keeps the log's order from the first row to the last.",
-)  # fmt: skip
+)
 @click.option(
-    "--cursor", type=click.Path(dir_okay=False, path_type=Path),
+    "--cursor",
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Go on from the cursor in this file, and keep it there; without Spark, as Parquet files.",
-)  # fmt: skip
+)
 @click.option(
-    "--sequencers", metavar="a,b",
+    "--sequencers",
+    metavar="a,b",
     help="Of --cursor: replay these logs under the path in one order.",
-)  # fmt: skip
+)
 @click.option("--all", "every", is_flag=True, help="With --cursor too: all logs under the path.")
 @click.option("--stream", is_flag=True, help="A stream that goes on where its checkpoint ends.")
 @click.option("--checkpoint", help="Of --stream.")
 @click.option(
-    "--trigger", "trigger_given", default="available-now", show_default=True, callback=trigger,
+    "--trigger",
+    "trigger_given",
+    default="available-now",
+    show_default=True,
+    callback=trigger,
     help='Of --stream: available-now, or an interval such as "5 seconds".',
-)  # fmt: skip
+)
 @click.option(
-    "--drain-timeout", type=click.FloatRange(0), default=60.0, show_default=True,
+    "--drain-timeout",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
     help="Of --stream: seconds a signal waits for the microbatch under way.",
-)  # fmt: skip
+)
 def main(
     log: str,
     given: dict[str, str],

@@ -182,10 +182,13 @@ def main(what: str) -> None:
         rows.groupBy("k").count().collect()
         rows.write.parquet(f"{folder}/rows")
         query = (
-            spark.readStream.schema(rows.schema).parquet(f"{folder}/rows")
-            .writeStream.format("weaselwal").option("checkpointLocation", f"{folder}/checkpoint")
-            .trigger(availableNow=True).start(f"{folder}/wal")
-        )  # fmt: skip
+            spark.readStream.schema(rows.schema)
+            .parquet(f"{folder}/rows")
+            .writeStream.format("weaselwal")
+            .option("checkpointLocation", f"{folder}/checkpoint")
+            .trigger(availableNow=True)
+            .start(f"{folder}/wal")
+        )
         query.awaitTermination()
         spark.read.format("weaselwal").load(f"{folder}/wal").orderBy("id").collect()
     gateway = spark.sparkContext._gateway

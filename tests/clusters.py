@@ -46,8 +46,9 @@ def standalone(folder: Path, environment: Mapping[str, str] | None = None) -> It
         for number in (1, 2):
             # Two hosts, as far as Spark knows: it speculates only across hosts.
             each = ["--host", f"127.0.0.{number}", "-c", "2", "-m", "1g"]
-            start(f"worker{number}", "worker.Worker", *each, "-d",
-                  str(folder / f"work{number}"), url)  # fmt: skip
+            start(
+                f"worker{number}", "worker.Worker", *each, "-d", str(folder / f"work{number}"), url
+            )
         yield url
     finally:
         for application in reversed(started):

@@ -38,23 +38,44 @@ COMMON = {
 TXNS = {"q-1": (41, 1_760_000_000_000), "nächtlich": (20260131, 1_750_000_000_000)}
 
 LEADER = LeaderHeader(
-    number=keys.slot(POSITION, WINDOW), **COMMON, prev_position=6, txns=TXNS,
-    reason="cold start", host="host",
-)  # fmt: skip
+    number=keys.slot(POSITION, WINDOW),
+    **COMMON,
+    prev_position=6,
+    txns=TXNS,
+    reason="cold start",
+    host="host",
+)
 COMMIT = CommitHeader(
-    number=keys.slot(POSITION, WINDOW), **COMMON, query_id="q-1", batch_id=42, rows=6,
+    number=keys.slot(POSITION, WINDOW),
+    **COMMON,
+    query_id="q-1",
+    batch_id=42,
+    rows=6,
     bytes=900,
     batches=(
-        Batch(keys.data(POSITION, WINDOW, 0), 0, 4, 600, 2**32 - 1,
-              ((432, 80, 3, 17), (512, 72, 1, 18))),
+        Batch(
+            keys.data(POSITION, WINDOW, 0),
+            0,
+            4,
+            600,
+            2**32 - 1,
+            ((432, 80, 3, 17), (512, 72, 1, 18)),
+        ),
         Batch(keys.data(POSITION, WINDOW, 5), 5, 2, 300, 0, ((432, 64, 2, 19),)),
     ),
-    inline=(), txns=TXNS, metrics={"put_ms": 12.5, "tasks": 2},
-)  # fmt: skip
+    inline=(),
+    txns=TXNS,
+    metrics={"put_ms": 12.5, "tasks": 2},
+)
 DATA = DataHeader(
-    number=keys.data(POSITION, WINDOW, 5), **COMMON, query_id="q-1", batch_id=42, partition=5,
-    rows=3, stage_attempt=1,
-)  # fmt: skip
+    number=keys.data(POSITION, WINDOW, 5),
+    **COMMON,
+    query_id="q-1",
+    batch_id=42,
+    partition=5,
+    rows=3,
+    stage_attempt=1,
+)
 
 ROWS = pa.record_batch(
     {"id": pa.array([1, None, -(2**63)], pa.int64()), "namé": pa.array(["a", "𝄞", None])},

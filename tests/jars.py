@@ -68,8 +68,19 @@ def fetch(
     # One at a time: Ivy writes each download to the same `.part` file, whichever process loads it.
     with open(known.with_name("sparkwal.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        run([JAVA, "-jar", str(ivy), "-ivy", str(wanted), "-confs", "default",
-             "-cachepath", str(found)])  # fmt: skip
+        run(
+            [
+                JAVA,
+                "-jar",
+                str(ivy),
+                "-ivy",
+                str(wanted),
+                "-confs",
+                "default",
+                "-cachepath",
+                str(found),
+            ]
+        )
     jars = found.read_text().strip().split(os.pathsep)
     found.write_text(os.pathsep.join(jars))
     # At once, for those who look at the same moment.

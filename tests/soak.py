@@ -222,9 +222,13 @@ class Soak:
         """Until the time is up. Raises Lost, Gone."""
         self._end = time.monotonic() + minutes * 60
         plays: dict[Callable[[], None], int] = {
-            self.killed: 10, self.lost: 30, self.same_checkpoint: 3, self.rivals: 3,
-            self.sleeper: 2, self.executors: 1,
-        }  # fmt: skip
+            self.killed: 10,
+            self.lost: 30,
+            self.same_checkpoint: 3,
+            self.rivals: 3,
+            self.sleeper: 2,
+            self.executors: 1,
+        }
         if minutes >= 5:
             self._fleet.share_classes()
         self._fleet.prepare()
@@ -284,9 +288,10 @@ class Soak:
 @click.option("--seed", type=int, help="Of everything that is random here.  [default: a new one]")
 @click.option("--store", type=click.Choice(["s3", "file"]), default="s3", show_default=True)
 @click.option(
-    "--lifetimes", is_flag=True,
+    "--lifetimes",
+    is_flag=True,
     help="One log all the time, which compactors bring into a Delta table and collect.",
-)  # fmt: skip
+)
 def main(minutes: float, seed: int | None, store: str, lifetimes: bool) -> None:
     """Kill drivers, executors, Python workers and a service that appends to a log of its own,
     stop them, let them fight over one log, take the dead ones' disks away, and break the store's

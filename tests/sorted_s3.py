@@ -174,9 +174,13 @@ def serve(objects: Any, latency_ms: float = 0) -> Iterator[str]:
         latency_ms: added to each request.
     """
     own = {
-        "objects": objects, "modified": {}, "started": time.time(), "lock": threading.Lock(),
-        "latency": latency_ms / 1000, "counts": Counter(),
-    }  # fmt: skip
+        "objects": objects,
+        "modified": {},
+        "started": time.time(),
+        "lock": threading.Lock(),
+        "latency": latency_ms / 1000,
+        "counts": Counter(),
+    }
     handler = type("Handler", (_Handler,), own)
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -35,8 +35,11 @@ def test_every_file_of_the_tree_is_installed() -> None:
 def _texts(module: ast.Module) -> set[str]:
     """All texts of a module but its docstrings."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docs = {ast.get_docstring(each, clean=False) for each in ast.walk(module)
-            if isinstance(each, documented)}  # fmt: skip
+    docs = {
+        ast.get_docstring(each, clean=False)
+        for each in ast.walk(module)
+        if isinstance(each, documented)
+    }
     texts = {each.value for each in ast.walk(module) if isinstance(each, ast.Constant)}
     return {text for text in texts - docs if isinstance(text, str)}
 

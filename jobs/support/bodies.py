@@ -161,9 +161,12 @@ def _each(column: pa.Array, name: str) -> int:
 
 def _texts(kind: pa.DataType) -> bool:
     return bool(
-        types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind)
-        or types.is_large_binary(kind) or _is_view(kind)
-    )  # fmt: skip
+        types.is_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_large_binary(kind)
+        or _is_view(kind)
+    )
 
 
 def _is_view(kind: pa.DataType) -> bool:

@@ -52,10 +52,16 @@ class Server:
     its rows `most_rows`, and all bodies that are received or wait to be parsed `most_pending`."""
 
     def __init__(
-        self, wal: Appender, arrow_schema: pa.Schema, most_body: int, most_rows: int,
+        self,
+        wal: Appender,
+        arrow_schema: pa.Schema,
+        most_body: int,
+        most_rows: int,
         most_pending: int,
-    ) -> None:  # fmt: skip
-        self._wal, self._most_body, self._most_pending = wal, most_body, most_pending
+    ) -> None:
+        self._wal = wal
+        self._most_body = most_body
+        self._most_pending = most_pending
         self._bodies = Bodies(arrow_schema, most_rows)
         self._pending = 0
         # Threads parse and convert rows, so that the event loop goes on answering.

@@ -128,9 +128,14 @@ class JsonRows:
 
 
 _JSON_NAMES = {
-    str: "text", int: "number", Decimal: "number", float: "number", bool: "true or false",
-    dict: "object", list: "array",
-}  # fmt: skip
+    str: "text",
+    int: "number",
+    Decimal: "number",
+    float: "number",
+    bool: "true or false",
+    dict: "object",
+    list: "array",
+}
 
 
 class _Misfit(ValueError):

@@ -88,9 +88,13 @@ def need_delta(what: str = "--format delta") -> None:
 
 
 def start_session(
-    app: str, *, delta: bool = False, packages: Sequence[str] = (), jars: str | None = None,
+    app: str,
+    *,
+    delta: bool = False,
+    packages: Sequence[str] = (),
+    jars: str | None = None,
     settings: Mapping[str, str] | None = None,
-) -> SparkSession:  # fmt: skip
+) -> SparkSession:
     """A Spark session with conf/ of this project, which `settings` override; under spark-submit the
     session it configured. Spark downloads Delta and `packages`, Maven coordinates in which {spark}
     stands for its version; `jars` are files, separated by commas."""

@@ -41,9 +41,12 @@ class JournalBackend:
         options = context.settings
         assert options.journal is not None
         settings = Settings(
-            options.journal_segment, options.journal_max, options.journal_slots,
-            options.journal_sync, options.journal_interval_ms,
-        )  # fmt: skip
+            options.journal_segment,
+            options.journal_max,
+            options.journal_slots,
+            options.journal_sync,
+            options.journal_interval_ms,
+        )
         # Lock the folder before leading, so that a second process fails without fencing the first.
         self._folder = folder or DiskFolder(journal_folder(options.journal, options.path))
         self._context, self._ends = context, threading.Lock()
@@ -112,7 +115,9 @@ class JournalBackend:
     def close(self, timeout: float | None) -> None:
         """Accept nothing more and send the rest while the store answers; the journal keeps what it
         does not take. Raises TimeoutError, JournalError."""
-        intake, sender, journal = self.intake, self.sender, self.journal
+        intake = self.intake
+        sender = self.sender
+        journal = self.journal
         intake.close()
         if journal.is_closed:
             return

@@ -46,7 +46,9 @@ class JournalSender:
     """Sends what the journal has accepted, and drains what the log has, with an open `session`."""
 
     def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
-        self._context, self._intake, self._journal = context, intake, intake.journal
+        self._context = context
+        self._intake = intake
+        self._journal = intake.journal
         self._publish = context.subscribers.publish
         self.session = session  # the newest; it has ended if the store is away
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
@@ -84,10 +86,12 @@ class JournalSender:
         except SparkWalError as error:
             self._fail(error)
         except BaseException as error:
-            self._fail(OutcomeUnknownError(
-                f"the journal's thread failed ({type(error).__name__}: {error}); what was accepted "
-                f"is in {self._journal.path}: open a new appender with it"
-            ))  # fmt: skip
+            self._fail(
+                OutcomeUnknownError(
+                    f"the journal's thread failed ({type(error).__name__}: {error}); what was "
+                    f"accepted is in {self._journal.path}: open a new appender with it"
+                )
+            )
         finally:
             with suppress(SparkWalError):
                 self.session.close(None)

@@ -30,7 +30,9 @@ class SizeWatch:
     one thread may call `add`. Raises InvalidLogError, StoreUnavailableError."""
 
     def __init__(self, context: AppenderContext, leadership: Leadership) -> None:
-        self._log, self._clock, self._lead = context.log, context.clock, leadership
+        self._log = context.log
+        self._clock = context.clock
+        self._lead = leadership
         self._subscribers, settings = context.subscribers, context.settings
         limits = {"softLimitBytes": settings.soft_limit, "hardLimitBytes": settings.hard_limit}
         self._limits = {name: limit for name, limit in limits.items() if limit is not None}
@@ -121,7 +123,9 @@ class SizeWatch:
     def _settle(self) -> None:
         """Report what has changed. The caller holds the lock: reports stay in order."""
         was, self._over = self._over, {n for n, limit in self._limits.items() if self.size >= limit}
-        url, size, hard = self._log.url, self.size, "hardLimitBytes"
+        url = self._log.url
+        size = self.size
+        hard = "hardLimitBytes"
         for name, limit in self._limits.items():
             if name in self._over - was:
                 self._subscribers.publish(SizeLimit(url, name, size, limit))

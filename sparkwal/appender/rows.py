@@ -31,7 +31,10 @@ LARGEST_APPEND = 2**31 - 2**20
 # Arrow rows with more bytes of memory a row are copied: they may be a slice of more.
 _MOST_A_ROW = 256
 # Measured overhead: of an Arrow batch, each array in it, a list of dicts, each value in it.
-_HELD_BATCH, _HELD_ARRAY, _HELD_LIST, _HELD_VALUE = 300, 750, 150, 48
+_HELD_BATCH = 300
+_HELD_ARRAY = 750
+_HELD_LIST = 150
+_HELD_VALUE = 48
 
 
 class RowSchema:
@@ -153,7 +156,9 @@ class RowSchema:
 
     def _copy_dicts(self, rows: Sequence[Any]) -> CheckedRows:
         kept: list[dict[str, Any]] = []
-        extra, held, scalars = 0, _HELD_LIST, values.SCALARS
+        extra = 0
+        held = _HELD_LIST
+        scalars = values.SCALARS
         for row in rows:
             if type(row) is not dict and not isinstance(row, Mapping):
                 raise OptionError(

@@ -62,7 +62,9 @@ def open_session(
 
     Raises StoreUnavailableError, OutcomeUnknownError, FencedError, InvalidLogError, OptionError.
     """
-    log, settings, clock = context.log, context.settings, context.clock
+    log = context.log
+    settings = context.settings
+    clock = context.clock
     prove_put_if_absent(log.store, log.prefix)
     plan_id = uuid.uuid4().hex
     host = socket.gethostname()
@@ -116,10 +118,16 @@ class Session:
     def __init__(
         self, context: AppenderContext, lead: Leadership, plan_id: str, known: int, looked_ms: int
     ) -> None:
-        log, clock, settings = context.log, context.clock, context.settings
-        self._context, self.leadership, self.known = context, lead, known
+        log = context.log
+        clock = context.clock
+        settings = context.settings
+        self._context = context
+        self.leadership = lead
+        self.known = known
         self._pipeline = Pipeline(lead, plan_id, context.producer_id, settings.codec)
-        ttl_ms, began, limit = settings.plan_ttl_ms, lead.began, settings.max_in_flight
+        ttl_ms = settings.plan_ttl_ms
+        began = lead.began
+        limit = settings.max_in_flight
         self._claim = ClaimAge(log, clock, ttl_ms, began, limit, looked_ms=looked_ms, known=known)
         self._lookout = Lookout(log, lead.log_id, lead.term, clock)
         # Without limits of the log's size there is no watch and no request.
@@ -242,7 +250,9 @@ class Session:
         batch.complete(position)
 
     def _put(self, header: CommitHeader, data: bytes) -> None:
-        log, position, started = self._context.log, header.position, monotonic()
+        log = self._context.log
+        position = header.position
+        started = monotonic()
         try:
             began = self._claim.before(header)
             put_record(log, header, data, ASK)

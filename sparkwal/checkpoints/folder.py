@@ -27,8 +27,12 @@ from sparkwal.format.header import Checkpoint
 from sparkwal.protocol.holds import LOG_ID, Span
 from sparkwal.store.path import folder, is_local
 
-METADATA, STATE, SOURCES = "metadata", "state", "sources"
-OWNER, EMPTY, LOG = "sparkwal.json", "sparkwal-empty.json", "sparkwal-log.json"
+METADATA = "metadata"
+STATE = "state"
+SOURCES = "sources"
+OWNER = "sparkwal.json"
+EMPTY = "sparkwal-empty.json"
+LOG = "sparkwal-log.json"
 _FOLDERS = ("offsets", "commits", SOURCES, STATE)
 # A file, also while it is written, and its checksum: of the folder, and of offsets/ and commits/.
 _WRITTEN = r"(\.[0-9a-f-]+\.tmp)?(\.crc)?"

@@ -40,11 +40,17 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
     key = log.log.where(keys.slot(position, log.window))
     header = json.loads(to_json(record.header)) if record else None
     if as_json:
-        print_json({
-            "position": position, "state": state, "key": key,
-            "sound": None if state == "collected" else sound,
-            "problems": problems, "header": header, **({"why": why} if why else {}),
-        })  # fmt: skip
+        print_json(
+            {
+                "position": position,
+                "state": state,
+                "key": key,
+                "sound": None if state == "collected" else sound,
+                "problems": problems,
+                "header": header,
+                **({"why": why} if why else {}),
+            }
+        )
         click.get_current_context().exit(0 if sound else 1)
     if record is not None:
         verdict = Text("every byte is as it was written", "green")
@@ -101,19 +107,39 @@ def _look(log: LogRange, position: int) -> tuple[str, str, SlotRecord | None, li
 def _show(about: dict[str, str], header: Any, verdict: Text) -> None:
     tables = {name: header.pop(name, {}) for name in ("batches", "inline", "checkpoints")}
     txns = f"the last of {len(header.pop('txns')):,} queries or producers"
-    plain = {name: value if isinstance(value, str) else json.dumps(value)
-             for name, value in header.items()}  # fmt: skip
+    plain = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in header.items()
+    }
     facts({**about, **plain, "txns": txns, "checked": verdict})
     names = ("partition", "rows", "bytes")
     if tables["batches"]:
-        table([{**{name: each[name] for name in names}, "frames": len(each["frames"]),
-                "object": f"batches/{each['number']}"} for each in tables["batches"]])  # fmt: skip
+        table(
+            [
+                {
+                    **{name: each[name] for name in names},
+                    "frames": len(each["frames"]),
+                    "object": f"batches/{each['number']}",
+                }
+                for each in tables["batches"]
+            ]
+        )
     if tables["inline"]:
         table([{name: each[name] for name in names} for each in tables["inline"]], "in the record")
     if tables["checkpoints"]:
-        table([{"query": each.get("name") or query, "position": each["position"],
-                "bytes": each["bytes"], "files": len(each["files"]), "note": each["reason"]}
-               for query, each in tables["checkpoints"].items()], "checkpoints")  # fmt: skip
+        table(
+            [
+                {
+                    "query": each.get("name") or query,
+                    "position": each["position"],
+                    "bytes": each["bytes"],
+                    "files": len(each["files"]),
+                    "note": each["reason"],
+                }
+                for query, each in tables["checkpoints"].items()
+            ],
+            "checkpoints",
+        )
 
 
 @click.command("verify")

@@ -50,7 +50,9 @@ class Line:
 
 
 # "unknown" is no error: the question was not asked, or got no answer.
-ok, to_do, unknown = partial(Line, "ok"), partial(Line, "to do"), partial(Line, "unknown")
+ok = partial(Line, "ok")
+to_do = partial(Line, "to do")
+unknown = partial(Line, "unknown")
 
 
 def versions(conf: Mapping[str, str]) -> Iterator[Line]:
@@ -185,8 +187,11 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
     try:
         head = find_head(log, thorough=True)
     except InvalidLogError as error:
-        yield to_do("log", f"damaged: {error}",
-                    "see docs/operations.md, A record or an object is damaged or gone")  # fmt: skip
+        yield to_do(
+            "log",
+            f"damaged: {error}",
+            "see docs/operations.md, A record or an object is damaged or gone",
+        )
         return
     if head.live is None:
         yield ok("log", f"none at {log.url} yet: the first writer begins it")
@@ -199,8 +204,11 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
         yield to_do("clock", said, "set the wrong clock; retention by age waits for that date")
     idle = max(-ahead, 0)
     state = "idle" if idle > _IDLE_MS else "alive"
-    yield ok("leader", f"{header.leader_id}, term {header.term}, {state}: its last record is "
-                       f"{idle // 1000} s old, up to {head.in_flight_limit} in flight")  # fmt: skip
+    yield ok(
+        "leader",
+        f"{header.leader_id}, term {header.term}, {state}: its last record is "
+        f"{idle // 1000} s old, up to {head.in_flight_limit} in flight",
+    )
     yield from _life(log, header.log_id, head.gap)
 
 
@@ -217,8 +225,11 @@ def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
         age = time.time_ns() // 1_000_000 - life.timestamp_ms
         said = f"positions {life.cut}…{life.to - 1} were promised to the table {age // 1000} s ago"
         if age > _IDLE_MS:
-            yield to_do("lifecycle", f"suspended: {said} and are not confirmed there",
-                        "run its compaction again: it goes on, or says what to mend")  # fmt: skip
+            yield to_do(
+                "lifecycle",
+                f"suspended: {said} and are not confirmed there",
+                "run its compaction again: it goes on, or says what to mend",
+            )
         else:
             yield ok("lifecycle", f"{said}; floor {life.floor}")
     else:
@@ -226,9 +237,12 @@ def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
     for reader, age_ms in readers:
         name, behind = reader.name, gap - reader.position
         if reader.log_id == log_id and age_ms > 24 * 3_600_000 and behind > 0:
-            yield to_do("consumer", f"{name} has not published for {age_ms // 3_600_000} h, "
-                                    f"{behind:,} positions behind: the floor waits for it",
-                        "start it again, or forget it if nobody needs it any more")  # fmt: skip
+            yield to_do(
+                "consumer",
+                f"{name} has not published for {age_ms // 3_600_000} h, "
+                f"{behind:,} positions behind: the floor waits for it",
+                "start it again, or forget it if nobody needs it any more",
+            )
         else:
             yield ok("consumer", f"{name} is {max(behind, 0):,} positions behind")
 
@@ -238,14 +252,23 @@ def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
 @takes_endpoints
 @takes_sequencer
 @click.option("--checkpoint", metavar="LOCATION", help="The query's checkpointLocation.")
-@click.option("--spark-conf", multiple=True, metavar="NAME=VALUE",
-              help="A setting of Spark, or an option of the query; repeatable.")  # fmt: skip
+@click.option(
+    "--spark-conf",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Spark, or an option of the query; repeatable.",
+)
 @takes_log_options(endpoint=False)
 @as_json
 def command(
-    path: str, endpoints: tuple[str, ...], sequencer: str | None, checkpoint: str | None,
-    spark_conf: tuple[str, ...], given: dict[str, str], as_json: bool,
-) -> None:  # fmt: skip
+    path: str,
+    endpoints: tuple[str, ...],
+    sequencer: str | None,
+    checkpoint: str | None,
+    spark_conf: tuple[str, ...],
+    given: dict[str, str],
+    as_json: bool,
+) -> None:
     """Looks at this machine, the credentials, the bucket, every endpoint, the checkpoint and the
     log. Writes small objects under {PATH}/proof/, with a name of its own, and deletes them, also
     after Ctrl-C; fences nobody. What cannot be found out (no permission to ask) is said, and is

@@ -43,14 +43,23 @@ def takes_form(*forms: str) -> Decorator:
     """--format, --json and -o; the command gets `form`."""
     return options(
         _form,
-        click.option("--format", "fmt", type=click.Choice(forms),
-                     help="arrow is an IPC stream; with -o an IPC file, unless it is named "
-                     ".arrows.  [default: table]"),
+        click.option(
+            "--format",
+            "fmt",
+            type=click.Choice(forms),
+            help="arrow is an IPC stream; with -o an IPC file, unless it is named "
+            ".arrows.  [default: table]",
+        ),
         click.option("--json", "as_json", is_flag=True, help="JSON lines: --format json."),
-        click.option("-o", "--output", "out", metavar="FILE",
-                     type=click.Path(dir_okay=False, path_type=Path),
-                     help="A file, which appears when it is whole.  [default: standard output]"),
-    )  # fmt: skip
+        click.option(
+            "-o",
+            "--output",
+            "out",
+            metavar="FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="A file, which appears when it is whole.  [default: standard output]",
+        ),
+    )
 
 
 def _form(fmt: str | None, as_json: bool, out: Path | None) -> dict[str, Any]:
@@ -85,9 +94,12 @@ class Writer:
 
 class _OneSchema(Writer):
     def __init__(
-        self, out: IO[bytes], schema: pa.Schema, begin: Callable[[IO[bytes], pa.Schema], Any],
+        self,
+        out: IO[bytes],
+        schema: pa.Schema,
+        begin: Callable[[IO[bytes], pa.Schema], Any],
         change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(out)
         self._schema, self._change = schema, change
         empty = pa.RecordBatch.from_pylist([], schema=schema)
@@ -112,7 +124,9 @@ class _Table(Writer):
 
     def __init__(self, out: IO[bytes], schema: pa.Schema, width: int | None, styled: bool) -> None:
         super().__init__(out)
-        self._schema, self._width, self._styled = schema, width, styled
+        self._schema = schema
+        self._width = width
+        self._styled = styled
         self._waiting: list[tuple[str, ...]] = []
         self._widths: list[int] = []
 

@@ -49,15 +49,22 @@ def document(found: Found) -> dict[str, Any]:
         return {"position": found.position, "kind": "damaged", "error": str(found)}
     header = found.header
     common = {
-        "position": header.position, "kind": header.kind, "timestamp": moment(header.timestamp_ms),
-        "term": header.term, "leader_id": header.leader_id,
-    }  # fmt: skip
+        "position": header.position,
+        "kind": header.kind,
+        "timestamp": moment(header.timestamp_ms),
+        "term": header.term,
+        "leader_id": header.leader_id,
+    }
     if isinstance(header, CommitHeader):
         return {
-            **common, "rows": header.rows, "bytes": header.bytes,
+            **common,
+            "rows": header.rows,
+            "bytes": header.bytes,
             "objects": len(header.batches) + 1,
-            "query": header.query, "query_id": header.query_id, "batch_id": header.batch_id,
-        }  # fmt: skip
+            "query": header.query,
+            "query_id": header.query_id,
+            "batch_id": header.batch_id,
+        }
     return {**common, "host": header.host, "reason": header.reason}
 
 
@@ -70,9 +77,14 @@ def document(found: Found) -> dict[str, Any]:
 @takes_interval("1s", "How often --follow looks.")
 @as_json
 def command(
-    path: str, given: dict[str, str], most: int | None, reverse: bool, follows: bool,
-    interval: int, as_json: bool,
-) -> None:  # fmt: skip
+    path: str,
+    given: dict[str, str],
+    most: int | None,
+    reverse: bool,
+    follows: bool,
+    interval: int,
+    as_json: bool,
+) -> None:
     """Dead records and the seals of a takeover are left out; sparkwal show has them. On a terminal
     through $PAGER, for which records are read as you go on. --follow begins with the newest 10,
     or where --start, --since or -n say.

@@ -35,9 +35,20 @@ COMMANDS = {
 
 
 # Of those that are not in a module of their own.
-_MODULES = {"at": "status", "consumers": "status", "show": "checks", "verify": "checks",
-            "checkpoint": "operate", "collect": "operate", "cost": "report", "metrics": "status",
-            "cat": "rows", "head": "rows", "tail": "rows", "sql": "rows"}  # fmt: skip
+_MODULES = {
+    "at": "status",
+    "consumers": "status",
+    "show": "checks",
+    "verify": "checks",
+    "checkpoint": "operate",
+    "collect": "operate",
+    "cost": "report",
+    "metrics": "status",
+    "cat": "rows",
+    "head": "rows",
+    "tail": "rows",
+    "sql": "rows",
+}
 
 
 @cache
@@ -62,9 +73,12 @@ class Commands(click.Group):
         return name, listed and find(args[0]), others
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None,
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
         **extra: Any,
-    ) -> click.Context:  # fmt: skip
+    ) -> click.Context:
         with ended_quietly():  # --help is printed here
             return super().make_context(info_name, args, parent, **extra)
 
@@ -76,9 +90,11 @@ class Commands(click.Group):
 
 
 @click.group(
-    cls=Commands, commands=[click.Command(name, short_help=COMMANDS[name]) for name in COMMANDS],
-    epilog=EXIT_CODES, context_settings={"max_content_width": 100},
-)  # fmt: skip
+    cls=Commands,
+    commands=[click.Command(name, short_help=COMMANDS[name]) for name in COMMANDS],
+    epilog=EXIT_CODES,
+    context_settings={"max_content_width": 100},
+)
 @click.version_option(package_name="sparkwal", prog_name="sparkwal")
 def main() -> None:
     """Look at a write-ahead log on object storage, and prove it. Needs neither Spark nor Java."""

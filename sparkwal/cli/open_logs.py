@@ -49,11 +49,15 @@ class Damage:
     def check(self, what: str = "shown") -> None:
         """Raises Failed where there is any; `what` is not done with it, for people."""
         if self._found:
-            raise Failed("\n".join([
-                f"this cannot be read, and is not {what}:",
-                *(f"  {escape(line)}" for line in self.lines()),
-                f"{RESTORE}. sparkwal verify lists all damage",
-            ]))  # fmt: skip
+            raise Failed(
+                "\n".join(
+                    [
+                        f"this cannot be read, and is not {what}:",
+                        *(f"  {escape(line)}" for line in self.lines()),
+                        f"{RESTORE}. sparkwal verify lists all damage",
+                    ]
+                )
+            )
 
 
 def notify(text: str) -> None:
@@ -90,19 +94,33 @@ takes_times = options(
 # As `takes_log` and `takes_times`, and a range of positions. A command with an argument
 # `positions` may be given it there.
 takes_range = options(
-    _with_range, takes_log,
-    click.option("--start", type=click.IntRange(0), metavar="POSITION",
-                 help="The first position.  [default: the log's floor]"),
-    click.option("--end", type=click.IntRange(0), metavar="POSITION",
-                 help="The last position.  [default: the head]"),
+    _with_range,
+    takes_log,
+    click.option(
+        "--start",
+        type=click.IntRange(0),
+        metavar="POSITION",
+        help="The first position.  [default: the log's floor]",
+    ),
+    click.option(
+        "--end",
+        type=click.IntRange(0),
+        metavar="POSITION",
+        help="The last position.  [default: the head]",
+    ),
     takes_times,
-)  # fmt: skip
+)
 
 
 def logs_at(
-    path: str, given: Mapping[str, str], damage: Damage | None = None, names: str | None = None,
-    *, looks: bool = True, fail_fast: bool = True,
-) -> list[LogRange]:  # fmt: skip
+    path: str,
+    given: Mapping[str, str],
+    damage: Damage | None = None,
+    names: str | None = None,
+    *,
+    looks: bool = True,
+    fail_fast: bool = True,
+) -> list[LogRange]:
     """The log of these options, or those of these `names` with commas between them, * or as
     sequencers=* all under the path; they have looked at head and floor where that is asked for.
     What cannot be read goes into `damage`; without one it is an error. Raises Failed where there is
@@ -118,8 +136,10 @@ def logs_at(
         found = all_logs(root)
     if not found:
         raise no_log(root.url)
-    logs = [LogRange(asked, name, root, passed_over=partial(damage.add, name) if damage else None)
-            for name in found]  # fmt: skip
+    logs = [
+        LogRange(asked, name, root, passed_over=partial(damage.add, name) if damage else None)
+        for name in found
+    ]
     if looks:
         list(run_parallel(root.store, LogRange.look, logs))
         for log in logs:

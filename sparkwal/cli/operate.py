@@ -21,9 +21,12 @@ from sparkwal.protocol.chain import look
 @takes_log
 @click.argument("name")
 @click.option(
-    "--to", "folder", type=click.Path(path_type=Path), metavar="DIR",
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Where; by default where sparkwal.checkpoint makes it, in ~/.local/state/sparkwal.",
-)  # fmt: skip
+)
 @as_json
 def checkpoint(
     path: str, given: dict[str, str], name: str, folder: Path | None, as_json: bool
@@ -41,10 +44,15 @@ def checkpoint(
     """
     place, how = rebuild.made(path, name, folder, given)
     if as_json:
-        print_json({
-            "folder": str(place), "made": how.why is not None, "why": how.why,
-            "query_id": how.query_id, "batch_id": how.batch_id,
-        })  # fmt: skip
+        print_json(
+            {
+                "folder": str(place),
+                "made": how.why is not None,
+                "why": how.why,
+                "query_id": how.query_id,
+                "batch_id": how.batch_id,
+            }
+        )
         return
     click.echo(place)
     last = f"batch {how.batch_id} is its last" if how.batch_id >= 0 else "nothing of it is there"
@@ -54,8 +62,9 @@ def checkpoint(
 @click.command("collect", epilog=lifecycles.EXIT_CODES)
 @takes_logs
 @lifecycles.takes_lifecycle_options(policy=False)
-@click.option("--delete", "deletes", is_flag=True,
-              help="Delete it. Without this nothing is changed.")  # fmt: skip
+@click.option(
+    "--delete", "deletes", is_flag=True, help="Delete it. Without this nothing is changed."
+)
 @as_json
 def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> None:
     """That is what its floor has passed for longer than the grace, no live consumer waits for, and
@@ -83,16 +92,28 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
                 target = state.target if state else None
                 lake = NewestLake(target.table, settings) if target else None
                 life = Lifecycle(
-                    log, settings, sequencer=name, table=lake, gc_grace_ms=settings.gc_grace_ms,
+                    log,
+                    settings,
+                    sequencer=name,
+                    table=lake,
+                    gc_grace_ms=settings.gc_grace_ms,
                     consumer_expiry_ms=settings.consumer_expiry_ms,
-                )  # fmt: skip
+                )
                 done = life.collect(dry_run=not deletes)
                 # A log without a lifecycle has no collection.
-                found.append({
-                    **about, "lifecycle": done is not None, "below": done and done.bound,
-                    **{name: getattr(done, name, 0) for name in ("objects", "bytes", "uploads")},
-                    "held_by": done.held_by or None if done else "no lifecycle: nothing was let go",
-                })  # fmt: skip
+                found.append(
+                    {
+                        **about,
+                        "lifecycle": done is not None,
+                        "below": done and done.bound,
+                        **{
+                            name: getattr(done, name, 0) for name in ("objects", "bytes", "uploads")
+                        },
+                        "held_by": done.held_by or None
+                        if done
+                        else "no lifecycle: nothing was let go",
+                    }
+                )
             except SparkWalError as error:
                 failures[name] = error
                 if as_json:

@@ -23,9 +23,12 @@ from sparkwal.store.path import is_local
 _COLOURS = {"ok": "green", "wrong": "red", "to do": "red", "limit": "yellow", "unknown": "yellow"}
 
 takes_endpoints = click.option(
-    "--endpoint", "endpoints", multiple=True, metavar="URL",
+    "--endpoint",
+    "endpoints",
+    multiple=True,
+    metavar="URL",
     help="Of an S3-compatible store; repeatable: all its endpoints are tried together.",
-)  # fmt: skip
+)
 
 
 def stores_at(
@@ -53,17 +56,33 @@ def print_line(outcome: str, name: str, said: str, more: str = "") -> None:
 @click.argument("url")
 @takes_endpoints
 @takes_log_options(endpoint=False)
-@click.option("--rounds", default=12, show_default=True, type=click.IntRange(1, 10_000),
-              help="Keys that are raced for, of each kind of race.")  # fmt: skip
-@click.option("--threads", default=16, show_default=True, type=click.IntRange(2, 100),
-              help="Writers that race for one key.")  # fmt: skip
+@click.option(
+    "--rounds",
+    default=12,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="Keys that are raced for, of each kind of race.",
+)
+@click.option(
+    "--threads",
+    default=16,
+    show_default=True,
+    type=click.IntRange(2, 100),
+    help="Writers that race for one key.",
+)
 @click.option("--seed", type=int, help="Repeats what was left to chance.")
 @click.option("--thorough", is_flag=True, help="Also with more than a thousand objects.")
 @as_json
 def command(
-    url: str, endpoints: tuple[str, ...], given: dict[str, str], rounds: int, threads: int,
-    seed: int | None, thorough: bool, as_json: bool,
-) -> None:  # fmt: skip
+    url: str,
+    endpoints: tuple[str, ...],
+    given: dict[str, str],
+    rounds: int,
+    threads: int,
+    seed: int | None,
+    thorough: bool,
+    as_json: bool,
+) -> None:
     """URL is s3://bucket, s3://bucket/folder or a folder. Writes objects of up to 8 MiB under
     {URL}/proof/, with a name of its own, and deletes them; a log at URL is not touched, and its
     writer is not fenced. Some 3,000 requests. Ctrl-C stops it and deletes them too.
@@ -78,9 +97,9 @@ def command(
         "endpoints": ", ".join(store.url for store in stores),
         "date": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "versions": f"sparkwal {version('sparkwal')}, botocore {version('botocore')}, "
-                    f"Python {platform.python_version()}, {platform.system()}",
+        f"Python {platform.python_version()}, {platform.system()}",
         "trial": f"{rounds} rounds, {threads} threads, seed {trial.seed}" + ", thorough" * thorough,
-    }  # fmt: skip
+    }
     if not as_json:
         facts(about)
         click.echo()
@@ -92,10 +111,16 @@ def command(
             print_line(each.outcome, each.check, each.found, each.means)
     report = Report(tuple(findings))
     if as_json:
-        print_json({
-            **about, "seed": trial.seed, "verdict": report.verdict, "fit": report.fit,
-            "sentence": report.sentence, "checks": [asdict(each) for each in findings],
-        })  # fmt: skip
+        print_json(
+            {
+                **about,
+                "seed": trial.seed,
+                "verdict": report.verdict,
+                "fit": report.fit,
+                "sentence": report.sentence,
+                "checks": [asdict(each) for each in findings],
+            }
+        )
     else:
         click.secho(f"\n{escape(report.sentence)}", bold=True, fg="green" if report.fit else "red")
     if not report.fit:

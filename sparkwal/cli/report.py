@@ -31,8 +31,21 @@ from sparkwal.sql.past import PRICES_OF, UNCOUNTED, Line, Past, Prices, changed,
 from sparkwal.sql.relations import CALENDAR_MS
 
 # A chart has at most 200 steps, each of one of these widths: from a second to 64 years.
-_WIDTHS_MS = (1000, 5000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 14_400_000, 86_400_000,
-             604_800_000, 2_419_200_000, 31_449_600_000, 64 * 31_449_600_000)  # fmt: skip
+_WIDTHS_MS = (
+    1000,
+    5000,
+    15_000,
+    60_000,
+    300_000,
+    900_000,
+    3_600_000,
+    14_400_000,
+    86_400_000,
+    604_800_000,
+    2_419_200_000,
+    31_449_600_000,
+    64 * 31_449_600_000,
+)
 _SUMS = """
     count(*) FILTER (kind = 'commit') AS commits, count(*) FILTER (kind = 'leader') AS leaders,
     coalesce(sum(COLUMNS('^(rows|bytes|dead|puts|gets|lists)$')), 0),
@@ -68,39 +81,65 @@ HAVING bool_or(kind = 'leader' AND reason <> 'seal') ORDER BY term DESC
 """
 _STYLE = """
 :root { color-scheme: light dark }
-body { margin: 0 auto; max-width: 1100px; padding: 16px; font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
-img { width: min(100%, 640px); background: #fff } .bad { color: #c22 } .table { overflow: auto; max-height: 70vh }
-table { border-collapse: collapse } th { font-weight: normal; opacity: 0.7 } th, td { text-align: left; padding: 4px 16px 4px 0; border-bottom: 1px solid #8885; overflow-wrap: normal }
-"""  # noqa: E501
+body { margin: 0 auto; max-width: 1100px; padding: 16px; overflow-wrap: anywhere }
+body { font: 15px/1.5 system-ui, sans-serif }
+img { width: min(100%, 640px); background: #fff }
+.bad { color: #c22 }
+.table { overflow: auto; max-height: 70vh }
+table { border-collapse: collapse }
+th { font-weight: normal; opacity: 0.7 }
+th, td { text-align: left; padding: 4px 16px 4px 0 }
+th, td { border-bottom: 1px solid #8885; overflow-wrap: normal }
+"""
 # Sums of a step as bars, or shares of its records as points.
 _CHARTS = {
-    "commits": ["commits"], "rows": ["rows"], "bytes of rows": ["bytes"],
-    "bytes of a commit": ["size_p50", "size_p99"], "PUT of a record": ["put_p50", "put_p99"],
+    "commits": ["commits"],
+    "rows": ["rows"],
+    "bytes of rows": ["bytes"],
+    "bytes of a commit": ["size_p50", "size_p99"],
+    "PUT of a record": ["put_p50", "put_p99"],
     "writing the objects of a commit": ["write_p50", "write_p99"],
-    "most records in flight": ["most_in_flight"], "cost of requests": ["request_cost"],
-}  # fmt: skip
+    "most records in flight": ["most_in_flight"],
+    "cost of requests": ["request_cost"],
+}
 _LOOK: Any = {
-    "svg.fonttype": "none", "font.size": 8, "date.converter": "concise", "legend.frameon": False,
-    "axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True,
-    "axes.titlelocation": "left", "lines.linewidth": 0.8, "lines.markersize": 2,
-}  # fmt: skip
+    "svg.fonttype": "none",
+    "font.size": 8,
+    "date.converter": "concise",
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.use": True,
+    "axes.titlelocation": "left",
+    "lines.linewidth": 0.8,
+    "lines.markersize": 2,
+}
 _TITLES = {"rates": "A second", "interval_ms": "Between two commits, in ms", "newest": "Leaders"}
 
 
 takes_prices = options(
     lambda given_prices: {"prices": changed(key_values(given_prices, "--price"))},
-    click.option("--price", "given_prices", multiple=True, metavar="NAME=DOLLARS",
-                 help="put, list, get, delete of 1,000 requests, storage of a GB-month; "
-                 "repeatable."),
-)  # fmt: skip
+    click.option(
+        "--price",
+        "given_prices",
+        multiple=True,
+        metavar="NAME=DOLLARS",
+        help="put, list, get, delete of 1,000 requests, storage of a GB-month; repeatable.",
+    ),
+)
 
 
 @click.command("cost")
 @takes_logs
 @takes_times
 @takes_prices
-@click.option("--by", type=click.Choice(["hour", "day", "month"]), default="day",
-              show_default=True, help="One line for each of these, in UTC.")  # fmt: skip
+@click.option(
+    "--by",
+    type=click.Choice(["hour", "day", "month"]),
+    default="day",
+    show_default=True,
+    help="One line for each of these, in UTC.",
+)
 @as_json
 def cost(path: str, given: dict[str, str], prices: Prices, by: str, as_json: bool) -> None:
     """The requests are those that the records prove; one GET is made for each record. PATH may lie
@@ -113,11 +152,16 @@ def cost(path: str, given: dict[str, str], prices: Prices, by: str, as_json: boo
     found = costs(past, prices, every)
     if as_json:
         logs = [
-            {"sequencer": each.log.name, "start": each.start, "end": each.end,
-             "floor": each.log.floor.current(), **past.stored(each),
-             "damage": damage.lines(each.log.name)}
+            {
+                "sequencer": each.log.name,
+                "start": each.start,
+                "end": each.end,
+                "floor": each.log.floor.current(),
+                **past.stored(each),
+                "damage": damage.lines(each.log.name),
+            }
             for each in past.logs
-        ]  # fmt: skip
+        ]
         dated = {"periods": [*map(_dated, every)], "total": _dated(found["total"])}
         print_json({**found, "logs": logs, **dated})
     else:
@@ -141,8 +185,12 @@ def _show_cost(past: Past, every: list[Line], found: dict[str, Any]) -> None:
 
 @click.command()
 @takes_log
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
-              help="Where the page goes; what is there is replaced.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the page goes; what is there is replaced.",
+)
 @takes_times
 @takes_prices
 @as_json
@@ -174,7 +222,9 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     (looked,) = past.logs
     log, chain = looked.log, looked.chain
     assert log.head is not None and log.live is not None and log.spark_schema is not None
-    head, stored, every = log.live.header, past.stored(looked), lines(past, prices, "day")
+    head = log.live.header
+    stored = past.stored(looked)
+    every = lines(past, prices, "day")
     paid = costs(past, prices, every)
     (totals,) = past.ask(f"SELECT {_SUMS}")
     (rates,) = past.ask(_RATES)
@@ -184,8 +234,9 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     )
     pauses = past.ask(
         f"{_GAPS} FROM gaps WHERE length_ms >= greatest(1000, 10 * $usual) "
-        "ORDER BY length_ms DESC LIMIT 10", usual=intervals["p50"] or 0,
-    )  # fmt: skip
+        "ORDER BY length_ms DESC LIMIT 10",
+        usual=intervals["p50"] or 0,
+    )
     terms = past.ask(_TERMS)
     dead = past.ask(
         "SELECT position - dead AS first, dead FROM steps WHERE dead > 0 ORDER BY 1 LIMIT 100"
@@ -196,26 +247,44 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     except InvalidLogError as error:
         damage.add(log.name, error)
     return {
-        "format": 3, "made_ms": past.until_ms, "damage": damage.lines(),
+        "format": 3,
+        "made_ms": past.until_ms,
+        "damage": damage.lines(),
         "totals": {**totals, "requests": paid["total"]["requests"]},
-        "rates": rates, "stored": {"bytes": stored["stored"], "objects": stored["objects"]},
-        "series": _series(past, prices), "cost": {**paid, "lines": every},
+        "rates": rates,
+        "stored": {"bytes": stored["stored"], "objects": stored["objects"]},
+        "series": _series(past, prices),
+        "cost": {**paid, "lines": every},
         "terms": {"count": len(terms), "newest": terms[:200]},
-        "interval_ms": intervals, "pauses": pauses,
+        "interval_ms": intervals,
+        "pauses": pauses,
         "dead": {"count": totals["dead"], "first": [list(each.values()) for each in dead]},
         "consumers": [asdict(each) for each in readers],
         "lifecycle": chain and {**asdict(chain), "is_open": chain.is_open},
         "log": {
-            "url": log.log.url, "sequencer": log.name, "log_id": head.log_id,
-            "next_position": log.gap, "floor": log.floor.current(), "term": head.term,
-            "leader_id": head.leader_id, "host": host_of(head), "window": head.window,
-            "last_ms": min(head.timestamp_ms, CALENDAR_MS), "last_commit_ms": rates["last_ms"],
+            "url": log.log.url,
+            "sequencer": log.name,
+            "log_id": head.log_id,
+            "next_position": log.gap,
+            "floor": log.floor.current(),
+            "term": head.term,
+            "leader_id": head.leader_id,
+            "host": host_of(head),
+            "window": head.window,
+            "last_ms": min(head.timestamp_ms, CALENDAR_MS),
+            "last_commit_ms": rates["last_ms"],
         },
-        "range": {"start": looked.start, "end": looked.end,
-                  "since_ms": past.since_ms, "until_ms": past.until_ms},
-        "schema": [{"name": name, "type": type_name(kind)}
-                   for name, kind in columns(log.spark_schema).items()],
-    }  # fmt: skip
+        "range": {
+            "start": looked.start,
+            "end": looked.end,
+            "since_ms": past.since_ms,
+            "until_ms": past.until_ms,
+        },
+        "schema": [
+            {"name": name, "type": type_name(kind)}
+            for name, kind in columns(log.spark_schema).items()
+        ],
+    }
 
 
 def _series(past: Past, prices: Prices) -> dict[str, Any]:
@@ -233,14 +302,19 @@ def page(document: Mapping[str, Any]) -> str:
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     url, made = safe(document["log"]["url"]), text("last_ms", document["made_ms"])
     harm = f"Something is damaged, and not counted: {safe('; '.join(document['damage']))}"
-    parts = [_part(name, value) for name, value in document.items()
-             if name not in ("format", "made_ms", "damage", "series")]  # fmt: skip
+    parts = [
+        _part(name, value)
+        for name, value in document.items()
+        if name not in ("format", "made_ms", "damage", "series")
+    ]
     # No text in it ends the element.
     data = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'sha256-{digest}';
+ base-uri 'none'; form-action 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{url} · sparkwal report</title>
 <style>{_STYLE}</style>
@@ -248,9 +322,10 @@ def page(document: Mapping[str, Any]) -> str:
 {f'<p class="bad"><bdi>{harm}</bdi></p>' * bool(document["damage"])}
 {_charts(**document["series"])}
 {"".join(parts)}
-<p>Made {made} by <code>sparkwal report</code>. All times are UTC. The exact numbers stand in this file as JSON, in the element <code>#report</code>.</p>
+<p>Made {made} by <code>sparkwal report</code>. All times are UTC.
+The exact numbers are in this file as JSON, in the element <code>#report</code>.</p>
 <script type="application/json" id="report">{data}</script>
-"""  # noqa: E501
+"""
 
 
 def safe(value: object) -> str:
@@ -277,8 +352,9 @@ def _part(name: str, value: Any, level: int = 2) -> str:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     heads = "".join(f"<th>{words(name)}</th>" for name in rows[0])
-    lines = ("".join(f"<td><bdi>{safe(text(*cell))}</bdi></td>" for cell in row.items())
-             for row in rows)  # fmt: skip
+    lines = (
+        "".join(f"<td><bdi>{safe(text(*cell))}</bdi></td>" for cell in row.items()) for row in rows
+    )
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="table"><table><tr>{heads}</tr>{body}</table></div>'
 
@@ -288,8 +364,11 @@ def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    charts = {title: names for title, names in _CHARTS.items()
-              if any(each[name] is not None for each in buckets for name in names)}  # fmt: skip
+    charts = {
+        title: names
+        for title, names in _CHARTS.items()
+        if any(each[name] is not None for each in buckets for name in names)
+    }
     if not charts:
         return "<p>Nothing was written in this time.</p>"
     # Matplotlib needs some centuries at the end of the calendar.

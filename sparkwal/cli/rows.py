@@ -23,11 +23,15 @@ from sparkwal.sql.relations import ORIGIN, known_columns, relations, rows
 
 # As `takes_range`, of several logs too: the command gets `names`.
 _takes_logs = options(
-    lambda sequencers, every: {"names": named_or_all(sequencers, every)}, takes_range,
-    click.option("--sequencers", metavar="a,b",
-                 help="These logs under PATH, in the order of their commits' times."),
+    lambda sequencers, every: {"names": named_or_all(sequencers, every)},
+    takes_range,
+    click.option(
+        "--sequencers",
+        metavar="a,b",
+        help="These logs under PATH, in the order of their commits' times.",
+    ),
     click.option("--all", "every", is_flag=True, help="All logs under PATH, in that order too."),
-)  # fmt: skip
+)
 
 
 def _open(
@@ -88,17 +92,24 @@ class _Asked:
 
 # As `_takes_logs`, and what of each row: the command gets `asked`.
 _takes_rows = options(
-    lambda **given: {"asked": _Asked(**given)}, _takes_logs,
+    lambda **given: {"asked": _Asked(**given)},
+    _takes_logs,
     takes_form("table", "json", "csv", "arrow"),
-    click.option("--columns", metavar="a,b",
-                 help="Only these, in this order; _wal_… columns may be among them."),
-    click.option("--metadata", is_flag=True,
-                 help="Add the _wal_… columns: where each row came from."),
-    click.option("--where", metavar="CONDITION",
-                 help="Only rows for which it is true, in DuckDB's SQL: "
-                 "\"delay > 30 AND origin = 'JFK'\"."),
+    click.option(
+        "--columns",
+        metavar="a,b",
+        help="Only these, in this order; _wal_… columns may be among them.",
+    ),
+    click.option(
+        "--metadata", is_flag=True, help="Add the _wal_… columns: where each row came from."
+    ),
+    click.option(
+        "--where",
+        metavar="CONDITION",
+        help="Only rows for which it is true, in DuckDB's SQL: \"delay > 30 AND origin = 'JFK'\".",
+    ),
     names=("path", "given", "names", "columns", "metadata", "where", "form"),
-)  # fmt: skip
+)
 
 
 @click.command("cat", epilog=EXIT_CODES)
@@ -133,9 +144,11 @@ def head(asked: _Asked, count: int) -> None:
 @_takes_rows
 @click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="Rows.")
 @click.option(
-    "-f", "--follow", is_flag=True,
+    "-f",
+    "--follow",
+    is_flag=True,
     help="Then those that come, each once, until Ctrl-C. A log that appears later is not followed.",
-)  # fmt: skip
+)
 @takes_interval("1s", "How often -f looks; a look that finds nothing is 1 GET.")
 def tail(asked: _Asked, count: int, follow: bool, interval: int) -> None:
     """Reads back from the head, no more records than it must: 2 LIST and 2 GET, 1 GET for each
@@ -178,12 +191,12 @@ def sql(path: str, given: dict[str, str], names: str | None, query: str, form: F
     network.
 
     \b
-    sparkwal sql s3://bucket/wal "SELECT max(last_put_ms) FROM records WHERE time > now() - INTERVAL 1 DAY"
-    sparkwal sql s3://bucket/wal "SELECT origin, count(*) FROM log GROUP BY ALL" --format parquet -o x.parquet
+    sparkwal sql s3://bucket/wal "SELECT max(last_put_ms) FROM records"
+    sparkwal sql s3://bucket/wal "SELECT count(*) FROM log" --format parquet -o x.parquet
 
     Requests: for head and floor as sparkwal log, and log₂ n GETs for each end of a range of times;
     1 GET for each record, and as many as its rows take; twice where a query reads them twice.
-    """  # noqa: E501
+    """
     if form.name == "parquet" and form.out is None:
         raise Refused("--format parquet is a file: name it with -o FILE")
     logs = _open(path, given, names, None)

@@ -26,9 +26,11 @@ from sparkwal.reading.log_range import LogRange
 @click.command("consumers")
 @takes_logs
 @click.option(
-    "--expiry", metavar="TIME", callback=time_with_unit,
+    "--expiry",
+    metavar="TIME",
+    callback=time_with_unit,
     help="As compaction is run with, e.g. 7d: who has not published for longer holds nothing back.",
-)  # fmt: skip
+)
 @as_json
 def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
     """2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log."""
@@ -85,23 +87,40 @@ def command(path: str, given: dict[str, str], as_json: bool) -> None:
 def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
     head = head_of(log)
     assert head.live is not None
-    header, floor, life = head.live.header, log.floor.current(), log.floor.state
+    header = head.live.header
+    floor = log.floor.current()
+    life = log.floor.state
     stored, pace = size_of(log), pace_of(log, now_ms, 300_000)
     return {
-        "url": log.log.url, "sequencer": log.name, "log_id": header.log_id,
-        "position": head.position, "timestamp": moment(header.timestamp_ms),
-        "age_ms": max(now_ms - header.timestamp_ms, 0), "term": header.term,
-        "leader_id": header.leader_id, "host": host_of(header),
-        "commits_per_second": round(pace.commits, 3), "rows_per_second": round(pace.rows, 3),
+        "url": log.log.url,
+        "sequencer": log.name,
+        "log_id": header.log_id,
+        "position": head.position,
+        "timestamp": moment(header.timestamp_ms),
+        "age_ms": max(now_ms - header.timestamp_ms, 0),
+        "term": header.term,
+        "leader_id": header.leader_id,
+        "host": host_of(header),
+        "commits_per_second": round(pace.commits, 3),
+        "rows_per_second": round(pace.rows, 3),
         "rates_over_seconds": round(pace.seconds, 3),
-        "bytes": stored.bytes, "objects": stored.objects, "exact": stored.exact, "floor": floor,
-        "lifecycle": life and {
-            "table": life.target and life.target.table, "mode": life.target and life.target.mode,
-            "keys": life.target and life.target.keys, "ranges": life.k, "cut": life.cut,
-            "floor": life.floor, "open_to": life.to if life.is_open else None,
-            "gc_grace_ms": life.gc_grace_ms, "timestamp": moment(life.timestamp_ms),
+        "bytes": stored.bytes,
+        "objects": stored.objects,
+        "exact": stored.exact,
+        "floor": floor,
+        "lifecycle": life
+        and {
+            "table": life.target and life.target.table,
+            "mode": life.target and life.target.mode,
+            "keys": life.target and life.target.keys,
+            "ranges": life.k,
+            "cut": life.cut,
+            "floor": life.floor,
+            "open_to": life.to if life.is_open else None,
+            "gc_grace_ms": life.gc_grace_ms,
+            "timestamp": moment(life.timestamp_ms),
         },
-    }  # fmt: skip
+    }
 
 
 def _show(status: dict[str, Any]) -> None:
@@ -112,15 +131,21 @@ def _show(status: dict[str, Any]) -> None:
         f"≈ {rate(status['commits_per_second'])} commits/s, {rate(status['rows_per_second'])} "
         f"rows/s, over the last {length(seconds)}"
     )
-    facts({
-        "log": Text.assemble(status["url"], "  ", (status["log_id"], "dim")),
-        "head": Text.assemble((str(status["position"]), "bold"),
-                              f", {length(status['age_ms'])} ago  ", (status["timestamp"], "dim")),
-        "leader": f"{status['leader_id']} on {status['host']}, term {status['term']}",
-        "rate": pace if status["commits_per_second"] else "idle for five minutes",
-        "size": f"{about}{size(status['bytes'])} in {about}{status['objects']:,} objects{above}",
-        **(_life(life, status) if life else {"lifecycle": "none: nothing of it is in a table"}),
-    })  # fmt: skip
+    facts(
+        {
+            "log": Text.assemble(status["url"], "  ", (status["log_id"], "dim")),
+            "head": Text.assemble(
+                (str(status["position"]), "bold"),
+                f", {length(status['age_ms'])} ago  ",
+                (status["timestamp"], "dim"),
+            ),
+            "leader": f"{status['leader_id']} on {status['host']}, term {status['term']}",
+            "rate": pace if status["commits_per_second"] else "idle for five minutes",
+            "size": f"{about}{size(status['bytes'])} in {about}{status['objects']:,} "
+            f"objects{above}",
+            **(_life(life, status) if life else {"lifecycle": "none: nothing of it is in a table"}),
+        }
+    )
 
 
 def _life(life: dict[str, Any], status: dict[str, Any]) -> dict[str, str | Text]:
@@ -165,20 +190,27 @@ def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
             damage.add(log.name, error)
     before = 0 < floor == position
     if as_json:
-        print_json({
-            "position": position, "timestamp": found, "asked": moment(timestamp),
-            "before_the_floor": before,
-        })  # fmt: skip
+        print_json(
+            {
+                "position": position,
+                "timestamp": found,
+                "asked": moment(timestamp),
+                "before_the_floor": before,
+            }
+        )
     else:
         what = f"of {found}" if found else "which cannot be read"
         if position == log.gap:
             what = "not written yet"
         if before and (found or timestamp <= head.live.header.timestamp_ms):
             what += ": the floor; older positions may be collected at any time"
-        facts({
-            "asked for": moment(timestamp), "position": f"{position}, {what}",
-            "to read": f'.option("startingPosition", {position})',
-        })  # fmt: skip
+        facts(
+            {
+                "asked for": moment(timestamp),
+                "position": f"{position}, {what}",
+                "to read": f'.option("startingPosition", {position})',
+            }
+        )
     damage.check()
 
 
@@ -194,13 +226,28 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 
 @click.command("metrics")
 @takes_logs
-@click.option("--serve", "address", callback=_address, metavar="[HOST]:PORT",
-              help="Answer GET /metrics until a signal comes; without HOST to this machine only. "
-              "0 picks a free port and prints it.")  # fmt: skip
-@click.option("--interval", type=click.FloatRange(0.1), default=30.0, show_default=True,
-              help="With --serve: seconds between two looks at the log.")  # fmt: skip
-@click.option("--backlog", type=click.IntRange(0), default=1000, show_default=True,
-              help="How many of the newest records to count at the start: 1 GET for each.")  # fmt: skip  # noqa: E501
+@click.option(
+    "--serve",
+    "address",
+    callback=_address,
+    metavar="[HOST]:PORT",
+    help="Answer GET /metrics until a signal comes; without HOST to this machine only. "
+    "0 picks a free port and prints it.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1),
+    default=30.0,
+    show_default=True,
+    help="With --serve: seconds between two looks at the log.",
+)
+@click.option(
+    "--backlog",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="How many of the newest records to count at the start: 1 GET for each.",
+)
 def metrics(
     path: str, given: dict[str, str], address: tuple[str, int] | None, interval: float, backlog: int
 ) -> None:

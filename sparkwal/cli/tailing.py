@@ -116,9 +116,11 @@ def _newest_pieces(log: LogRange, needs: Needs | None) -> Iterator[Piece]:
 
 
 def followed(
-    logs: Sequence[LogRange], shown: Callable[[Sequence[str | None]], Shown], interval_ms: int,
+    logs: Sequence[LogRange],
+    shown: Callable[[Sequence[str | None]], Shown],
+    interval_ms: int,
     notify: Callable[[str], None],
-) -> Iterator[pa.RecordBatch | None]:  # fmt: skip
+) -> Iterator[pa.RecordBatch | None]:
     """The rows after those that `logs` had when they were looked at last, without end; None stands
     for a pause: everything that is there was shown. A look that finds nothing is 1 GET of each log.
 

@@ -34,10 +34,13 @@ def bare_texts(array: pa.Array) -> list[str | None]:
     """Each value as text without quotes, None for null; what is nested as JSON."""
     plain = not (types.is_nested(array.type) or types.is_boolean(array.type))
     return [
-        value if value is None or isinstance(value, str)
-        else str(value) if plain else escape(_as_json(value))
+        value
+        if value is None or isinstance(value, str)
+        else str(value)
+        if plain
+        else escape(_as_json(value))
         for value in _values(array)
-    ]  # fmt: skip
+    ]
 
 
 def _rows(columns: Sequence[pa.Array], count: int) -> Iterable[tuple[Any, ...]]:

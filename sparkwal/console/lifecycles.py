@@ -67,8 +67,11 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
     """Add the options of a lifecycle to `given`, with `policy` those of its policy too. The command
     has `takes_log_options` above it."""
     known = {each.name for each in fields(Policy)} if policy else set()
-    taken = {each.metadata["name"].lower(): each for each in fields(LifecycleOptions)
-             if each.name in known or each.metadata["name"] in _COLLECTING}  # fmt: skip
+    taken = {
+        each.metadata["name"].lower(): each
+        for each in fields(LifecycleOptions)
+        if each.name in known or each.metadata["name"] in _COLLECTING
+    }
 
     def with_mine(given: dict[str, str], **mine: str | None) -> dict[str, Any]:
         named = {taken[name].metadata["name"]: value for name, value in mine.items()}
@@ -83,10 +86,15 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
         flag = "--retain" if callback is _seconds else f"--{words}"
         metavar = "TIME" if callback else {"whole": "N", "size": "SIZE"}[about["parse"].__name__]
         default = about["shown"] or each.default
-        added.append(click.option(
-            flag, name, callback=callback, metavar=metavar,
-            help=about["meaning"] + ("." if default is None else f".  [default: {default}]"),
-        ))  # fmt: skip
+        added.append(
+            click.option(
+                flag,
+                name,
+                callback=callback,
+                metavar=metavar,
+                help=about["meaning"] + ("." if default is None else f".  [default: {default}]"),
+            )
+        )
     return options(with_mine, *added, names=["given", *taken])
 
 

@@ -67,14 +67,18 @@ def takes_log_options(
         "--endpoint", "store_endpoint", metavar="URL", help="Of an S3-compatible store."
     )
     pairs = click.option(
-        "--log-option", "log_options", multiple=True, metavar="NAME=VALUE",
+        "--log-option",
+        "log_options",
+        multiple=True,
+        metavar="NAME=VALUE",
         help=f"An option of the {of}, for example {example}; repeatable. Not for secrets: other "
         "users of the machine see a command line.",
-    )  # fmt: skip
+    )
     file = click.option(
-        "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        "--options-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help=f"Options of the {of}, `name = value` a line{like}; --log-option wins over it.",
-    )  # fmt: skip
+    )
     return options(_given, *([own] if endpoint else []), pairs, file)
 
 
@@ -114,13 +118,16 @@ takes_every = click.option(
 # `takes_log_options`, PATH as `path`, and --sequencer, which joins `given`.
 takes_log = options(
     lambda given, sequencer: {"given": with_flags(given, sequencer=sequencer)},
-    click.argument("path"), takes_sequencer, takes_log_options(),
-)  # fmt: skip
+    click.argument("path"),
+    takes_sequencer,
+    takes_log_options(),
+)
 # As `takes_log`, and --all: `given` then asks for all logs under the path.
 takes_logs = options(
     lambda given, every: {"given": with_flags(given, sequencers="*" if every else None)},
-    takes_log, takes_every,
-)  # fmt: skip
+    takes_log,
+    takes_every,
+)
 
 
 def named_or_all(sequencers: str | None, every: bool) -> str | None:
@@ -174,9 +181,13 @@ def _with_unit(text: str) -> str:
 def takes_interval(default: str, help: str) -> Decorator:
     """--interval in milliseconds: a day at most, for no wait can be much longer."""
     return click.option(
-        "--interval", default=default, show_default=True, metavar="TIME", help=help,
+        "--interval",
+        default=default,
+        show_default=True,
+        metavar="TIME",
+        help=help,
         callback=_callback(lambda text: min(duration(_with_unit(text)), 86_400_000)),
-    )  # fmt: skip
+    )
 
 
 # The callback of a TIME: milliseconds since 1970.

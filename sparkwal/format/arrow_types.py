@@ -15,15 +15,28 @@ from sparkwal.errors import OptionError
 DEEPEST = 64
 
 _SAME: dict[pa.DataType, str] = {
-    pa.bool_(): "boolean", pa.null(): "void",
-    pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer", pa.int64(): "long",
+    pa.bool_(): "boolean",
+    pa.null(): "void",
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
     # The next wider signed type holds every value of an unsigned one.
-    pa.uint8(): "short", pa.uint16(): "integer", pa.uint32(): "long",
-    pa.float16(): "float", pa.float32(): "float", pa.float64(): "double",
-    pa.date32(): "date", pa.date64(): "date",
-    pa.string(): "string", pa.large_string(): "string", pa.string_view(): "string",
-    pa.binary(): "binary", pa.large_binary(): "binary", pa.binary_view(): "binary",
-}  # fmt: skip
+    pa.uint8(): "short",
+    pa.uint16(): "integer",
+    pa.uint32(): "long",
+    pa.float16(): "float",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): "date",
+    pa.date64(): "date",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+}
 
 
 def field_json(field: pa.Field, path: str) -> dict[str, Any]:

@@ -174,9 +174,13 @@ def open_front(data: bytes, where: str) -> Opened:
 
 
 def read_frames(
-    data: bytes, spark_schema: str, where: str, columns: list[int] | None = None, *,
+    data: bytes,
+    spark_schema: str,
+    where: str,
+    columns: list[int] | None = None,
+    *,
     full: bool = False,
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
+) -> Iterator[pa.RecordBatch]:
     """The record batches of whole, consecutive frames, their CRCs checked. Raises InvalidLogError.
 
     Args:

@@ -64,9 +64,12 @@ def _dense(array: pa.Array) -> pa.Array:
         return _mixed(array.cast(pa.uint8()).cast(pa.uint64()))
     width = kind.bit_width // 8
     values = pa.Array.from_buffers(
-        _UNSIGNED.get(width, pa.binary(width)), len(array), [None, array.buffers()[1]], 0,
+        _UNSIGNED.get(width, pa.binary(width)),
+        len(array),
+        [None, array.buffers()[1]],
+        0,
         array.offset,
-    )  # fmt: skip
+    )
     if width not in _UNSIGNED:
         return _bytes(values)
     numbers = values.cast(pa.uint64())

@@ -10,7 +10,9 @@ from sparkwal.format.checked import Number, Whole, WholeOrNone, plain, prepare, 
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 
 # Why a record is put: to fix a range before it is written; the table has it; to move the floor.
-INTENT, DONE, FLOOR = "intent", "done", "floor"
+INTENT = "intent"
+DONE = "done"
+FLOOR = "floor"
 APPEND, MERGE = "append", "merge"
 # A log whose lifecycle has no table.
 NO_TABLE_VERSION = -1

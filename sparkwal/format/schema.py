@@ -18,16 +18,27 @@ from sparkwal.errors import OptionError
 from sparkwal.format.arrow_types import field_json
 
 _PRIMITIVES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(), "void": pa.null(), "string": pa.string(), "binary": pa.binary(),
-    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(),
-    "float": pa.float32(), "double": pa.float64(), "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
-    "variant": pa.struct([
-        pa.field("value", pa.binary(), nullable=False),
-        # This tag is how Spark distinguishes a variant from a plain struct.
-        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
-    ]),
-}  # fmt: skip
+    "boolean": pa.bool_(),
+    "void": pa.null(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "variant": pa.struct(
+        [
+            pa.field("value", pa.binary(), nullable=False),
+            # This tag is how Spark distinguishes a variant from a plain struct.
+            pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+        ]
+    ),
+}
 _DDL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
@@ -260,7 +271,10 @@ def gathered(
 ) -> Iterator[pa.Table]:
     """The rows of batches, as soon as they are so many bytes or rows, or the first came so long
     ago."""
-    waiting, rows, size, began = list[pa.RecordBatch](), 0, 0, 0.0
+    waiting = list[pa.RecordBatch]()
+    rows = 0
+    size = 0
+    began = 0.0
     for batch in batches:
         began = began if waiting else time.monotonic()
         waiting.append(batch)
@@ -268,7 +282,9 @@ def gathered(
         waited_ms = (time.monotonic() - began) * 1000
         if rows >= most_rows or size >= most_bytes or waited_ms >= most_ms:
             yield pa.Table.from_batches(waiting)
-            waiting, rows, size = [], 0, 0
+            waiting = []
+            rows = 0
+            size = 0
     if waiting:
         yield pa.Table.from_batches(waiting)
 

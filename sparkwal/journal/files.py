@@ -29,7 +29,11 @@ from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWrite
 from sparkwal.journal.segment import LARGEST_HEADER, Header, Invalid
 from sparkwal.journal.storage import Folder, Handle, Writer, content_of, sync_folder
 
-CURSOR, ACCEPTED, RESERVE, LOST, SENDER = "cursor", "accepted", "reserve", "lost", "sender"
+CURSOR = "cursor"
+ACCEPTED = "accepted"
+RESERVE = "reserve"
+LOST = "lost"
+SENDER = "sender"
 TEMPORARY = ".tmp"
 # Room for a cursor and the header of a segment, each in blocks of its own.
 _RESERVED = 2**16

@@ -27,7 +27,9 @@ from sparkwal.journal.segments import Segments
 from sparkwal.journal.storage import Bytes, Folder
 
 Publish = Callable[[Event], None]
-ALWAYS, INTERVAL, NONE = "always", "interval", "none"
+ALWAYS = "always"
+INTERVAL = "interval"
+NONE = "none"
 DEFAULT_SLOTS = 2**20
 # How often an append checks whether a full disk has room again.
 _LOOK_SECONDS = 0.5
@@ -72,8 +74,12 @@ class Journal:
         acked: int,
         publish: Publish,
     ) -> None:
-        self._folder, self._settings, self._publish = folder, settings, publish
-        self._segments, self.quarantine, self.path = segments, quarantine, folder.path
+        self._folder = folder
+        self._settings = settings
+        self._publish = publish
+        self._segments = segments
+        self.quarantine = quarantine
+        self.path = folder.path
         self._mark = files.open_mark(folder)
         # Threads take these locks in this order: to drain; to sync or begin a segment; to write.
         self._draining, self._syncing, self._lock = (threading.Lock() for _ in range(3))
@@ -82,7 +88,9 @@ class Journal:
         self.failure: JournalError | None = None
         self.is_closed = self._reported_full = self.wants_room = False
         # The log has every entry up to `_acked`.
-        self.last, self._synced, self._acked = segments.newest.last, -1, acked
+        self.last = segments.newest.last
+        self._synced = -1
+        self._acked = acked
         self.lost = quarantine.lost(self.last)
         # SAFETY(mark-at-opening) §11: the mark is written at each opening
         self._have_synced(segments.newest.header.id, self.last)
@@ -206,7 +214,9 @@ class Journal:
         with self._syncing:
             with self._lock:
                 self._check_failure()
-                newest, file, upto = self._segments.newest, self._segments.file, self.last
+                newest = self._segments.newest
+                file = self._segments.file
+                upto = self.last
             # Other threads append meanwhile: the next sync serves all of them.
             try:
                 file.sync()

@@ -41,7 +41,9 @@ class Opening:
     InvalidLogError if the log lacks entries that it had acknowledged."""
 
     def __init__(self, folder: Folder, contents: Contents, owner: Owner) -> None:
-        self._folder, self._contents, self._owner = folder, contents, owner
+        self._folder = folder
+        self._contents = contents
+        self._owner = owner
         self._quarantine, self._rejected = contents.quarantine, contents.rejected
         if (self._quarantine.log_id, self._quarantine.producer) != owner.name:
             self._quarantine = Quarantine(folder, *owner.name)
@@ -59,7 +61,9 @@ class Opening:
             raise files.failed(self._folder.path, error) from error
 
     def _begin(self, settings: Settings) -> Journal:
-        contents, owner, folder = self._contents, self._owner, self._folder
+        contents = self._contents
+        owner = self._owner
+        folder = self._folder
         if self._rejected:
             self._publish(events.CursorRejected(path=folder.path, reason=self._rejected))
         for name in contents.stale:
@@ -84,7 +88,9 @@ class Opening:
 
     def _check(self) -> bool:
         self._look_for_gap()
-        contents, owner, path = self._contents, self._owner, self._folder.path
+        contents = self._contents
+        owner = self._owner
+        path = self._folder.path
         cursor, segments = contents.cursor, contents.segments
         is_theirs = cursor is not None and cursor.owner != owner.name
         if is_theirs:
@@ -185,7 +191,9 @@ class Opening:
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
         """Move the damaged file and all after it to quarantine; keep a copy of its intact part.
         Copy first, and move the damaged file last: an opening after a crash finds the same."""
-        folder, segments, name = self._folder, self._contents.segments, damage.name
+        folder = self._folder
+        segments = self._contents.segments
+        name = damage.name
         if damage.newest >= damage.sequence:
             newest = segment_id([name, *damage.also][-1])
             files.write_mark(folder, newest, damage.newest)
@@ -209,7 +217,9 @@ class Opening:
 
     def _remove_all(self) -> None:
         """Remove all segments. The cursor goes first: after a crash it marks them as old."""
-        owner, contents, number = self._owner, self._contents, self._contents.next_id
+        owner = self._owner
+        contents = self._contents
+        number = self._contents.next_id
         first = cursor = Cursor(*owner.name, owner.durable, number, number)
         theirs = contents.segments[0].header.owner if contents.segments else owner.name
         if theirs != owner.name:
@@ -233,7 +243,9 @@ class Opening:
 
     def _go_on(self) -> closing[Handle]:
         """The file of the segment that takes the next entry."""
-        contents, owner, folder = self._contents, self._owner, self._folder
+        contents = self._contents
+        owner = self._owner
+        folder = self._folder
         last = contents.segments[-1] if contents.segments else None
         if last is not None:
             self._write_again(last)

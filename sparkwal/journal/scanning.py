@@ -96,9 +96,16 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
     if reading.damage is None:
         reading.check_end(oldest)
     return Contents(
-        reading.segments, reading.slots, cursor, rejected, reading.damage, stale, next_id,
-        files.read_sender(folder), read_quarantine(folder),
-    )  # fmt: skip
+        reading.segments,
+        reading.slots,
+        cursor,
+        rejected,
+        reading.damage,
+        stale,
+        next_id,
+        files.read_sender(folder),
+        read_quarantine(folder),
+    )
 
 
 def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
@@ -111,7 +118,9 @@ def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
 
 class _Reading:
     def __init__(self, folder: Folder, settings: Settings, mark: tuple[int, int]) -> None:
-        self._folder, self._settings, self._mark = folder, settings, mark
+        self._folder = folder
+        self._settings = settings
+        self._mark = mark
         self.slots = settings.slots or DEFAULT_SLOTS
         self.segments: list[Segment] = []
         self.damage: Damage | None = None

@@ -136,7 +136,9 @@ class Scan:
         """Without a header only `rest` can be read, and the heads of its entries unchecked."""
         self._reader, self._salt = reader, None if header is None else header.salt
         self.next = 0 if header is None else header.first
-        self.size, self.end, self.wrong = reader.size, begin, ""
+        self.size = reader.size
+        self.end = begin
+        self.wrong = ""
         self._base, self._block = begin, b""
         self._view = memoryview(self._block)
 
@@ -178,7 +180,9 @@ class Scan:
                 # Load the next entry's head too: so each large entry is read once.
                 most = max(size + ENTRY_BYTES, _BLOCK)
                 self._block = self._reader.read_at(offset, min(most, self.size - offset))
-                self._base, self._view, at = offset, memoryview(self._block), 0
+                self._base = offset
+                self._view = memoryview(self._block)
+                at = 0
             if at < 0 or at + size > len(self._block):
                 raise Invalid("the file ends within an entry")
         return at

@@ -18,7 +18,10 @@ class Segments:
     def __init__(
         self, folder: Folder, found: list[Segment], slots: int, file: Handle, next_id: int
     ) -> None:
-        self._folder, self._list, self.slots, self.file = folder, found, slots, file
+        self._folder = folder
+        self._list = found
+        self.slots = slots
+        self.file = file
         self.next_id = next_id
         self._reading = threading.Lock()
         # The segment that was read last, and how far.
@@ -77,7 +80,9 @@ class Segments:
         Raises JournalError, OSError if there is no room."""
         self.undo()
         former = self.newest
-        owner, schema, salt = former.header.owner, former.header.schema, secrets.randbits(32)
+        owner = former.header.owner
+        schema = former.header.schema
+        salt = secrets.randbits(32)
         header = Header(self.next_id, *owner, self.slots, former.last + 1, salt, schema, VERSION)
         self.next_id += 1
         name = self._making = segment_name(header.id)

@@ -82,9 +82,16 @@ def _bound(
 
 
 def collect(
-    log: LogStore, head: Head, state: LifecycleRecord, *, table: Table | None, grace_ms: int,
-    expiry_ms: int | None, above: int = -1, dry_run: bool = False,
-) -> Collection | None:  # fmt: skip
+    log: LogStore,
+    head: Head,
+    state: LifecycleRecord,
+    *,
+    table: Table | None,
+    grace_ms: int,
+    expiry_ms: int | None,
+    above: int = -1,
+    dry_run: bool = False,
+) -> Collection | None:
     """Delete data objects, orphans and unfinished uploads below the bound, and slot records below
     bound − KEPT_SLOTS: for each thousand objects 1 LIST and 1 DELETE. None where the bound is not
     above `above`. The head is of a look after the one at the floor.

@@ -139,7 +139,9 @@ def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]
     if log.options.lease_ms is None or log.log_id is None:
         yield first, ""
         return
-    now_ms, host, run_id = SYSTEM.now_ms(), socket.gethostname(), uuid.uuid4().hex
+    now_ms = SYSTEM.now_ms()
+    host = socket.gethostname()
+    run_id = uuid.uuid4().hex
     lease = Consumer(
         f"lease-{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
     )

@@ -88,10 +88,14 @@ class Lifecycle:
         clock: Clock | None = None,
         host: str | None = None,
     ) -> None:
-        self._log, self._policy, self._sequencer = log, policy, sequencer
+        self._log = log
+        self._policy = policy
+        self._sequencer = sequencer
         self._clock = clock or SYSTEM
         self._chain = Chain(log, self._clock, host or socket.gethostname())
-        self._table, self._target, self._collects = table, target, collects
+        self._table = table
+        self._target = target
+        self._collects = collects
         self._grace_ms, self._expiry_ms = gc_grace_ms, consumer_expiry_ms
         self._collect = partial(
             collect, log, table=table, grace_ms=gc_grace_ms, expiry_ms=consumer_expiry_ms

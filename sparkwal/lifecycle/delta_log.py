@@ -261,12 +261,18 @@ def change(version: int, info: Mapping[str, Any] | None) -> Change:
     )
     restored = str(given.get("version")).strip('"') if words.startswith("RESTORE") else ""
     return Change(
-        version, operation, log_id, k, undoes,
+        version,
+        operation,
+        log_id,
+        k,
+        undoes,
         # Of a write, and of a merge.
         rows=_first(metrics, "numOutputRows" if operation == "WRITE" else "numSourceRows"),
         bytes=_first(metrics, "numOutputBytes", "numTargetBytesAdded"),
-        cut=cut, to=to, restores=int(restored) if restored.isdecimal() else None,
-    )  # fmt: skip
+        cut=cut,
+        to=to,
+        restores=int(restored) if restored.isdecimal() else None,
+    )
 
 
 def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
@@ -295,9 +301,10 @@ def newest_checkpoint(names: Iterable[str]) -> list[str]:
             # Each by itself, or all those of so many parts.
             kinds.setdefault((found[1], found[2] or name), []).append(name)
     whole = [
-        files for (_, parts), files in kinds.items()
+        files
+        for (_, parts), files in kinds.items()
         if not parts.isdecimal() or len(files) == int(parts)
-    ]  # fmt: skip
+    ]
     return max(whole, default=[])
 
 
@@ -322,7 +329,10 @@ def actions(
 
 class _Ranges(io.RawIOBase):
     def __init__(self, files: Files, name: str, size: int) -> None:
-        self._files, self._name, self._size, self._at = files, name, size, 0
+        self._files = files
+        self._name = name
+        self._size = size
+        self._at = 0
 
     def readable(self) -> bool:
         return True

@@ -34,14 +34,53 @@ MOST_COUNTED = 10_000
 class Policy:
     """When what is due; each of the three thresholds is enough by itself."""
 
-    late_window_seconds: int = option("lateArriveWindowSeconds", whole, 300, "a commit stays in the log alone for this long, so that what comes late goes with it; without a commit for so long the log is cold, and all of it goes; 0: all goes at once")  # fmt: skip  # noqa: E501
-    persist_rows: int = option("persistRowThreshold", whole, 1_000_000, "rows that have waited out that window go to the table when they are this many")  # fmt: skip  # noqa: E501
-    persist_age_seconds: int = option("persistAgeThresholdSeconds", whole, 1800, "… or when the oldest of them is this old")  # fmt: skip  # noqa: E501
-    persist_bytes: int = option("persistBytesThreshold", size, 2**30, "… or when they are this large, as stored", "1gb")  # fmt: skip  # noqa: E501
-    soft_limit: int | None = option("softLimitBytes", size, None, "when the rows that are in no table yet are about this large, as stored, they go without waiting for a threshold")  # fmt: skip  # noqa: E501
-    hard_limit: int | None = option("hardLimitBytes", size, None, "when they are about this large all of them go, late ones expected or not")  # fmt: skip  # noqa: E501
-    retain_seconds: int | None = option("retainSeconds", whole, None, "what is older leaves the log; with a table only what the table has", "for ever; with a table: until the table has it")  # fmt: skip  # noqa: E501
-    retain_bytes: int | None = option("retainBytes", size, None, "the log keeps its newest objects up to this size, and 1000 records before; with a table more, until the table has it", "all; with a table: what the table has not")  # fmt: skip  # noqa: E501
+    late_window_seconds: int = option(
+        "lateArriveWindowSeconds",
+        whole,
+        300,
+        "a commit stays in the log alone for this long, so that what comes late goes with it; "
+        "without a commit for so long the log is cold, and all of it goes; 0: all goes at once",
+    )
+    persist_rows: int = option(
+        "persistRowThreshold",
+        whole,
+        1_000_000,
+        "rows that have waited out that window go to the table when they are this many",
+    )
+    persist_age_seconds: int = option(
+        "persistAgeThresholdSeconds", whole, 1800, "… or when the oldest of them is this old"
+    )
+    persist_bytes: int = option(
+        "persistBytesThreshold", size, 2**30, "… or when they are this large, as stored", "1gb"
+    )
+    soft_limit: int | None = option(
+        "softLimitBytes",
+        size,
+        None,
+        "when the rows that are in no table yet are about this large, as stored, they go "
+        "without waiting for a threshold",
+    )
+    hard_limit: int | None = option(
+        "hardLimitBytes",
+        size,
+        None,
+        "when they are about this large all of them go, late ones expected or not",
+    )
+    retain_seconds: int | None = option(
+        "retainSeconds",
+        whole,
+        None,
+        "what is older leaves the log; with a table only what the table has",
+        "for ever; with a table: until the table has it",
+    )
+    retain_bytes: int | None = option(
+        "retainBytes",
+        size,
+        None,
+        "the log keeps its newest objects up to this size, and 1000 records before; with a "
+        "table more, until the table has it",
+        "all; with a table: what the table has not",
+    )
 
     def __post_init__(self) -> None:
         self.check()
@@ -59,8 +98,21 @@ class Policy:
 class LifecycleOptions(StoreOptions, Policy):
     """Options of a lifecycle."""
 
-    gc_grace_ms: int = option("gcGrace", duration, 86_400_000, "what the floor has passed is deleted so much later at the earliest, by the store's clock; at least 1h, and more than the planTtl of every writer plus 15min", "24h")  # fmt: skip  # noqa: E501
-    consumer_expiry_ms: int | None = option("consumerExpiry", duration, None, "a consumer that has not published its position for so long holds nothing back any more", "never")  # fmt: skip  # noqa: E501
+    gc_grace_ms: int = option(
+        "gcGrace",
+        duration,
+        86_400_000,
+        "what the floor has passed is deleted so much later at the earliest, by the store's "
+        "clock; at least 1h, and more than the planTtl of every writer plus 15min",
+        "24h",
+    )
+    consumer_expiry_ms: int | None = option(
+        "consumerExpiry",
+        duration,
+        None,
+        "a consumer that has not published its position for so long holds nothing back any more",
+        "never",
+    )
 
     def check(self) -> None:
         StoreOptions.check(self)

@@ -35,7 +35,10 @@ class Publisher:
     """
 
     def __init__(self, name: str, interval_ms: int, holds: Holds, clock: Clock = SYSTEM) -> None:
-        self._name, self._interval_ms, self._holds, self._clock = name, interval_ms, holds, clock
+        self._name = name
+        self._interval_ms = interval_ms
+        self._holds = holds
+        self._clock = clock
         self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}
 
@@ -74,7 +77,9 @@ class Publisher:
             publish(state.log, self._consumer(state.log_id, position))
             state.published = state.position
         except SparkWalError as error:
-            path, name, reason = state.log.url, self._name, str(error)
+            path = state.log.url
+            name = self._name
+            reason = str(error)
             events.emit(events.ConsumerNotPublished(path, name, state.position, reason))
 
     def _of_another(self, state: _LogState) -> int:
@@ -89,7 +94,9 @@ class Publisher:
                 f"{state.log.url} was recreated: {self._name} on {found.host} reads the log "
                 f"{found.log_id}, this stream read {state.log_id}"
             )
-        path, name, host = state.log.url, self._name, found.host
+        path = state.log.url
+        name = self._name
+        host = found.host
         events.emit(events.ConsumerShared(path, name, host, found.position))
         return found.position
 

@@ -199,7 +199,9 @@ class Current:
             return opened[-1]
 
         plan = plan_current([LogRange(options, *each) for each in logs.items()], open_table)
-        self._plan, self._logs, self._options = plan, logs, options
+        self._plan = plan
+        self._logs = logs
+        self._options = options
         self._storage = storage_options(options.s3, table_options)
         self.table = plan.target.table if plan.target else None
         self.table_version = plan.table_version if plan.target else None

@@ -35,7 +35,9 @@ class LogNumbers:
     and its table are. `backlog` is how many of the newest that are there already are counted."""
 
     def __init__(self, log: LogRange, meter: Prometheus, backlog: int) -> None:
-        self._log, self._meter, self._backlog = log, meter, backlog
+        self._log = log
+        self._meter = meter
+        self._backlog = backlog
         self.labels = table.labels_of(log.log.url)
         # Whose commits were seen, the newest last.
         self.queries: dict[str, None] = {}
@@ -123,7 +125,9 @@ class LogNumbers:
         self._consumers = seen
 
     def _measure_compaction(self, head: Head, log_id: str) -> None:
-        meter, labels, log = self._meter, self.labels, self._log.log
+        meter = self._meter
+        labels = self.labels
+        log = self._log.log
         state = chain.look(log, log_id)
         meter.set(table.FLOOR, state.floor if state else 0, *labels)
         if state is None or state.target is None:

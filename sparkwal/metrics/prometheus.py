@@ -14,7 +14,26 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 # Object stores answer within some ten milliseconds, and a stream may wait for minutes.
-BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # fmt: skip  # noqa: E501
+BUCKETS = (
+    0.005,
+    0.01,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    0.75,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
 
 
 class Prometheus:

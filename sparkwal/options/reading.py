@@ -11,23 +11,110 @@ from sparkwal.options.types import ABOVE_ZERO, option
 
 @dataclass(frozen=True)
 class SourceOptions(StoreOptions):
-    starting_position: str | int | None = option("startingPosition", types.position, None, "earliest (the log's floor: what was compacted is not read), latest or the first position to read", "earliest")  # fmt: skip  # noqa: E501
-    ending_position: int | None = option("endingPosition", types.whole, None, "batch reads: the last position to read, inclusive", "the head")  # fmt: skip  # noqa: E501
-    starting_timestamp_ms: int | None = option("startingTimestamp", types.timestamp, None, "read commits at or after this time: ISO 8601 (UTC unless it says otherwise) or milliseconds since 1970")  # fmt: skip  # noqa: E501
-    ending_timestamp_ms: int | None = option("endingTimestamp", types.timestamp, None, "batch reads: read commits at or before this time")  # fmt: skip  # noqa: E501
-    max_rows: int | None = option("maxRowsPerTrigger", types.whole, None, "streams: at most this many rows in a microbatch; a commit is never split", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    max_bytes: int | None = option("maxBytesPerTrigger", types.size, None, "streams: at most this many stored bytes in a microbatch; a commit is never split", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    max_commits: int | None = option("maxCommitsPerTrigger", types.whole, None, "streams: at most this many commits in a microbatch", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    min_partitions: int | None = option("minPartitions", types.whole, None, "split the read into at least this many tasks where the log's frames allow it", "what its size is worth", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    fail_on_data_loss: bool = option("failOnDataLoss", types.boolean, True, "false: go on where positions were collected or are missing")  # fmt: skip  # noqa: E501
-    include_metadata: bool = option("includeMetadata", types.boolean, False, "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id, _wal_query_id")  # fmt: skip  # noqa: E501
-    verify_checksums: bool = option("verifyChecksums", types.boolean, True, "check the CRC-32 of all that is read")  # fmt: skip  # noqa: E501
-    sequencers: str | None = option("sequencers", types.star, None, "*: read all logs under the path, each in its own order with its own offset")  # fmt: skip  # noqa: E501
-    on_corruption: str = option("onCorruption", types.one_of("fail", "stop"), "fail", "at a damaged object: fail, or stop: end the read before it")  # fmt: skip  # noqa: E501
+    starting_position: str | int | None = option(
+        "startingPosition",
+        types.position,
+        None,
+        "earliest (the log's floor: what was compacted is not read), latest or the first "
+        "position to read",
+        "earliest",
+    )
+    ending_position: int | None = option(
+        "endingPosition",
+        types.whole,
+        None,
+        "batch reads: the last position to read, inclusive",
+        "the head",
+    )
+    starting_timestamp_ms: int | None = option(
+        "startingTimestamp",
+        types.timestamp,
+        None,
+        "read commits at or after this time: ISO 8601 (UTC unless it says otherwise) or "
+        "milliseconds since 1970",
+    )
+    ending_timestamp_ms: int | None = option(
+        "endingTimestamp", types.timestamp, None, "batch reads: read commits at or before this time"
+    )
+    max_rows: int | None = option(
+        "maxRowsPerTrigger",
+        types.whole,
+        None,
+        "streams: at most this many rows in a microbatch; a commit is never split",
+        limit=ABOVE_ZERO,
+    )
+    max_bytes: int | None = option(
+        "maxBytesPerTrigger",
+        types.size,
+        None,
+        "streams: at most this many stored bytes in a microbatch; a commit is never split",
+        limit=ABOVE_ZERO,
+    )
+    max_commits: int | None = option(
+        "maxCommitsPerTrigger",
+        types.whole,
+        None,
+        "streams: at most this many commits in a microbatch",
+        limit=ABOVE_ZERO,
+    )
+    min_partitions: int | None = option(
+        "minPartitions",
+        types.whole,
+        None,
+        "split the read into at least this many tasks where the log's frames allow it",
+        "what its size is worth",
+        limit=ABOVE_ZERO,
+    )
+    fail_on_data_loss: bool = option(
+        "failOnDataLoss",
+        types.boolean,
+        True,
+        "false: go on where positions were collected or are missing",
+    )
+    include_metadata: bool = option(
+        "includeMetadata",
+        types.boolean,
+        False,
+        "add _wal_position, _wal_timestamp, _wal_partition, _wal_leader_id, _wal_batch_id, "
+        "_wal_query_id",
+    )
+    verify_checksums: bool = option(
+        "verifyChecksums", types.boolean, True, "check the CRC-32 of all that is read"
+    )
+    sequencers: str | None = option(
+        "sequencers",
+        types.star,
+        None,
+        "*: read all logs under the path, each in its own order with its own offset",
+    )
+    on_corruption: str = option(
+        "onCorruption",
+        types.one_of("fail", "stop"),
+        "fail",
+        "at a damaged object: fail, or stop: end the read before it",
+    )
 
-    consumer: str | None = option("consumer", types.consumer_name, None, "streams: a name, this stream's own; the log keeps what it has not read yet")  # fmt: skip  # noqa: E501
-    cursor_interval_ms: int = option("cursorInterval", types.duration, 60_000, "streams with a consumer: publish at most this often how far it is", "1min", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    lease_ms: int | None = option("lease", types.duration, None, "batch reads: the log keeps for this long what the read needs", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
+    consumer: str | None = option(
+        "consumer",
+        types.consumer_name,
+        None,
+        "streams: a name, this stream's own; the log keeps what it has not read yet",
+    )
+    cursor_interval_ms: int = option(
+        "cursorInterval",
+        types.duration,
+        60_000,
+        "streams with a consumer: publish at most this often how far it is",
+        "1min",
+        limit=ABOVE_ZERO,
+    )
+    lease_ms: int | None = option(
+        "lease",
+        types.duration,
+        None,
+        "batch reads: the log keeps for this long what the read needs",
+        limit=ABOVE_ZERO,
+    )
 
     @property
     def tolerant(self) -> bool:

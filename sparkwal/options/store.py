@@ -13,27 +13,122 @@ from sparkwal.store.path import bucket_and_prefix, folder, is_local
 
 @dataclass(frozen=True)
 class StoreOptions:
-    path: str = option("path", types.text, "", "where the log is: s3://bucket/prefix, file:///folder or a folder", "required")  # fmt: skip  # noqa: E501
+    path: str = option(
+        "path",
+        types.text,
+        "",
+        "where the log is: s3://bucket/prefix, file:///folder or a folder",
+        "required",
+    )
     endpoint: str | None = option("endpoint", types.text, None, "URL of an S3-compatible server")
     region: str | None = option("region", types.text, None, "AWS region")
-    profile: str | None = option("profile", types.text, None, "named profile of the AWS configuration")  # fmt: skip  # noqa: E501
-    access_key_id: str | None = option("accessKeyId", types.secret, None, "access key; with secretAccessKey")  # fmt: skip  # noqa: E501
-    secret_access_key: str | None = option("secretAccessKey", types.secret, None, "never printed or stored")  # fmt: skip  # noqa: E501
-    session_token: str | None = option("sessionToken", types.secret, None, "of temporary credentials")  # fmt: skip  # noqa: E501
-    encryption: str | None = option("serverSideEncryption", types.one_of("aes256", "aws:kms", "aws:kms:dsse"), None, "of every object that is written: AES256, aws:kms or aws:kms:dsse", "the bucket's")  # fmt: skip  # noqa: E501
-    kms_key_id: str | None = option("kmsKeyId", types.text, None, "with aws:kms or aws:kms:dsse: the key's id or ARN", "the bucket's, or AWS' own")  # fmt: skip  # noqa: E501
-    bucket_key: bool | None = option("bucketKeyEnabled", types.boolean, None, "with aws:kms: one key of the bucket for many objects, which makes far fewer requests to KMS", "the bucket's")  # fmt: skip  # noqa: E501
-    storage_class: str | None = option("storageClass", types.one_of("standard", "standard_ia", "onezone_ia", "intelligent_tiering", "glacier_ir", "reduced_redundancy"), None, "of every object that is written; classes that need a restore before a read are refused", "STANDARD")  # fmt: skip  # noqa: E501
-    checksum: str = option("checksum", types.one_of("none", "crc32"), "none", "crc32: S3 checks what it stores, and keeps the checksum; a bucket with Object Lock demands it")  # fmt: skip  # noqa: E501
-    requester_pays: bool = option("requesterPays", types.boolean, False, "the requester pays for the bucket's requests")  # fmt: skip  # noqa: E501
-    bucket_owner: str | None = option("expectedBucketOwner", types.account_id, None, "S3 refuses all requests if the bucket is another account's")  # fmt: skip  # noqa: E501
-    max_in_flight: int = option("maxInFlightRequests", types.whole, 50, "requests under way at once, 1…1000", limit=Limit(lambda number: 1 <= number <= 1000, "1…1000 (recovery reads at most 1000 objects in its one LIST)"))  # fmt: skip  # noqa: E501
-    pool_size: int | None = option("targetPoolSize", types.whole, None, "connections kept open; at least maxInFlightRequests", "2 × maxInFlightRequests", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    max_retries: int = option("maxRetryAttempts", types.whole, 3, "retries of one request before the query fails")  # fmt: skip  # noqa: E501
-    hedge: bool = option("hedge", types.boolean, True, "send a late request once more on another connection, and take the first answer; false: a dead connection costs a minute")  # fmt: skip  # noqa: E501
-    retry_delay_ms: int = option("retryBaseDelayMs", types.duration, 100, "first backoff; doubles, with full jitter", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
+    profile: str | None = option(
+        "profile", types.text, None, "named profile of the AWS configuration"
+    )
+    access_key_id: str | None = option(
+        "accessKeyId", types.secret, None, "access key; with secretAccessKey"
+    )
+    secret_access_key: str | None = option(
+        "secretAccessKey", types.secret, None, "never printed or stored"
+    )
+    session_token: str | None = option(
+        "sessionToken", types.secret, None, "of temporary credentials"
+    )
+    encryption: str | None = option(
+        "serverSideEncryption",
+        types.one_of("aes256", "aws:kms", "aws:kms:dsse"),
+        None,
+        "of every object that is written: AES256, aws:kms or aws:kms:dsse",
+        "the bucket's",
+    )
+    kms_key_id: str | None = option(
+        "kmsKeyId",
+        types.text,
+        None,
+        "with aws:kms or aws:kms:dsse: the key's id or ARN",
+        "the bucket's, or AWS' own",
+    )
+    bucket_key: bool | None = option(
+        "bucketKeyEnabled",
+        types.boolean,
+        None,
+        "with aws:kms: one key of the bucket for many objects, which makes far fewer requests "
+        "to KMS",
+        "the bucket's",
+    )
+    storage_class: str | None = option(
+        "storageClass",
+        types.one_of(
+            "standard",
+            "standard_ia",
+            "onezone_ia",
+            "intelligent_tiering",
+            "glacier_ir",
+            "reduced_redundancy",
+        ),
+        None,
+        "of every object that is written; classes that need a restore before a read are refused",
+        "STANDARD",
+    )
+    checksum: str = option(
+        "checksum",
+        types.one_of("none", "crc32"),
+        "none",
+        "crc32: S3 checks what it stores, and keeps the checksum; a bucket with Object Lock "
+        "demands it",
+    )
+    requester_pays: bool = option(
+        "requesterPays", types.boolean, False, "the requester pays for the bucket's requests"
+    )
+    bucket_owner: str | None = option(
+        "expectedBucketOwner",
+        types.account_id,
+        None,
+        "S3 refuses all requests if the bucket is another account's",
+    )
+    max_in_flight: int = option(
+        "maxInFlightRequests",
+        types.whole,
+        50,
+        "requests under way at once, 1…1000",
+        limit=Limit(
+            lambda number: 1 <= number <= 1000,
+            "1…1000 (recovery reads at most 1000 objects in its one LIST)",
+        ),
+    )
+    pool_size: int | None = option(
+        "targetPoolSize",
+        types.whole,
+        None,
+        "connections kept open; at least maxInFlightRequests",
+        "2 × maxInFlightRequests",
+        limit=ABOVE_ZERO,
+    )
+    max_retries: int = option(
+        "maxRetryAttempts", types.whole, 3, "retries of one request before the query fails"
+    )
+    hedge: bool = option(
+        "hedge",
+        types.boolean,
+        True,
+        "send a late request once more on another connection, and take the first answer; "
+        "false: a dead connection costs a minute",
+    )
+    retry_delay_ms: int = option(
+        "retryBaseDelayMs",
+        types.duration,
+        100,
+        "first backoff; doubles, with full jitter",
+        limit=ABOVE_ZERO,
+    )
 
-    sequencer: str = option("sequencer", types.sequencer_name, ROOT, "the independent log of this name under the path", "the log at the path itself")  # fmt: skip  # noqa: E501
+    sequencer: str = option(
+        "sequencer",
+        types.sequencer_name,
+        ROOT,
+        "the independent log of this name under the path",
+        "the log at the path itself",
+    )
 
     def check(self) -> None:
         """Raises OptionError for values out of range and for pairs that contradict each other."""

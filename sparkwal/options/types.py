@@ -10,10 +10,27 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-_SIZE_UNITS = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30,
-               "gb": 2**30, "t": 2**40, "tb": 2**40}  # fmt: skip
-_TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000,
-               "d": 86_400_000}  # fmt: skip
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 2**10,
+    "kb": 2**10,
+    "m": 2**20,
+    "mb": 2**20,
+    "g": 2**30,
+    "gb": 2**30,
+    "t": 2**40,
+    "tb": 2**40,
+}
+_TIME_UNITS = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "min": 60_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 _LONGEST_MS = 36_500 * 86_400_000
 _NUMBER = r"0*\d{1,19}"
 
@@ -108,9 +125,13 @@ ABOVE_ZERO = Limit(lambda number: number > 0, "a value greater than 0")
 
 
 def option(
-    name: str, parse: Callable[[str], Any], default: Any, meaning: str, shown: str | None = None,
+    name: str,
+    parse: Callable[[str], Any],
+    default: Any,
+    meaning: str,
+    shown: str | None = None,
     limit: Limit | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """A dataclass field that is an option; `shown` is its default as people read it."""
     return field(
         default=default,

@@ -29,12 +29,51 @@ def check_limits(soft: int | None, hard: int | None) -> None:
 
 @dataclass(frozen=True)
 class WriterOptions(StoreOptions):
-    batch_size: int = option("batchSizeThreshold", types.size, 2**20, "a frame (Arrow record batch) closes at this size", "1mb", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    batch_timeout_ms: int = option("batchTimeoutMs", types.duration, 1, "a frame closes at this age of its first row", "1ms", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    window_size: int | None = option("windowSize", types.whole, None, "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer partitions than this; fixed by a log's first record", "1000", limit=Limit(lambda number: number in keys.WINDOWS, "1000, 10000, 100000 or 1000000"))  # fmt: skip  # noqa: E501
-    compression: str = option("compression", types.one_of("zstd", "lz4", "none"), "zstd", "of the rows: zstd (lz4 if the first frame is below 64kb), lz4 or none")  # fmt: skip  # noqa: E501
-    merge_schema: bool = option("mergeSchema", types.boolean, False, "let this query add nullable columns to the log, or leave some out (null)")  # fmt: skip  # noqa: E501
-    plan_ttl_ms: int = option("planTtl", types.duration, 600_000, "a plan older than this is checked against the log before it is used; at most 40min", "10min", limit=_PLAN_TTL)  # fmt: skip  # noqa: E501
+    batch_size: int = option(
+        "batchSizeThreshold",
+        types.size,
+        2**20,
+        "a frame (Arrow record batch) closes at this size",
+        "1mb",
+        limit=ABOVE_ZERO,
+    )
+    batch_timeout_ms: int = option(
+        "batchTimeoutMs",
+        types.duration,
+        1,
+        "a frame closes at this age of its first row",
+        "1ms",
+        limit=ABOVE_ZERO,
+    )
+    window_size: int | None = option(
+        "windowSize",
+        types.whole,
+        None,
+        "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer "
+        "partitions than this; fixed by a log's first record",
+        "1000",
+        limit=Limit(lambda number: number in keys.WINDOWS, "1000, 10000, 100000 or 1000000"),
+    )
+    compression: str = option(
+        "compression",
+        types.one_of("zstd", "lz4", "none"),
+        "zstd",
+        "of the rows: zstd (lz4 if the first frame is below 64kb), lz4 or none",
+    )
+    merge_schema: bool = option(
+        "mergeSchema",
+        types.boolean,
+        False,
+        "let this query add nullable columns to the log, or leave some out (null)",
+    )
+    plan_ttl_ms: int = option(
+        "planTtl",
+        types.duration,
+        600_000,
+        "a plan older than this is checked against the log before it is used; at most 40min",
+        "10min",
+        limit=_PLAN_TTL,
+    )
 
     @property
     def codec(self) -> str | None:
@@ -43,11 +82,40 @@ class WriterOptions(StoreOptions):
 
 @dataclass(frozen=True)
 class SinkOptions(WriterOptions):
-    inline_threshold: int | None = option("inlineThreshold", types.size, None, "a partition up to this size (of Arrow, before compression) travels through the driver inside the commit record; 0: never", "64kb; with a windowSize above 1000 less, 64mb / windowSize")  # fmt: skip  # noqa: E501
-    multipart_threshold: int = option("multipartThreshold", types.size, 16 * 2**20, "an object beyond this size is uploaded in parts; at least 5mb", "16mb", limit=Limit(lambda size: size >= 5 * 2**20, "at least 5mb (S3 takes no smaller parts)"))  # fmt: skip  # noqa: E501
-    checkpoint_max_bytes: int = option("checkpointMaxBytes", types.size, 16 * 2**20, "of a checkpoint on the driver's disk a commit record carries at most this, compressed", "16mb")  # fmt: skip  # noqa: E501
-    txn_app_id: str | None = option("txnAppId", types.text, None, "batch writes: with txnVersion, makes the append idempotent")  # fmt: skip  # noqa: E501
-    txn_version: int | None = option("txnVersion", types.whole, None, "batch writes: a number that grows with every append of txnAppId; the last one again is skipped if its rows are the same", limit=Limit(lambda number: number <= LARGEST_NUMBER, f"at most {LARGEST_NUMBER} (63 bits)"))  # fmt: skip  # noqa: E501
+    inline_threshold: int | None = option(
+        "inlineThreshold",
+        types.size,
+        None,
+        "a partition up to this size (of Arrow, before compression) travels through the "
+        "driver inside the commit record; 0: never",
+        "64kb; with a windowSize above 1000 less, 64mb / windowSize",
+    )
+    multipart_threshold: int = option(
+        "multipartThreshold",
+        types.size,
+        16 * 2**20,
+        "an object beyond this size is uploaded in parts; at least 5mb",
+        "16mb",
+        limit=Limit(lambda size: size >= 5 * 2**20, "at least 5mb (S3 takes no smaller parts)"),
+    )
+    checkpoint_max_bytes: int = option(
+        "checkpointMaxBytes",
+        types.size,
+        16 * 2**20,
+        "of a checkpoint on the driver's disk a commit record carries at most this, compressed",
+        "16mb",
+    )
+    txn_app_id: str | None = option(
+        "txnAppId", types.text, None, "batch writes: with txnVersion, makes the append idempotent"
+    )
+    txn_version: int | None = option(
+        "txnVersion",
+        types.whole,
+        None,
+        "batch writes: a number that grows with every append of txnAppId; the last one again "
+        "is skipped if its rows are the same",
+        limit=Limit(lambda number: number <= LARGEST_NUMBER, f"at most {LARGEST_NUMBER} (63 bits)"),
+    )
 
     def check(self) -> None:
         super().check()
@@ -62,24 +130,110 @@ class SinkOptions(WriterOptions):
             )
 
 
-_OF_JOURNAL = ("journalSync", "journalSyncInterval", "journalSegmentBytes", "journalMaxBytes",
-               "journalSlots", "journalSentUpTo")  # fmt: skip
+_OF_JOURNAL = (
+    "journalSync",
+    "journalSyncInterval",
+    "journalSegmentBytes",
+    "journalMaxBytes",
+    "journalSlots",
+    "journalSentUpTo",
+)
 
 
 @dataclass(frozen=True)
 class AppenderOptions(WriterOptions):
-    batch_size: int = option("batchSizeThreshold", types.size, 2**20, "a batch closes at this size; the append that crosses it is included", "1mb", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    batch_timeout_ms: int = option("batchTimeoutMs", types.duration, 1, "a batch closes at this age of its first append, unless nothing is in flight: then it goes at once", "1ms", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    max_buffered: int = option("maxBufferedBytes", types.size, 64 * 2**20, "memory of accepted rows that wait to be sent, what it costs to keep each append included; beyond it append blocks, or raises BackPressureError", "64mb")  # fmt: skip  # noqa: E501
-    soft_limit: int | None = option("softLimitBytes", types.size, None, "emit the event size_limit when about this much of the log, as stored, is neither in a table nor below its floor")  # fmt: skip  # noqa: E501
-    hard_limit: int | None = option("hardLimitBytes", types.size, None, "at about this much append blocks, or raises BackPressureError, until compaction has caught up; what was accepted before is written still")  # fmt: skip  # noqa: E501
-    journal: str | None = option("journal", types.text, None, "a folder on a local disk: an append returns once its rows are there, and they reach the log whatever becomes of the store or this process")  # fmt: skip  # noqa: E501
-    journal_sync: str = option("journalSync", types.one_of("always", "interval", "none"), "always", "when an append returns: always = its rows are on the disk; interval, none = a loss of power may take the last ones back, the end of the process does not")  # fmt: skip  # noqa: E501
-    journal_interval_ms: int = option("journalSyncInterval", types.duration, 100, "with journalSync=interval: how often the disk is made to have everything", "100ms", limit=ABOVE_ZERO)  # fmt: skip  # noqa: E501
-    journal_segment: int = option("journalSegmentBytes", types.size, 64 * 2**20, "size of one file of the journal; an append must fit into one", "64mb", limit=Limit(lambda size: 2**16 <= size <= 2**31, "64kb … 2gb"))  # fmt: skip  # noqa: E501
-    journal_max: int = option("journalMaxBytes", types.size, 2**30, "of all files of the journal, one of which it keeps free; beyond it append blocks, or raises BackPressureError", "1gb")  # fmt: skip  # noqa: E501
-    journal_slots: int | None = option("journalSlots", types.whole, None, "appends that may wait in the journal; a journal that is there keeps its own", "1048576", limit=Limit(lambda number: 1 <= number <= 2**30, "1 … 1073741824"))  # fmt: skip  # noqa: E501
-    journal_sent_up_to: int | None = option("journalSentUpTo", types.whole, None, "confirms, for one opening, that the journal sent what the log has of this producer up to this sequence; only where an error asks for it, because nothing proves it")  # fmt: skip  # noqa: E501
+    batch_size: int = option(
+        "batchSizeThreshold",
+        types.size,
+        2**20,
+        "a batch closes at this size; the append that crosses it is included",
+        "1mb",
+        limit=ABOVE_ZERO,
+    )
+    batch_timeout_ms: int = option(
+        "batchTimeoutMs",
+        types.duration,
+        1,
+        "a batch closes at this age of its first append, unless nothing is in flight: then it "
+        "goes at once",
+        "1ms",
+        limit=ABOVE_ZERO,
+    )
+    max_buffered: int = option(
+        "maxBufferedBytes",
+        types.size,
+        64 * 2**20,
+        "memory of accepted rows that wait to be sent, what it costs to keep each append "
+        "included; beyond it append blocks, or raises BackPressureError",
+        "64mb",
+    )
+    soft_limit: int | None = option(
+        "softLimitBytes",
+        types.size,
+        None,
+        "emit the event size_limit when about this much of the log, as stored, is neither in "
+        "a table nor below its floor",
+    )
+    hard_limit: int | None = option(
+        "hardLimitBytes",
+        types.size,
+        None,
+        "at about this much append blocks, or raises BackPressureError, until compaction has "
+        "caught up; what was accepted before is written still",
+    )
+    journal: str | None = option(
+        "journal",
+        types.text,
+        None,
+        "a folder on a local disk: an append returns once its rows are there, and they reach "
+        "the log whatever becomes of the store or this process",
+    )
+    journal_sync: str = option(
+        "journalSync",
+        types.one_of("always", "interval", "none"),
+        "always",
+        "when an append returns: always = its rows are on the disk; interval, none = a loss "
+        "of power may take the last ones back, the end of the process does not",
+    )
+    journal_interval_ms: int = option(
+        "journalSyncInterval",
+        types.duration,
+        100,
+        "with journalSync=interval: how often the disk is made to have everything",
+        "100ms",
+        limit=ABOVE_ZERO,
+    )
+    journal_segment: int = option(
+        "journalSegmentBytes",
+        types.size,
+        64 * 2**20,
+        "size of one file of the journal; an append must fit into one",
+        "64mb",
+        limit=Limit(lambda size: 2**16 <= size <= 2**31, "64kb … 2gb"),
+    )
+    journal_max: int = option(
+        "journalMaxBytes",
+        types.size,
+        2**30,
+        "of all files of the journal, one of which it keeps free; beyond it append blocks, or "
+        "raises BackPressureError",
+        "1gb",
+    )
+    journal_slots: int | None = option(
+        "journalSlots",
+        types.whole,
+        None,
+        "appends that may wait in the journal; a journal that is there keeps its own",
+        "1048576",
+        limit=Limit(lambda number: 1 <= number <= 2**30, "1 … 1073741824"),
+    )
+    journal_sent_up_to: int | None = option(
+        "journalSentUpTo",
+        types.whole,
+        None,
+        "confirms, for one opening, that the journal sent what the log has of this producer "
+        "up to this sequence; only where an error asks for it, because nothing proves it",
+    )
 
     def check(self) -> None:
         super().check()

@@ -144,7 +144,9 @@ def _plan_of(results: Sequence[TaskResult]) -> Plan:
 def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> int | None:
     """Put the record. None if the driver slept and the log holds the microbatch already."""
     plan, log = batch.plan, batch.open_log()
-    looked_ms, boot_id, first = plan.looked_ms, plan.boot_id, plan.leadership.began
+    looked_ms = plan.looked_ms
+    boot_id = plan.boot_id
+    first = plan.leadership.began
     age = ClaimAge(log, batch.clock, ttl_ms, first, 1, looked_ms=looked_ms, boot_id=boot_id)
     began = age.before(header, look=not plan.is_for(batch.task.run_id))
     started = time.monotonic()

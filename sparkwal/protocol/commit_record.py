@@ -48,27 +48,48 @@ def microbatch_record(
         "retries": sum(r.retries for r in written) + metrics.get("retries", 0),
     }
     return next_record(
-        plan.leadership, plan.plan_id, written[0].query_id, written[0].batch_id, inlined, measured,
-        clock.now_ms(), codec, decided=plan.position - 1,
-        batches=tuple(r.batch for r in written if r.batch), carried=carried,
-    )  # fmt: skip
+        plan.leadership,
+        plan.plan_id,
+        written[0].query_id,
+        written[0].batch_id,
+        inlined,
+        measured,
+        clock.now_ms(),
+        codec,
+        decided=plan.position - 1,
+        batches=tuple(r.batch for r in written if r.batch),
+        carried=carried,
+    )
 
 
 def next_record(
-    lead: Leadership, plan_id: str, query_id: str, batch_id: int, inlined: Inlined,
-    metrics: dict[str, float], now_ms: int, codec: str | None, *, decided: int,
-    batches: tuple[Batch, ...] = (), carried: Carried | None = None,
-) -> tuple[CommitHeader, bytes]:  # fmt: skip
+    lead: Leadership,
+    plan_id: str,
+    query_id: str,
+    batch_id: int,
+    inlined: Inlined,
+    metrics: dict[str, float],
+    now_ms: int,
+    codec: str | None,
+    *,
+    decided: int,
+    batches: tuple[Batch, ...] = (),
+    carried: Carried | None = None,
+) -> tuple[CommitHeader, bytes]:
     """The record at the next position: of a microbatch, or of a producer's appends, where
     `query_id` is the producer and `batch_id` the last sequence. All up to `decided` is durable."""
     timestamp_ms = next_timestamp(now_ms, lead.timestamp_ms)
     rows = sum(b.rows for b in batches) + sum(b.num_rows for _, held in inlined for b in held)
-    position, checkpoints, block = lead.next_position, lead.checkpoints, b""
+    position = lead.next_position
+    checkpoints = lead.checkpoints
+    block = b""
     # SAFETY(checkpoint-position) §12: each record that carries a checkpoint names its own position
     if carried is not None:
         block, places = carried.block, carried.files.items()
         files = {n: (position if where == HERE else where, size) for n, (where, size) in places}
-        crc, inputs, name = crc32(block), dict(carried.inputs), carried.name
+        crc = crc32(block)
+        inputs = dict(carried.inputs)
+        name = carried.name
         entry = Checkpoint(position, rows, len(block), crc, carried.reason, files, inputs, name)
         checkpoints = {**checkpoints, query_id: entry}
     # What earlier anonymous appends left is dropped.

@@ -107,9 +107,13 @@ def lead(
 
 
 def _take_gap(
-    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None,
+    log: LogStore,
+    claim: Claim,
+    clock: Clock,
+    ttl_ms: int,
+    known: Leadership | None,
     requests: Requests,
-) -> tuple[int, Head, LeaderHeader, str]:  # fmt: skip
+) -> tuple[int, Head, LeaderHeader, str]:
     """Put our leader record into the first gap: (when it looked, the head, header, schema)."""
     pause = _FIRST_PAUSE
     for attempt in range(claim.attempts):

@@ -173,7 +173,9 @@ class _Tape(io.RawIOBase):
     """Reads an object in ranges, and measures what was read since the last `cut`."""
 
     def __init__(self, log: LogStore, number: int) -> None:
-        self._store, self._key, self._offset = log.store, log.key(number), 0
+        self._store = log.store
+        self._key = log.key(number)
+        self._offset = 0
         self._ahead = b""
         self._length = self._crc = 0
 
@@ -194,7 +196,9 @@ class _Tape(io.RawIOBase):
 
     def cut(self) -> tuple[int, int]:
         """(bytes, CRC-32)."""
-        measured, self._length, self._crc = (self._length, self._crc), 0, 0
+        measured = (self._length, self._crc)
+        self._length = 0
+        self._crc = 0
         return measured
 
 

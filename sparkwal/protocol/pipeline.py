@@ -14,7 +14,9 @@ class Pipeline:
         self, leadership: Leadership, plan_id: str, producer_id: str, codec: str | None
     ) -> None:
         self._lead = leadership  # as it is after the newest record sent
-        self._plan_id, self._producer_id, self._codec = plan_id, producer_id, codec
+        self._plan_id = plan_id
+        self._producer_id = producer_id
+        self._codec = codec
         self._undecided = leadership.next_position  # the oldest slot not known to be durable
         self._durable: set[int] = set()  # later slots, durable before their turn
 
@@ -41,12 +43,18 @@ class Pipeline:
         measured = {"in_flight": self.in_flight + 1, **metrics}
         # If this record is live, so are the undecided ones before it: their txns are included.
         header, data = next_record(
-            lead, self._plan_id, self._producer_id, sequence, inlined, measured, now_ms,
+            lead,
+            self._plan_id,
+            self._producer_id,
+            sequence,
+            inlined,
+            measured,
+            now_ms,
             self._codec,
             # SAFETY(decided-not-in-flight) §4: a record claims no position that is still in flight
             # SAFETY(decided-all-known) §4: a record claims all that its writer knows decided
             decided=self._undecided - 1,
-        )  # fmt: skip
+        )
         self._lead = lead.after(header)
         return header, data
 

@@ -118,7 +118,9 @@ def cold_plan(
     """Take the log over and plan its next window; see `leadership.lead`."""
     looked_ms = clock.boot_ms()
     leadership = lead(log, claim, clock, ttl_ms, known)
-    last, term, since_ms = leadership.next_position - 1, leadership.term, leadership.timestamp_ms
+    last = leadership.next_position - 1
+    term = leadership.term
+    since_ms = leadership.timestamp_ms
     hints.fence_others(FencingNote(claim.leader_id, claim.host, last, term, since_ms))
     plan = Plan(claim.plan_id, None, looked_ms, clock.boot_id(), leadership)
     events.emit(events.Planned(plan.position, plan.plan_id, leadership.term, "cold"))

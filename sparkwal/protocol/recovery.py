@@ -85,16 +85,23 @@ class MissingRecord(InvalidLogError):
     position: int
 
     def __init__(
-        self, log: LogStore, position: int, window: int, before: SlotRecord | None = None,
+        self,
+        log: LogStore,
+        position: int,
+        window: int,
+        before: SlotRecord | None = None,
         newest: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             f"the record of position {position} is missing "
             f"({log.where(keys.slot(position, window))}), yet the log goes on after it. It was "
             "deleted from outside: restore it (for example from a bucket version; see "
             "sparkwal.repair), or scan or stream what is there with failOnDataLoss=false"
         )
-        self.position, self.window, self.before, self.newest = position, window, before, newest
+        self.position = position
+        self.window = window
+        self.before = before
+        self.newest = newest
 
 
 class ForeignRecord(InvalidLogError):

@@ -61,7 +61,9 @@ def live_records(
 
     Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
-    asked, largest, are_small = size, 0, size <= SMALL
+    asked = size
+    largest = 0
+    are_small = size <= SMALL
     # While all records are small, ask for less of each. A larger one costs another request.
     wide = min(size, _AHEAD // max(log.store.concurrency, 1))
 
@@ -72,10 +74,15 @@ def live_records(
     # SAFETY(read-to-head) §3: readers read every record up to the head
     positions = range(start, end)
     fetched = run_parallel(
-        log.store, fetch, ((position, asked) for position in positions), at_once=at_once,
-        weigh=itemgetter(1), capacity=_AHEAD, is_here=lambda each: each[0] in known,
+        log.store,
+        fetch,
+        ((position, asked) for position in positions),
+        at_once=at_once,
+        weigh=itemgetter(1),
+        capacity=_AHEAD,
+        is_here=lambda each: each[0] in known,
         gets=lambda each: first_get(log, each[0], window, each[1]) if are_small else None,
-    )  # fmt: skip
+    )
     for position, front in zip(positions, fetched, strict=True):
         try:
             # Decode in this thread: decoding threads would wait for each other.

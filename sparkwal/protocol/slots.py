@@ -67,9 +67,14 @@ def _front(
 
 
 def read_slot(
-    log: LogStore, position: int, window: int, size: int = WHOLE, sent: Reply | None = None, *,
+    log: LogStore,
+    position: int,
+    window: int,
+    size: int = WHOLE,
+    sent: Reply | None = None,
+    *,
     tolerant: bool = False,
-) -> SlotRecord | None:  # fmt: skip
+) -> SlotRecord | None:
     """The record at `position`, or None. Inlined rows among the first `size` bytes come along.
     Raises InvalidLogError for anything else, unless tolerant; one of them is WrongWindow. `sent`:
     the reply to `first_get`."""

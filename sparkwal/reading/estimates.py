@@ -33,7 +33,9 @@ def size_of(seen: LogRange) -> Size:
     """What lies under `batches/` of a log that has looked: 1 LIST, and 4 more where that does not
     show all of it. Of larger logs it is what lies above the floor, taken to be like four pages:
     each is of the end of a quarter."""
-    log, window, floor = seen.log, seen.window, seen.floor.current()
+    log = seen.log
+    window = seen.window
+    floor = seen.floor.current()
     prefix = keys.batches_prefix(log.prefix)
     page = first_entries(log.store, prefix, _PAGE)
     if not page.more:

@@ -60,7 +60,9 @@ class Floor:
         clock: Clock = SYSTEM,
         looked: Looked | None = None,
     ) -> None:
-        self.log, self.log_id, self._clock = log, log_id, clock
+        self.log = log
+        self.log_id = log_id
+        self._clock = clock
         self._state: LifecycleRecord | None = None
         self._looked: Looked | None = None
         if looked is not None:
@@ -72,7 +74,9 @@ class Floor:
         """Read the floor: 1 LIST, and 1 GET where the log has a lifecycle."""
         # Before the requests: what they find may be old when it arrives.
         clock = self._clock
-        wall_ms, boot_ms, boot_id = clock.now_ms(), clock.boot_ms(), clock.boot_id()
+        wall_ms = clock.now_ms()
+        boot_ms = clock.boot_ms()
+        boot_id = clock.boot_id()
         self._state = state = chain.look(self.log)
         log_id, position = (state.log_id, state.floor) if state else (None, 0)
         # The grace of a chain never shrinks.

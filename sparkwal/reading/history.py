@@ -32,9 +32,15 @@ Found = SlotRecord | InvalidLogError | Collected
 
 
 def walk(
-    log: LogRange, start: int, end: int, *, newest_first: bool, most: int | None = None,
-    seals: bool = False, at_once: int = _CHUNK,
-) -> Iterator[Found]:  # fmt: skip
+    log: LogRange,
+    start: int,
+    end: int,
+    *,
+    newest_first: bool,
+    most: int | None = None,
+    seals: bool = False,
+    at_once: int = _CHUNK,
+) -> Iterator[Found]:
     """The live records of positions start … end−1, at most the log's gap, headers alone; seals only
     if they are asked for. Raises AnotherLog where the log was recreated.
 
@@ -43,7 +49,9 @@ def walk(
     (m − 1 GETs) where another leader took over.
     """
     assert log.live is not None and log.log_id is not None
-    newest, log_id, window = log.live, log.log_id, log.window
+    newest = log.live
+    log_id = log.log_id
+    window = log.window
     # Of the last live record that was seen. No record's is greater than that of the head.
     live: int | None = newest.header.term if newest_first else None
 

@@ -43,9 +43,14 @@ class LogRange:
     """
 
     def __init__(
-        self, options: SourceOptions, name: str, root: LogStore, clock: Clock = SYSTEM,
-        passed_over: PassedOver | None = None, pinned: Looked | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        options: SourceOptions,
+        name: str,
+        root: LogStore,
+        clock: Clock = SYSTEM,
+        passed_over: PassedOver | None = None,
+        pinned: Looked | None = None,
+    ) -> None:
         self.options, self.name = options, name
         self.passed_over = None if options.on_corruption == "stop" else passed_over
         several = options.sequencers is not None
@@ -88,10 +93,19 @@ class LogRange:
         # Who steps back from a damaged end has a head of which less is sure.
         head = self.head if self.options.tolerant or not self._steps_back else None
         found = live_records(
-            self.log, self.window, start, end,
-            log_id=self.log_id, term=term, head=head, tolerant=self.options.tolerant,
-            known=self._known, size=size, at_once=at_once, passed_over=self.passed_over,
-        )  # fmt: skip
+            self.log,
+            self.window,
+            start,
+            end,
+            log_id=self.log_id,
+            term=term,
+            head=head,
+            tolerant=self.options.tolerant,
+            known=self._known,
+            size=size,
+            at_once=at_once,
+            passed_over=self.passed_over,
+        )
         for record in self.floor.usable(start, end, found):
             term = record.header.term
             yield record
@@ -103,9 +117,14 @@ class LogRange:
         """The rows of pieces of this log with `target`'s columns. Raises CollectedError where the
         floor overtakes the read, InvalidLogError."""
         return read_pieces(
-            self.log.store, found, target, verify=self.options.verify_checksums, at_once=_AT_ONCE,
-            check=self.floor.check, passed_over=self.passed_over,
-        )  # fmt: skip
+            self.log.store,
+            found,
+            target,
+            verify=self.options.verify_checksums,
+            at_once=_AT_ONCE,
+            check=self.floor.check,
+            passed_over=self.passed_over,
+        )
 
     def scan(self, start: int, end: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of positions start … end−1 in the log's order, as they are needed; as `rows`."""
@@ -118,7 +137,9 @@ class LogRange:
         where the log has a lifecycle."""
         if self.live is None:
             return self._find(floor)
-        begin, failed, due = self.gap, None, not self.floor.is_known
+        begin = self.gap
+        failed = None
+        due = not self.floor.is_known
         try:
             for record in newer(self.log, self.window, self.gap, self.log_id):
                 self.know(record)
@@ -137,7 +158,9 @@ class LogRange:
         return self.gap
 
     def _find(self, floor: bool) -> int:
-        self._known, self._terms, self._kept = {}, {}, 0
+        self._known = {}
+        self._terms = {}
+        self._kept = 0
         steps: list[Callable[[], None]] = [self._find_head]
         # At once, where the log is likely to be there: who waits for one does not ask twice.
         if floor and self.head is None and not self.floor.is_known:

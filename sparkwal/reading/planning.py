@@ -187,9 +187,14 @@ def task_rows(
     pieces: Iterable[Piece] | None = task.pieces
     if pieces is None:
         found = live_records(
-            floor.log, task.window, task.start, task.end, log_id=floor.log_id,
-            tolerant=options.tolerant, at_once=WIDEST_PROBE,
-        )  # fmt: skip
+            floor.log,
+            task.window,
+            task.start,
+            task.end,
+            log_id=floor.log_id,
+            tolerant=options.tolerant,
+            at_once=WIDEST_PROBE,
+        )
         records = floor.usable(task.start, task.end, found)
         pieces = (piece for record in records for piece in pieces_of(floor.log, record))
     verify = options.verify_checksums

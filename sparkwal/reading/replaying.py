@@ -96,9 +96,12 @@ class Replay(Iterator[Entry]):
     """
 
     def __init__(
-        self, logs: Mapping[str, LogStore], cursor: str | None, clock: Clock = SYSTEM,
+        self,
+        logs: Mapping[str, LogStore],
+        cursor: str | None,
+        clock: Clock = SYSTEM,
         listed: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         given = places_of(cursor) if cursor is not None else {}
         self.stopped: Stop | None = None
         self._logs = [_OneLog(name, log, given.get(name), clock) for name, log in logs.items()]

@@ -76,10 +76,14 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
     if not isinstance(header, CommitHeader):
         return []
     piece = partial(
-        Piece, spark_schema=record.spark_schema, position=header.position,
-        timestamp_ms=header.timestamp_ms, leader_id=header.leader_id, batch_id=header.batch_id,
+        Piece,
+        spark_schema=record.spark_schema,
+        position=header.position,
+        timestamp_ms=header.timestamp_ms,
+        leader_id=header.leader_id,
+        batch_id=header.batch_id,
         query_id=header.query_id,
-    )  # fmt: skip
+    )
     found: list[Piece] = []
     for batch in header.batches:
         of_batch = partial(piece, key=log.key(batch.number), partition=batch.partition)
@@ -164,10 +168,15 @@ def read_pieces(
             )
 
     fetched = run_parallel(
-        store, fetch, found, at_once=at_once, weigh=attrgetter("length"), capacity=AHEAD,
+        store,
+        fetch,
+        found,
+        at_once=at_once,
+        weigh=attrgetter("length"),
+        capacity=AHEAD,
         is_here=lambda piece: piece.data is not None,
         gets=lambda piece: asked(piece) if piece.length <= SMALL else None,
-    )  # fmt: skip
+    )
     for piece, data in fetched:
         check(piece.position)
         try:

@@ -31,7 +31,9 @@ _CONFLICT = re.compile(
     r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
 )
 # Columns of the rows that win; none of the log or the table.
-_ORDER, _ROW, DELETES = "_wal_order", "_wal_row", "_wal_deletes"
+_ORDER = "_wal_order"
+_ROW = "_wal_row"
+DELETES = "_wal_deletes"
 
 
 def own_session(spark: SparkSession) -> SparkSession:

@@ -155,9 +155,10 @@ def _holder(place: int) -> str:
         locks = map(str.split, Path("/proc/locks").read_text().splitlines())
         # Of a process in another container the number is none that helps.
         held_by = [
-            int(each[4]) for each in locks
+            int(each[4])
+            for each in locks
             if each[1] == "FLOCK" and each[5].endswith(f":{os.fstat(place).st_ino}")
-        ]  # fmt: skip
+        ]
         if len(held_by) == 1 and held_by[0] > 0:
             return f"process {held_by[0]}"
     return "another process"

@@ -81,7 +81,9 @@ class _Writer(PickledByValue):
     def __init__(
         self, options: SinkOptions, spark_schema: StructType, checkpoint: str = ""
     ) -> None:
-        self.options, self.spark_schema, self.checkpoint = options, spark_schema, checkpoint
+        self.options = options
+        self.spark_schema = spark_schema
+        self.checkpoint = checkpoint
         self.plan: TaskPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,7 +146,9 @@ class _Writer(PickledByValue):
     def _write(
         self, query_id: str, batch_id: int, rows: Iterator[pa.RecordBatch], run_id: str = ""
     ) -> Message:
-        context, plan, options = TaskContext.get(), self.plan, self.options
+        context = TaskContext.get()
+        plan = self.plan
+        options = self.options
         assert context is not None and plan is not None
         names = [field.name for field in fields(TaskLimits)]
         limits = TaskLimits(**{name: getattr(options, name) for name in names})
@@ -173,7 +177,9 @@ class _Writer(PickledByValue):
                     "committed. Restart with the same checkpoint"
                 )
             log, query_id = open_log(self.options), results[0].query_id
-            hints, ttl_ms, codec = Hints(log.identity), self.options.plan_ttl_ms, self.options.codec
+            hints = Hints(log.identity)
+            ttl_ms = self.options.plan_ttl_ms
+            codec = self.options.codec
             carrier, metrics = self._carrier(query_id), _pending.pop(query_id, {})
             with _hearing() as heard:
                 commit(lambda: log, results, hints, SYSTEM, ttl_ms, codec, carrier, metrics)
@@ -239,7 +245,9 @@ def ended_runs() -> Path:
 def _leader(path: str, checkpoint: str) -> tuple[str, str]:
     """(leader_id, host). The id outlives recycled workers of one query, not a restarted
     application: it names the daemon that forks the workers, by pid and start time."""
-    host, daemon, started = socket.gethostname(), os.getppid(), "0"
+    host = socket.gethostname()
+    daemon = os.getppid()
+    started = "0"
     with suppress(OSError, IndexError):
         # The command's name may hold spaces and ")": count from the last one.
         started = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[19]

@@ -59,7 +59,9 @@ class Logs:
     def __init__(
         self, options: SourceOptions, root: LogStore, pinned: Looked | None = None
     ) -> None:
-        self._options, self._root, self._pinned = options, root, pinned
+        self._options = options
+        self._root = root
+        self._pinned = pinned
         self._known: dict[str, StreamedLog] = {}
 
     def __getitem__(self, name: str) -> StreamedLog:
@@ -156,7 +158,9 @@ class _Reader(PickledByValue):
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None
     ) -> None:
-        self.options, self.spark_schema, self.parallelism = options, spark_schema, parallelism
+        self.options = options
+        self.spark_schema = spark_schema
+        self.parallelism = parallelism
 
     def __getstate__(self) -> dict[str, object]:
         return {"options": self.options, "spark_schema": self.spark_schema}

@@ -148,11 +148,15 @@ def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def connect() -> duckdb.DuckDBPyConnection:
     """A DuckDB that reaches nothing but a folder of temporary files, which it removes."""
-    connection = duckdb.connect(config={
-        "enable_external_access": False, "python_enable_replacements": False,
-        "autoinstall_known_extensions": False, "autoload_known_extensions": False,
-        "temp_directory": str(Path(tempfile.gettempdir(), f"sparkwal-sql-{uuid.uuid4().hex}")),
-    })  # fmt: skip
+    connection = duckdb.connect(
+        config={
+            "enable_external_access": False,
+            "python_enable_replacements": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "temp_directory": str(Path(tempfile.gettempdir(), f"sparkwal-sql-{uuid.uuid4().hex}")),
+        }
+    )
     # Where DuckDB takes Python for interactive, a bar would be printed among the rows.
     for each in ("TimeZone = 'UTC'", "enable_progress_bar = false", "lock_configuration = true"):
         connection.execute(f"SET {each}").fetchall()

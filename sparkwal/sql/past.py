@@ -141,9 +141,13 @@ class Past:
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
         self.logs = [Looked(log, *bounds(log), look(log.log, log.log_id)) for log in logs]
-        self._fill("logs", (
-            {"sequencer": each.log.name, "start": each.start, "end": each.end} for each in self.logs
-        ))  # fmt: skip
+        self._fill(
+            "logs",
+            (
+                {"sequencer": each.log.name, "start": each.start, "end": each.end}
+                for each in self.logs
+            ),
+        )
         self._fill("records", chain.from_iterable(_read(each, progress) for each in self.logs))
         self._fill("objects", chain.from_iterable(map(_listed, logs)))
         self.ask(_STEPS)
@@ -232,10 +236,12 @@ def _total(every: Sequence[Line]) -> Line:
     added = ("commits", "rows", "bytes", "request_cost", "storage_cost", "cost")
     requests = sum((Counter(line["requests"]) for line in every), Counter[str]())
     return {
-        "start_ms": every[0]["start_ms"], "end_ms": every[-1]["end_ms"],
-        "stored": every[-1]["stored"], "requests": dict(requests),
+        "start_ms": every[0]["start_ms"],
+        "end_ms": every[-1]["end_ms"],
+        "stored": every[-1]["stored"],
+        "requests": dict(requests),
         **{name: sum(line[name] for line in every) for name in added},
-    }  # fmt: skip
+    }
 
 
 def _month(past: Past, prices: Prices) -> Line | None:
@@ -273,10 +279,12 @@ def _whole_read(past: Past, prices: Prices) -> dict[str, Any]:
 def costs(past: Past, prices: Prices, every: list[Line]) -> dict[str, Any]:
     """What all that is covered cost, at which prices."""
     return {
-        "prices": {"of": PRICES_OF, "currency": "USD", **prices}, "total": _total(every),
-        "month": _month(past, prices), "whole_read": _whole_read(past, prices),
+        "prices": {"of": PRICES_OF, "currency": "USD", **prices},
+        "total": _total(every),
+        "month": _month(past, prices),
+        "whole_read": _whole_read(past, prices),
         "not_counted": list(UNCOUNTED),
-    }  # fmt: skip
+    }
 
 
 # What no record knows, for people.

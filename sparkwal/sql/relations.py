@@ -28,10 +28,13 @@ CALENDAR_MS = 253_402_300_799_999
 # The default of the option multipartThreshold: no record holds another.
 _MULTIPART = 16 * 2**20
 # Where a row came from: METADATA, and besides the log's name and ROW.
-ORIGIN = pa.schema([
-    *schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}')),
-    pa.field("_wal_sequencer", pa.string()), pa.field(ROW, pa.int64()),
-])  # fmt: skip
+ORIGIN = pa.schema(
+    [
+        *schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}')),
+        pa.field("_wal_sequencer", pa.string()),
+        pa.field(ROW, pa.int64()),
+    ]
+)
 
 
 def known_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
@@ -130,15 +133,33 @@ def _log(logs: Sequence[LogRange]) -> Relation:
     return Relation(columns, known.names, read)
 
 
-RECORDS = pa.schema([
-    ("position", pa.int64()), ("time", TIME), ("kind", pa.string()), ("term", pa.int64()),
-    ("leader", pa.string()), ("host", pa.string()), ("reason", pa.string()),
-    ("query", pa.string()), ("query_id", pa.string()), ("batch", pa.int64()), ("rows", pa.int64()),
-    ("bytes", pa.int64()), ("objects", pa.int64()), ("in_flight", pa.int64()),
-    ("retries", pa.int64()), ("write_ms", pa.float64()), ("last_put_ms", pa.float64()),
-    ("decided", pa.int64()), ("puts", pa.int64()), ("gets", pa.int64()), ("lists", pa.int64()),
-    ("read_gets", pa.int64()), ("sequencer", pa.string()),
-])  # fmt: skip
+RECORDS = pa.schema(
+    [
+        ("position", pa.int64()),
+        ("time", TIME),
+        ("kind", pa.string()),
+        ("term", pa.int64()),
+        ("leader", pa.string()),
+        ("host", pa.string()),
+        ("reason", pa.string()),
+        ("query", pa.string()),
+        ("query_id", pa.string()),
+        ("batch", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("objects", pa.int64()),
+        ("in_flight", pa.int64()),
+        ("retries", pa.int64()),
+        ("write_ms", pa.float64()),
+        ("last_put_ms", pa.float64()),
+        ("decided", pa.int64()),
+        ("puts", pa.int64()),
+        ("gets", pa.int64()),
+        ("lists", pa.int64()),
+        ("read_gets", pa.int64()),
+        ("sequencer", pa.string()),
+    ]
+)
 # Of a damaged record: its position was written, and is read.
 _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 
@@ -173,24 +194,36 @@ def _before(log: LogRange, first: int, position: int) -> SlotHeader | None:
 def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[str, Any]:
     proved = made(header, before)
     found = {
-        "position": header.position, "kind": header.kind, "term": header.term,
+        "position": header.position,
+        "kind": header.kind,
+        "term": header.term,
         "time": min(header.timestamp_ms, CALENDAR_MS) * 1000,
-        "leader": header.leader_id, "host": host_of(header), "sequencer": sequencer,
-        "decided": header.decided, "read_gets": to_read(header),
-        "puts": proved["PUT"], "gets": proved["GET"], "lists": proved["LIST"],
-    }  # fmt: skip
+        "leader": header.leader_id,
+        "host": host_of(header),
+        "sequencer": sequencer,
+        "decided": header.decided,
+        "read_gets": to_read(header),
+        "puts": proved["PUT"],
+        "gets": proved["GET"],
+        "lists": proved["LIST"],
+    }
     if isinstance(header, LeaderHeader):
         return {**found, "reason": header.reason}
     retries, in_flight = header.metric("retries"), header.metric("in_flight")
     return {
-        **found, "query": header.query, "query_id": header.query_id, "batch": header.batch_id,
-        "rows": header.rows, "bytes": header.bytes, "objects": len(header.batches) + 1,
+        **found,
+        "query": header.query,
+        "query_id": header.query_id,
+        "batch": header.batch_id,
+        "rows": header.rows,
+        "bytes": header.bytes,
+        "objects": len(header.batches) + 1,
         "in_flight": None if in_flight is None else int(in_flight),
         "retries": None if retries is None else int(retries),
         # Without data objects it says nothing.
         "write_ms": header.metric("put_ms") if header.batches else None,
         "last_put_ms": header.metric("last_put_ms"),
-    }  # fmt: skip
+    }
 
 
 def made(header: SlotHeader, before: SlotHeader | None) -> Counter[str]:
@@ -223,11 +256,20 @@ def to_read(header: SlotHeader) -> int:
 
 # Log, sequencer, head, expiry → consumers.
 ConsumersOf = Callable[[LogStore, str, Head, int | None], Sequence[object]]
-CONSUMERS = pa.schema([
-    ("name", pa.string()), ("sequencer", pa.string()), ("position", pa.int64()),
-    ("lag", pa.int64()), ("lag_ms", pa.int64()), ("age_ms", pa.int64()), ("host", pa.string()),
-    ("expires_ms", pa.int64()), ("of_this_log", pa.bool_()), ("live", pa.bool_()),
-])  # fmt: skip
+CONSUMERS = pa.schema(
+    [
+        ("name", pa.string()),
+        ("sequencer", pa.string()),
+        ("position", pa.int64()),
+        ("lag", pa.int64()),
+        ("lag_ms", pa.int64()),
+        ("age_ms", pa.int64()),
+        ("host", pa.string()),
+        ("expires_ms", pa.int64()),
+        ("of_this_log", pa.bool_()),
+        ("live", pa.bool_()),
+    ]
+)
 
 
 class Current(Protocol):

@@ -18,16 +18,25 @@ R = TypeVar("R")
 
 # A request is late after this quantile of its kind's newest answers, times a factor, which is
 # larger while there are few answers.
-_NEWEST, _QUANTILE, _FACTOR = 256, 0.98, 1.2
+_NEWEST = 256
+_QUANTILE = 0.98
+_FACTOR = 1.2
 _FEW, _FACTOR_OF_FEW = 50, 2.4
 # Seconds. No request is late earlier. Before so many answers it is late after `_AT_FIRST`, and the
 # time for its bytes at so many a second: of a GET only the largest number is known.
-_FLOOR, _AT_FIRST, _AT_FIRST_RATE, _ENOUGH = 0.1, 1.0, 10e6, 10
+_FLOOR = 0.1
+_AT_FIRST = 1.0
+_AT_FIRST_RATE = 10e6
+_ENOUGH = 10
 # How much of a repeat each request earns, and how much of that is kept. A request that is late for
 # the first time leaves one repeat for those that are twice as late: they are the stragglers.
-_SHARE, _BURST, _LEFT = 0.02, 4.0, 1.0
+_SHARE = 0.02
+_BURST = 4.0
+_LEFT = 1.0
 # Seconds. A request is given up after `_PATIENCE` times the time after which it is late.
-_PATIENCE, _LEAST, _MOST = 10.0, 5.0, 60.0
+_PATIENCE = 10.0
+_LEAST = 5.0
+_MOST = 60.0
 # Seconds that a thread without work waits for some.
 _IDLE = 5.0
 
@@ -95,7 +104,9 @@ class Request:
     when it is twice as late, and so on until it is given up."""
 
     def __init__(self, pace: Pace, operation: str, key: str, size: int) -> None:
-        self._pace, self._operation, self._key = pace, operation, key
+        self._pace = pace
+        self._operation = operation
+        self._key = key
         # Sizes within a factor of 4 are one kind, and so are all below 64 KiB.
         self._kind = operation, 4 ** ((size.bit_length() + 1) // 2) if size >> 16 else 0
         self.again(first=True)
@@ -137,7 +148,9 @@ class Call(Generic[R]):
     """
 
     def __init__(self, call: Callable[[], R], now: Request | None = None) -> None:
-        self._call, self._now, self._process = call, now, os.getpid()
+        self._call = call
+        self._now = now
+        self._process = os.getpid()
         self._results: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
         self._open = 0
         self._send()

@@ -214,7 +214,9 @@ class LocalUpload:
     """Parts written at their offsets into an unlisted file until `complete`."""
 
     def __init__(self, store: LocalStore, key: str) -> None:
-        self._store, self._key, self._path = store, key, store.path(key)
+        self._store = store
+        self._key = key
+        self._path = store.path(key)
         with errors("put", key, store.url):
             self._descriptor, self._temp = store.open_temp(key)
 

@@ -25,11 +25,18 @@ _FORBIDDEN = "read-only or no permission ({}); use another path, or give this us
 _IN_THE_WAY = "a file is in the way of a folder; use another path"
 _NO_NAME = "{}; use another path"
 _ADVICE = {
-    errno.ENOSPC: _FULL, errno.EDQUOT: _FULL,
-    errno.EROFS: _FORBIDDEN, errno.EACCES: _FORBIDDEN, errno.EPERM: _FORBIDDEN,
-    errno.ENOTDIR: _IN_THE_WAY, errno.EEXIST: _IN_THE_WAY, errno.EISDIR: _IN_THE_WAY,
-    errno.ENAMETOOLONG: _NO_NAME, errno.ELOOP: _NO_NAME, errno.EINVAL: _NO_NAME,
-}  # fmt: skip
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: _FORBIDDEN,
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.EISDIR: _IN_THE_WAY,
+    errno.ENAMETOOLONG: _NO_NAME,
+    errno.ELOOP: _NO_NAME,
+    errno.EINVAL: _NO_NAME,
+}
 
 
 def temp_name(key: str) -> str:

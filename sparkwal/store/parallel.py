@@ -29,11 +29,16 @@ class _Pending(NamedTuple):
 
 
 def run_parallel(
-    store: Store, function: Callable[..., R], items: Iterable[T], *, at_once: int | None = None,
-    weigh: Callable[[T], int] = lambda _: 0, capacity: int = 0,
+    store: Store,
+    function: Callable[..., R],
+    items: Iterable[T],
+    *,
+    at_once: int | None = None,
+    weigh: Callable[[T], int] = lambda _: 0,
+    capacity: int = 0,
     is_here: Callable[[T], bool] = lambda _: False,
     gets: Callable[[T], tuple[str, int, int] | None] = lambda _: None,
-) -> Iterator[R]:  # fmt: skip
+) -> Iterator[R]:
     """`function` of each item, in order, at most `store.concurrency` at once.
 
     Bounded: at most `store.concurrency` results wait to be consumed, and of those that weigh

@@ -48,7 +48,9 @@ class RetryingStore:
 
     def __post_init__(self) -> None:
         store = self.store
-        self.url, self.identity, self.concurrency = store.url, store.identity, store.concurrency
+        self.url = store.url
+        self.identity = store.identity
+        self.concurrency = store.concurrency
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object. False may mean: created by an attempt whose reply was lost or late."""
@@ -98,9 +100,15 @@ class RetryingStore:
         self.attempt("abort", upload.key, self.store.discard, upload)
 
     def attempt(
-        self, operation: str, key: str, request: Callable[..., R], *given: Any,
-        size: int | None = None, writes: bool = False, stopped: Callable[[], bool] = lambda: False,
-    ) -> R:  # fmt: skip
+        self,
+        operation: str,
+        key: str,
+        request: Callable[..., R],
+        *given: Any,
+        size: int | None = None,
+        writes: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> R:
         """Run `request` until it answers, the attempts are used up, or `stopped`. `size` is about
         how many bytes go or come; None where it may not be sent twice."""
         attempt = 0
@@ -165,7 +173,9 @@ class Ahead:
     def __init__(
         self, store: RetryingStore, sent: SentObject, key: str, offset: int, length: int
     ) -> None:
-        self._store, self._sent, self._asked = store, sent, (key, offset, length)
+        self._store = store
+        self._sent = sent
+        self._asked = (key, offset, length)
         self._process = os.getpid()
         self._now = Request(store.pace(), "get", key, length) if store.pace is not None else None
 
@@ -204,7 +214,10 @@ class RetryingUpload:
     thread calls it; those parts and the one being handed over are in memory."""
 
     def __init__(self, store: RetryingStore, upload: Upload, key: str, in_flight: int) -> None:
-        self._store, self._upload, self._key, self._in_flight = store, upload, key, in_flight
+        self._store = store
+        self._upload = upload
+        self._key = key
+        self._in_flight = in_flight
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="sparkwal-part")
         # Those on their way; one that failed stays, and fails each later call.
         self._parts: set[Future[None]] = set()
@@ -213,9 +226,16 @@ class RetryingUpload:
     def part(self, number: int, offset: int, body: bytes) -> None:
         self._wait(0 if len(self._parts) < self._in_flight else None, FIRST_COMPLETED)
         sent = self._pool.submit(
-            self._store.attempt, "part", self._key, self._upload.part, number, offset, body,
-            size=len(body), stopped=lambda: self._stopped,
-        )  # fmt: skip
+            self._store.attempt,
+            "part",
+            self._key,
+            self._upload.part,
+            number,
+            offset,
+            body,
+            size=len(body),
+            stopped=lambda: self._stopped,
+        )
         self._parts.add(sent)
 
     def complete(self) -> bool:

@@ -27,13 +27,23 @@ class Denied(OptionError):
 
 # Codes that pass although their status says that the request is at fault.
 _PASSING = {
-    "BadDigest", "ClientTokenConflict", "ConditionalRequestConflict", "IncompleteBody",
-    "InternalError", "OperationAborted", "RequestThrottled", "RequestTimeout",
-    "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
+    "BadDigest",
+    "ClientTokenConflict",
+    "ConditionalRequestConflict",
+    "IncompleteBody",
+    "InternalError",
+    "OperationAborted",
+    "RequestThrottled",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
     "XAmzContentSHA256Mismatch",
     # Of a part that was sent twice, under KMS: the repeated Complete has the newest ETags.
     "InvalidPart",
-}  # fmt: skip
+}
 
 _KEYS = "check the options accessKeyId, secretAccessKey and sessionToken, or the profile"
 _EXPIRED = (
@@ -44,10 +54,14 @@ _HTTPS = "; if it speaks TLS, write https:// in the endpoint"
 _REGION = "set the option region to the bucket's region"
 # What a server says of credentials that were good once.
 _STALE = {
-    "InvalidAccessKeyId": _KEYS, "InvalidToken": _KEYS, "InvalidClientTokenId": _KEYS,
-    "UnrecognizedClientException": _KEYS, "ExpiredToken": _EXPIRED,
-    "ExpiredTokenException": _EXPIRED, "TokenRefreshRequired": _EXPIRED,
-}  # fmt: skip
+    "InvalidAccessKeyId": _KEYS,
+    "InvalidToken": _KEYS,
+    "InvalidClientTokenId": _KEYS,
+    "UnrecognizedClientException": _KEYS,
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+}
 _ADVICE = {
     **_STALE,
     # Without a body: no S3 server.
@@ -120,10 +134,15 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
     if isinstance(error, unreachable):
         return Transient(text(error), unreachable=True)
     passing = (
-        boto.HTTPClientError, boto.ConnectionError, boto.IncompleteReadError,
-        boto.CredentialRetrievalError, boto.MetadataRetrievalError, ResponseParserError,
-        HTTPError, OSError,
-    )  # fmt: skip
+        boto.HTTPClientError,
+        boto.ConnectionError,
+        boto.IncompleteReadError,
+        boto.CredentialRetrievalError,
+        boto.MetadataRetrievalError,
+        ResponseParserError,
+        HTTPError,
+        OSError,
+    )
     if isinstance(error, passing):
         said = f"{type(error).__name__}: {error}"
         # So does a server that speaks TLS, and another one that ends.

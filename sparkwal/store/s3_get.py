@@ -29,9 +29,15 @@ if TYPE_CHECKING:
 Part = tuple[int, int]
 # Each request has its own; the signer adds those that it needs.
 _OWN = {
-    "amz-sdk-invocation-id", "amz-sdk-request", "authorization", "range", "x-amz-content-sha256",
-    "x-amz-date", "x-amz-security-token", "x-amzn-trace-id",
-}  # fmt: skip
+    "amz-sdk-invocation-id",
+    "amz-sdk-request",
+    "authorization",
+    "range",
+    "x-amz-content-sha256",
+    "x-amz-date",
+    "x-amz-security-token",
+    "x-amzn-trace-id",
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,9 @@ class SentObject:
     """A GET on its way, whose reply nobody has read yet."""
 
     def __init__(self, pool: Any, connection: Any, part: Part) -> None:
-        self._pool, self._connection, self._part = pool, connection, part
+        self._pool = pool
+        self._connection = connection
+        self._part = part
 
     def wait(self, seconds: float) -> bool:
         """Whether the reply begins to come within so many seconds."""
@@ -107,7 +115,9 @@ class SentObject:
         Raises `Transient` for a reply that breaks off, or stands still for so many seconds."""
         from urllib3.exceptions import HTTPError
 
-        connection, self._connection, is_whole = self._connection, None, False
+        connection = self._connection
+        self._connection = None
+        is_whole = False
         try:
             connection.sock.settimeout(seconds or self._pool.timeout.read_timeout)
             reply = connection.getresponse()

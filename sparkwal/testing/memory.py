@@ -117,7 +117,9 @@ class MemoryUpload:
     """Parts kept aside until they are published as one object."""
 
     def __init__(self, store: MemoryStore, key: str, upload_id: str) -> None:
-        self._store, self.key, self._id = store, key, upload_id
+        self._store = store
+        self.key = key
+        self._id = upload_id
         self.began, self._parts = store.now_ms(), dict[int, bytes]()
 
     def part(self, number: int, offset: int, body: bytes) -> None:

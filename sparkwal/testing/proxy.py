@@ -36,9 +36,16 @@ from sparkwal.testing.faults import Draws, Fault
 __all__ = ["Fault", "Request", "S3Proxy", "Sent", "kind_of"]
 
 _LIST_KEYS = {
-    "list-type", "prefix", "delimiter", "max-keys", "marker", "start-after",
-    "continuation-token", "encoding-type", "fetch-owner",
-}  # fmt: skip
+    "list-type",
+    "prefix",
+    "delimiter",
+    "max-keys",
+    "marker",
+    "start-after",
+    "continuation-token",
+    "encoding-type",
+    "fetch-owner",
+}
 _OBJECT_KEYS = {"versionId", "partNumber", "x-id"}
 # Headers that each connection has for itself.
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "expect"}
@@ -116,9 +123,14 @@ class S3Proxy(ThreadingTCPServer):
     request_queue_size = 512
 
     def __init__(
-        self, upstream_url: str, *, seed: int = 0, port: int = 0, latency_ms: float = 0.0,
+        self,
+        upstream_url: str,
+        *,
+        seed: int = 0,
+        port: int = 0,
+        latency_ms: float = 0.0,
         p99_ms: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         url = urlsplit(upstream_url)
         if url.scheme != "http" or url.hostname is None:
             raise ValueError(f"the upstream must be http://host:port, not {upstream_url!r}")
@@ -232,11 +244,21 @@ class _Client(BaseHTTPRequestHandler):
         if action == "truncate":
             out = out[: len(out) // 2]
         # Before the answer: a client that has the answer finds the request counted.
-        self.server.answered.append(Request(
-            kind, method, key, answer.status if answer else 0, "if-none-match" in sent
-            or "if-match" in sent, len(body), len(out), started, time.perf_counter() - begin,
-            upstream, action,
-        ))  # fmt: skip
+        self.server.answered.append(
+            Request(
+                kind,
+                method,
+                key,
+                answer.status if answer else 0,
+                "if-none-match" in sent or "if-match" in sent,
+                len(body),
+                len(out),
+                started,
+                time.perf_counter() - begin,
+                upstream,
+                action,
+            )
+        )
         if answer:
             self._send(answer, out)
         if answer is None or action == "truncate":
@@ -265,7 +287,9 @@ class _Client(BaseHTTPRequestHandler):
         return body
 
     def _forward(self, body: bytes) -> _Answer | None:
-        proxy, method, target = self.server, self.command, self.path
+        proxy = self.server
+        method = self.command
+        target = self.path
         passed = HTTPHeaderDict(_end_to_end(self.headers.items()))
         try:
             answer = proxy.upstream.urlopen(

@@ -88,9 +88,11 @@ def start_moto() -> Server:
 
 
 def start_server(
-    command: Sequence[str], files: Mapping[str, str], health: str = "/",
+    command: Sequence[str],
+    files: Mapping[str, str],
+    health: str = "/",
     settings: Mapping[str, str] | None = None,
-) -> Server:  # fmt: skip
+) -> Server:
     """Start any S3 server as a process, on a free port: {port} in its command, files and settings.
     `files`: by name what lies in its folder. `health`: where it answers once it has started."""
     foreign = ("MINISTACK_", "MOTO_", "LOCALSTACK_", "AWS_")

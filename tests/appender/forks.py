@@ -15,9 +15,14 @@ from .plot import rows
 def is_refused(wal: Appender, ticket: Ticket) -> bool:
     """Whether a fork may use neither, and learns at once that it is one."""
     tries = [
-        lambda: wal.append(rows(2)), wal.flush, wal.close, ticket.result, ticket.done,
-        lambda: ticket.when_done(lambda: None), lambda: wal.wait_room(1),
-    ]  # fmt: skip
+        lambda: wal.append(rows(2)),
+        wal.flush,
+        wal.close,
+        ticket.result,
+        ticket.done,
+        lambda: ticket.when_done(lambda: None),
+        lambda: wal.wait_room(1),
+    ]
     child = os.fork()
     if child == 0:
         code = 1

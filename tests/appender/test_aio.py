@@ -180,7 +180,9 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
 
 
 def test_a_cancelled_open_leaves_nobody_behind_who_fences_the_next() -> None:
-    plot, opening, go_on = Plot(), threading.Event(), threading.Event()
+    plot = Plot()
+    opening = threading.Event()
+    go_on = threading.Event()
     opened: list[Appender] = []
 
     def slow() -> Appender:

@@ -355,7 +355,9 @@ def test_many_threads_may_append(plot: Plot) -> None:
 def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(
     plot: Plot, kind: type[BaseException]
 ) -> None:
-    stuck, reported, failing = threading.Event(), [], []
+    stuck = threading.Event()
+    reported = []
+    failing = []
 
     def hang(event: Event) -> None:
         stuck.wait()

@@ -13,7 +13,9 @@ from sparkwal.appender.intake import Intake
 from sparkwal.errors import FencedError, OptionError, OutcomeUnknownError, StoreUnavailableError
 from sparkwal.options.writing import AppenderOptions
 
-SIZE, TIMEOUT_MS, CAPACITY = 100, 1, 1000
+SIZE = 100
+TIMEOUT_MS = 1
+CAPACITY = 1000
 TIMEOUT = TIMEOUT_MS / 1000
 
 

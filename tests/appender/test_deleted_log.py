@@ -35,9 +35,14 @@ def clock() -> StoppedClock:
 
 def opened(plot: Plot, clock: StoppedClock) -> Appender:
     return Appender(
-        LogStore(plot, PREFIX), SCHEMA, producer_id="p", clock=clock, planTtl="1min",
-        maxInFlightRequests=4, batchSizeThreshold=1,
-    )  # fmt: skip
+        LogStore(plot, PREFIX),
+        SCHEMA,
+        producer_id="p",
+        clock=clock,
+        planTtl="1min",
+        maxInFlightRequests=4,
+        batchSizeThreshold=1,
+    )
 
 
 def passes(clock: StoppedClock) -> None:

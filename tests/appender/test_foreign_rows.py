@@ -150,11 +150,15 @@ def test_accepted_rows_do_not_change_afterwards(plot: Plot, what: str) -> None:
         (pa.list_(pa.int64()), [1, 2], lambda v: v.append(3), [1, 2]),
         (pa.list_(pa.int64()), np.array([1, 2]), lambda v: v.__setitem__(0, 9), [1, 2]),
         (pa.list_(pa.list_(pa.int64())), [[1]], lambda v: v[0].append(3), [[1]]),
-        (pa.struct([("a", pa.binary())]), {"a": bytearray(b"a")},
-         lambda v: v["a"].__setitem__(0, 0), {"a": b"a"}),
+        (
+            pa.struct([("a", pa.binary())]),
+            {"a": bytearray(b"a")},
+            lambda v: v["a"].__setitem__(0, 0),
+            {"a": b"a"},
+        ),
         (pa.map_(pa.string(), pa.int64()), {"a": 1}, lambda v: v.update(b=2), [("a", 1)]),
     ],
-)  # fmt: skip
+)
 def test_what_a_row_holds_does_not_change_afterwards(
     kind: pa.DataType, value: Any, change: Callable[[Any], None], kept: Any
 ) -> None:

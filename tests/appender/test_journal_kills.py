@@ -429,8 +429,11 @@ os._exit(0)
     for what in ("empty", "fill", "full"):
         done = subprocess.run(
             [sys.executable, "-c", script, path, folder, what],
-            check=True, timeout=120, capture_output=True, text=True,
-        )  # fmt: skip
+            check=True,
+            timeout=120,
+            capture_output=True,
+            text=True,
+        )
         if what != "fill":
             last, size = map(int, done.stdout.split())
             megabytes.append(size)

@@ -159,9 +159,12 @@ def test_what_a_handler_raises_while_rows_are_converted_comes_out_of_the_append(
         for skip in range(1000):
             try:
                 if not interrupted(
-                    lambda: wal.append(rows(1)), function, skip, refused,
+                    lambda: wal.append(rows(1)),
+                    function,
+                    skip,
+                    refused,
                     f"sparkwal/appender/{where}",
-                ):  # fmt: skip
+                ):
                     break
             except OptionError as error:
                 assert "from a handler" in str(error)
@@ -343,9 +346,12 @@ def test_an_opening_that_fails_leaves_nothing_open(
 ) -> None:
     def open_it() -> Appender:
         return Appender(
-            str(tmp_path / "wal"), SCHEMA, producer_id="p", journal=str(tmp_path / "j"),
+            str(tmp_path / "wal"),
+            SCHEMA,
+            producer_id="p",
+            journal=str(tmp_path / "j"),
             journalSync="interval",
-        )  # fmt: skip
+        )
 
     def fail(*_: object, **__: object) -> None:
         raise JournalSyncError("the disk failed")

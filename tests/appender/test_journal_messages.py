@@ -37,8 +37,13 @@ def test_a_fenced_appender_tells_that_its_rows_are_in_the_journal(tmp_path: Path
 def test_replayed_is_told_by_an_appender_that_is_closed_at_once(tmp_path: Path) -> None:
     fenced_with_a_row_in_the_journal(tmp_path)
     reported: list[Event] = []
-    Appender(str(tmp_path / "wal"), SCHEMA, producer_id="p", journal=str(tmp_path / "journal"),
-             on_event=reported.append).close()  # fmt: skip
+    Appender(
+        str(tmp_path / "wal"),
+        SCHEMA,
+        producer_id="p",
+        journal=str(tmp_path / "journal"),
+        on_event=reported.append,
+    ).close()
     assert [str(event) for event in reported if "replay" in event.name] == [
         f"replay_started path={tmp_path / 'journal'} first=1 last=1",
         f"replayed path={tmp_path / 'journal'} sequence=1",
@@ -68,9 +73,13 @@ def test_an_appender_that_goes_on_does_not_ask_for_a_new_one(
             away.set()
 
     with Appender(
-        path, SCHEMA, producer_id="p", journal=str(tmp_path / "journal"), on_event=reported,
+        path,
+        SCHEMA,
+        producer_id="p",
+        journal=str(tmp_path / "journal"),
+        on_event=reported,
         **{**options, "endpoint": s3_proxy.url},
-    ) as wal:  # fmt: skip
+    ) as wal:
         s3_proxy.faults = [Fault("reset", key_contains="batches/")]
         ticket = wal.append([{"v": 1}])
         away.wait()

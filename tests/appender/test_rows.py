@@ -92,14 +92,16 @@ def test_a_dict_may_be_used_again_at_once(rows: RowSchema) -> None:
         (None, "rows are a NoneType"),
         (pa.table({"id": [1]}), "column 'name' of the schema is missing"),
         (pa.table({"id": [1], "name": ["a"], "at": pa.nulls(1), "x": [1]}), "'x' of these rows"),
-        (pa.table({"id": ["1"], "name": ["a"], "at": pa.nulls(1)}), "'id' is bigint in the schema "
-         "and string in these rows; cast it"),
+        (
+            pa.table({"id": ["1"], "name": ["a"], "at": pa.nulls(1)}),
+            "'id' is bigint in the schema and string in these rows; cast it",
+        ),
         (pa.table({"id": pa.array([1], pa.uint64())}), "'id' has the Arrow type uint64"),
         (pd.DataFrame({"id": [1]}), "column 'name' of the schema is missing"),
         (pd.DataFrame({"id": ["x"], "name": ["a"], "at": [None]}), "value of type str"),
         (pd.DataFrame({"id": [1.5], "name": ["a"], "at": [None]}), "a value that bigint cannot"),
     ],
-)  # fmt: skip
+)
 def test_rows_that_cannot_fit_are_refused_at_once(rows: RowSchema, wrong: Any, says: str) -> None:
     with pytest.raises(OptionError) as caught:
         rows.accept(wrong)
@@ -142,7 +144,7 @@ REQUIRED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.st
         pd.DataFrame({"id": [1.0, None], "name": ["a", "b"]}),
         pd.DataFrame({"id": pd.array([1, None], dtype="Int64"), "name": ["a", "b"]}),
     ],
-)  # fmt: skip
+)
 def test_rows_without_a_value_that_the_schema_requires_are_refused_at_once(wrong: Any) -> None:
     rows = RowSchema(REQUIRED)
     with pytest.raises(OptionError, match="column 'id' is not nullable .* null") as caught:
@@ -179,17 +181,32 @@ def test_a_bad_value_in_a_record_batch_names_its_column(rows: RowSchema) -> None
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        (pa.int64(), 1.5), (pa.int64(), Decimal("1.5")), (pa.int64(), True), (pa.int64(), nan),
-        (pa.float64(), True), (pa.float64(), "1"), (pa.string(), b"x"), (pa.string(), 1),
-        (pa.binary(), "x"), (pa.date32(), datetime(2026, 1, 1, 5)), (pa.date32(), 3),
-        (pa.timestamp("us"), 3), (pa.timestamp("us"), pd.Timestamp(1)),
-        (pa.duration("us"), pd.Timedelta(1)), (pa.time64("ns"), 3), (pa.decimal128(3, 1), 1.5),
-        (pa.decimal128(3, 1), Decimal("1.55")), (pa.list_(pa.int64()), b"ab"),
-        (pa.list_(pa.int64()), [1.5]), (pa.list_(pa.int64()), {1}),
-        (pa.struct([("a", pa.int64())]), {"b": 1}), (pa.struct([("a", pa.int64())]), {"a": 1.5}),
-        (pa.map_(pa.string(), pa.int64()), {"a": 1.5}), (pa.map_(pa.string(), pa.int64()), {1: 1}),
+        (pa.int64(), 1.5),
+        (pa.int64(), Decimal("1.5")),
+        (pa.int64(), True),
+        (pa.int64(), nan),
+        (pa.float64(), True),
+        (pa.float64(), "1"),
+        (pa.string(), b"x"),
+        (pa.string(), 1),
+        (pa.binary(), "x"),
+        (pa.date32(), datetime(2026, 1, 1, 5)),
+        (pa.date32(), 3),
+        (pa.timestamp("us"), 3),
+        (pa.timestamp("us"), pd.Timestamp(1)),
+        (pa.duration("us"), pd.Timedelta(1)),
+        (pa.time64("ns"), 3),
+        (pa.decimal128(3, 1), 1.5),
+        (pa.decimal128(3, 1), Decimal("1.55")),
+        (pa.list_(pa.int64()), b"ab"),
+        (pa.list_(pa.int64()), [1.5]),
+        (pa.list_(pa.int64()), {1}),
+        (pa.struct([("a", pa.int64())]), {"b": 1}),
+        (pa.struct([("a", pa.int64())]), {"a": 1.5}),
+        (pa.map_(pa.string(), pa.int64()), {"a": 1.5}),
+        (pa.map_(pa.string(), pa.int64()), {1: 1}),
     ],
-)  # fmt: skip
+)
 def test_a_value_is_never_changed_to_fit(kind: pa.DataType, value: Any) -> None:
     rows = RowSchema(pa.schema([("c", kind)]))
     batches, rejected = rows.convert([[{"c": None}], [{"c": value}]])
@@ -199,15 +216,18 @@ def test_a_value_is_never_changed_to_fit(kind: pa.DataType, value: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "kept"),
     [
-        (pa.int64(), 2.0, 2), (pa.int64(), np.int32(3), 3), (pa.float64(), 2, 2.0),
-        (pa.float64(), np.float32(0.5), 0.5), (pa.bool_(), np.True_, True),
+        (pa.int64(), 2.0, 2),
+        (pa.int64(), np.int32(3), 3),
+        (pa.float64(), 2, 2.0),
+        (pa.float64(), np.float32(0.5), 0.5),
+        (pa.bool_(), np.True_, True),
         (pa.timestamp("us"), pd.Timestamp("2026-01-01"), datetime(2026, 1, 1)),
         (pa.list_(pa.int64()), np.array([1, 2]), [1, 2]),
         (pa.list_(pa.int64()), (1, None), [1, None]),
         (pa.map_(pa.string(), pa.int64()), {"a": 1}, [("a", 1)]),
         (pa.struct([("a", pa.int64()), ("b", pa.int64())]), {"a": 1}, {"a": 1, "b": None}),
     ],
-)  # fmt: skip
+)
 def test_the_same_value_in_another_class_is_taken(kind: pa.DataType, value: Any, kept: Any) -> None:
     rows = RowSchema(pa.schema([("c", kind)]))
     assert converted(rows, [{"c": value}]) == [{"c": kept}]
@@ -277,22 +297,37 @@ def test_a_schema_that_the_log_cannot_keep_is_refused(wrong: Any, says: str) -> 
 
 def test_values_of_every_type_survive() -> None:
     row = {
-        "b": True, "i": -5, "u": 2**32 - 1, "f": 1.5, "s": "ä", "y": b"\0",
-        "d": datetime(2026, 1, 1).date(), "t": datetime(2026, 1, 1, tzinfo=UTC),
-        "m": Decimal("1.50"), "l": [1, None], "k": [("a", 1)], "o": {"x": ["y"]},
-    }  # fmt: skip
+        "b": True,
+        "i": -5,
+        "u": 2**32 - 1,
+        "f": 1.5,
+        "s": "ä",
+        "y": b"\0",
+        "d": datetime(2026, 1, 1).date(),
+        "t": datetime(2026, 1, 1, tzinfo=UTC),
+        "m": Decimal("1.50"),
+        "l": [1, None],
+        "k": [("a", 1)],
+        "o": {"x": ["y"]},
+    }
     rows = RowSchema(
         pa.schema(
             [
-                ("b", pa.bool_()), ("i", pa.int8()), ("u", pa.uint32()), ("f", pa.float32()),
-                ("s", pa.large_string()), ("y", pa.binary()),
-                ("d", pa.date32()), ("t", pa.timestamp("ms", "UTC")),
-                ("m", pa.decimal128(10, 2)), ("l", pa.large_list(pa.int32())),
+                ("b", pa.bool_()),
+                ("i", pa.int8()),
+                ("u", pa.uint32()),
+                ("f", pa.float32()),
+                ("s", pa.large_string()),
+                ("y", pa.binary()),
+                ("d", pa.date32()),
+                ("t", pa.timestamp("ms", "UTC")),
+                ("m", pa.decimal128(10, 2)),
+                ("l", pa.large_list(pa.int32())),
                 ("k", pa.map_(pa.string(), pa.int64())),
                 ("o", pa.struct([("x", pa.list_(pa.string()))])),
             ]
         )
-    )  # fmt: skip
+    )
     assert converted(rows, [row]) == [row]
 
 

@@ -28,8 +28,21 @@ from .plot import SCHEMA, rows
 
 def test_the_sequencer_of_a_key_never_changes() -> None:
     # Rows that are stored already depend on it: these must hold in every version.
-    keys = [0, -7, 2**70, "Ada", "ä", b"\0", True, None, 1.5, Decimal("1.50"), ("a", 1),
-            date(2026, 1, 31), datetime(2026, 1, 31, 12, tzinfo=UTC)]  # fmt: skip
+    keys = [
+        0,
+        -7,
+        2**70,
+        "Ada",
+        "ä",
+        b"\0",
+        True,
+        None,
+        1.5,
+        Decimal("1.50"),
+        ("a", 1),
+        date(2026, 1, 31),
+        datetime(2026, 1, 31, 12, tzinfo=UTC),
+    ]
     assert [int(sequencer_for(key, 16)) for key in keys] == [
         13,
         13,
@@ -58,12 +71,20 @@ def test_the_threads_decimal_context_moves_no_key() -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (1, 1.0), (1, Decimal("1.0")), (0.0, -0.0), (1, np.int64(1)), (b"x", bytearray(b"x")),
-        ((1, "a"), [1, "a"]), (Decimal("1.5"), Decimal("1.50")), (float("nan"), -float("nan")),
-        (datetime(2026, 1, 1, 12, tzinfo=UTC),
-         datetime(2026, 1, 1, 14, tzinfo=timezone(timedelta(hours=2)))),
+        (1, 1.0),
+        (1, Decimal("1.0")),
+        (0.0, -0.0),
+        (1, np.int64(1)),
+        (b"x", bytearray(b"x")),
+        ((1, "a"), [1, "a"]),
+        (Decimal("1.5"), Decimal("1.50")),
+        (float("nan"), -float("nan")),
+        (
+            datetime(2026, 1, 1, 12, tzinfo=UTC),
+            datetime(2026, 1, 1, 14, tzinfo=timezone(timedelta(hours=2))),
+        ),
     ],
-)  # fmt: skip
+)
 def test_equal_keys_of_different_classes_go_together(one: Any, other: Any) -> None:
     assert encode_key(one) == encode_key(other)
 
@@ -98,8 +119,9 @@ def test_partitions_hold_every_row_once_in_order(pairs: list[tuple[int, int]], c
 def test_a_key_of_several_columns_and_one_that_is_missing() -> None:
     two = [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]
     assert set(partition_by(two, ["a", "b"], 64)) == {
-        sequencer_for((1, "x"), 64), sequencer_for((1, "y"), 64)
-    }  # fmt: skip
+        sequencer_for((1, "x"), 64),
+        sequencer_for((1, "y"), 64),
+    }
     with pytest.raises(OptionError, match="no column 'c'"):
         partition_by(two, "c", 4)
     with pytest.raises(OptionError, match="no column"):

@@ -79,9 +79,13 @@ def test_a_stream_over_all_goes_on_and_finds_new_sequencers(
 def test_a_running_stream_finds_new_sequencers(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "log"
     batches, query = follow(
-        spark, path, tmp_path / "checkpoint", schema="value long", available_now=False,
+        spark,
+        path,
+        tmp_path / "checkpoint",
+        schema="value long",
+        available_now=False,
         sequencers="*",
-    )  # fmt: skip
+    )
     try:
         expected: list[int] = []
         for number, name in enumerate(("b", "a", "default")):

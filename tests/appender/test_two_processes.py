@@ -79,7 +79,9 @@ class Writer:
     """
 
     def __init__(self, script: Path, path: str, endpoint: str, name: str, again: str) -> None:
-        self.name, self.opened, self.fenced = name, 0, 0
+        self.name = name
+        self.opened = 0
+        self.fenced = 0
         self.acknowledged: list[tuple[int, int]] = []
         self._changed = threading.Condition()
         self._ended = False

@@ -69,8 +69,11 @@ def measure(objects: int, report: Callable[[str], None]) -> list[dict[str, Any]]
             asked = [name, proxy, f"s3://{BUCKET}/{commits}", str(commits)]
             done = subprocess.run(
                 [sys.executable, "-m", "benchmarks.aging", *asked],
-                check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1],
-            )  # fmt: skip
+                check=True,
+                capture_output=True,
+                text=True,
+                cwd=Path(__file__).parents[1],
+            )
             result = json.loads(done.stdout.splitlines()[-1])
             result |= {"step": name, "requests": Counter(each["kind"] for each in seen(proxy))}
             report(str(result))

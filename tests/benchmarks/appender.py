@@ -127,27 +127,40 @@ TABLES = {
     "latency": (
         "From append to acknowledgement, against a bare PUT of the same bytes (ms)",
         {
-            "in flight": "in_flight", "added ms": "latency_ms", "per s": "rate",
-            "samples": "appender.samples", "p50": "appender.p50", "PUT p50": "put.p50",
-            "ratio p50": "p50_ratio", "p99": "appender.p99", "PUT p99": "put.p99",
+            "in flight": "in_flight",
+            "added ms": "latency_ms",
+            "per s": "rate",
+            "samples": "appender.samples",
+            "p50": "appender.p50",
+            "PUT p50": "put.p50",
+            "ratio p50": "p50_ratio",
+            "p99": "appender.p99",
+            "PUT p99": "put.p99",
             "ratio p99": "p99_ratio",
         },
     ),
     "throughput": (
         "As fast as it goes, 20 ms added",
         {
-            "in flight": "in_flight", "bytes": "object_bytes", "records/s": "appender_per_s",
-            "PUTs/s": "put_per_s", "MB/s": "appender_mb_per_s", "ratio": "ratio",
+            "in flight": "in_flight",
+            "bytes": "object_bytes",
+            "records/s": "appender_per_s",
+            "PUTs/s": "put_per_s",
+            "MB/s": "appender_mb_per_s",
+            "ratio": "ratio",
         },
     ),
     "appends": (
         "Small appends by one thread",
         {
-            "rows": "rows", "appends/s": "appends_per_s", "µs each": "us_per_append",
-            "durable/s": "durable_per_s", "MB/s": "mb_per_s",
+            "rows": "rows",
+            "appends/s": "appends_per_s",
+            "µs each": "us_per_append",
+            "durable/s": "durable_per_s",
+            "MB/s": "mb_per_s",
         },
     ),
-}  # fmt: skip
+}
 
 
 def _value(found: dict[str, Any], path: str) -> Any:
@@ -161,22 +174,59 @@ def _show(results: dict[str, Any]) -> None:
 
 
 @click.command("appender")
-@click.option("--in-flight", "limits", default="1,10,50,200", show_default=True, callback=numbers,
-              help="Limits to measure.")  # fmt: skip
-@click.option("--latency", "latencies", default="0,20,100", show_default=True, callback=numbers,
-              help="Milliseconds that the proxy adds to every request.")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(1), default=60.0, show_default=True,
-              help="Records a second while latencies are measured: below saturation.")  # fmt: skip
-@click.option("--samples", type=click.IntRange(40), default=800, show_default=True,
-              help="Of each latency.")  # fmt: skip
-@click.option("--size", type=click.IntRange(1), default=16_384, show_default=True,
-              help="Bytes of rows in one record.")  # fmt: skip
-@click.option("--records", type=click.IntRange(100), default=2000, show_default=True,
-              help="Of each throughput.")  # fmt: skip
-@click.option("--appends", type=click.IntRange(1000), default=500_000, show_default=True,
-              help="Small appends by one thread.")  # fmt: skip
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
-              default=Path("benchmark/appender.json"), show_default=True)  # fmt: skip
+@click.option(
+    "--in-flight",
+    "limits",
+    default="1,10,50,200",
+    show_default=True,
+    callback=numbers,
+    help="Limits to measure.",
+)
+@click.option(
+    "--latency",
+    "latencies",
+    default="0,20,100",
+    show_default=True,
+    callback=numbers,
+    help="Milliseconds that the proxy adds to every request.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(1),
+    default=60.0,
+    show_default=True,
+    help="Records a second while latencies are measured: below saturation.",
+)
+@click.option(
+    "--samples", type=click.IntRange(40), default=800, show_default=True, help="Of each latency."
+)
+@click.option(
+    "--size",
+    type=click.IntRange(1),
+    default=16_384,
+    show_default=True,
+    help="Bytes of rows in one record.",
+)
+@click.option(
+    "--records",
+    type=click.IntRange(100),
+    default=2000,
+    show_default=True,
+    help="Of each throughput.",
+)
+@click.option(
+    "--appends",
+    type=click.IntRange(1000),
+    default=500_000,
+    show_default=True,
+    help="Small appends by one thread.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("benchmark/appender.json"),
+    show_default=True,
+)
 def main(
     limits: list[int],
     latencies: list[int],

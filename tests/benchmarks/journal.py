@@ -33,22 +33,30 @@ def goals(results: dict[str, Any]) -> Iterator[Goal]:
             ratios = one[kind]["ratios"]
             for name in ("journal", "appender"):
                 what = f"{name}, {one['bytes']:,} bytes, {kind}: p50"
-                yield Goal(f"{what} over the disk's", "≤ 1.3 ×", f"{ratios[name]:.2f} ×",
-                           ratios[name] <= 1.3)  # fmt: skip
+                yield Goal(
+                    f"{what} over the disk's",
+                    "≤ 1.3 ×",
+                    f"{ratios[name]:.2f} ×",
+                    ratios[name] <= 1.3,
+                )
                 beside = ratios[name] / ratios["sqlite"]
                 yield Goal(f"{what} over SQLite's", "< 1 ×", f"{beside:.2f} ×", beside < 1)
     for one in results.get("bandwidth", []):
         if one["what"].startswith("journal"):
             ratio = one["ratio"]
-            yield Goal(f"{one['what']}: of the disk's bandwidth", "≥ 0.7 ×", f"{ratio:.2f} ×",
-                       ratio >= 0.7)  # fmt: skip
+            yield Goal(
+                f"{one['what']}: of the disk's bandwidth", "≥ 0.7 ×", f"{ratio:.2f} ×", ratio >= 0.7
+            )
     for one in results.get("replay", []):
         for state in ("cached", "cold"):
             found = one[state]
             speed, ratio = found["scan_mb_per_s"], found["ratio"]
-            yield Goal(f"replay of {one['entry_bytes']:,} bytes, {state}",
-                       "≥ 500 MB/s or 0.8 ×", f"{speed} MB/s, {ratio:.2f} ×",
-                       speed >= 500 or ratio >= 0.8)  # fmt: skip
+            yield Goal(
+                f"replay of {one['entry_bytes']:,} bytes, {state}",
+                "≥ 500 MB/s or 0.8 ×",
+                f"{speed} MB/s, {ratio:.2f} ×",
+                speed >= 500 or ratio >= 0.8,
+            )
     for one in results.get("memory", []):
         worst = one["open_mb"]
         what = f"memory to open {one['megabytes']} MB"
@@ -59,8 +67,9 @@ def goals(results: dict[str, Any]) -> Iterator[Goal]:
         yield Goal(f"{what}: lost, twice, out of order", "0", str(lost), lost == 0)
         drained = one["drained_per_s_with_wait"]
         wanted = 5 * one["rate"]
-        yield Goal(f"{what}: drained afterwards", f"≥ {wanted:,.0f}/s", f"{drained:,}/s",
-                   drained >= wanted)  # fmt: skip
+        yield Goal(
+            f"{what}: drained afterwards", f"≥ {wanted:,.0f}/s", f"{drained:,}/s", drained >= wanted
+        )
 
 
 def show(results: dict[str, Any], console: Console) -> None:
@@ -76,12 +85,17 @@ def show(results: dict[str, Any], console: Console) -> None:
     if found := results.get("latency"):
         names = ["p10", "p50", "p90", "p99", "mean"]
         lines = [
-            [f"{one['bytes']:,}", kind, way, *(each[name] for name in names),
-             one[kind]["ratios"][way]]
+            [
+                f"{one['bytes']:,}",
+                kind,
+                way,
+                *(each[name] for name in names),
+                one[kind]["ratios"][way],
+            ]
             for one in found
             for kind in ("turns", "paced")
             for way, each in one[kind]["ms"].items()
-        ]  # fmt: skip
+        ]
         columns = ["bytes", "", "way", *names, "p50 over the disk's"]
         console.print(table("Until it is on the disk (ms)", columns, lines))
     if found := results.get("bandwidth"):
@@ -108,27 +122,67 @@ def show(results: dict[str, Any], console: Console) -> None:
 
 
 @click.command("journal")
-@click.option("--only", "parts", default=",".join(PARTS), show_default=True,
-              callback=one_of(PARTS), help="Parts to measure.")  # fmt: skip
-@click.option("--folder", type=click.Path(file_okay=False, exists=True, path_type=Path),
-              help="On the disk to be measured.  [default: the temporary folder]")  # fmt: skip
-@click.option("--sizes", default="1024,65536,1048576", show_default=True, callback=numbers,
-              help="Bytes of an entry.")  # fmt: skip
-@click.option("--samples", type=click.IntRange(10), default=400, show_default=True,
-              help="Of each latency.")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(1), default=25.0, show_default=True,
-              help="Appends a second of each way while latencies are measured.")  # fmt: skip
-@click.option("--megabytes", type=click.IntRange(16), default=512, show_default=True,
-              help="Written and read at a time.")  # fmt: skip
+@click.option(
+    "--only",
+    "parts",
+    default=",".join(PARTS),
+    show_default=True,
+    callback=one_of(PARTS),
+    help="Parts to measure.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="On the disk to be measured.  [default: the temporary folder]",
+)
+@click.option(
+    "--sizes",
+    default="1024,65536,1048576",
+    show_default=True,
+    callback=numbers,
+    help="Bytes of an entry.",
+)
+@click.option(
+    "--samples", type=click.IntRange(10), default=400, show_default=True, help="Of each latency."
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(1),
+    default=25.0,
+    show_default=True,
+    help="Appends a second of each way while latencies are measured.",
+)
+@click.option(
+    "--megabytes",
+    type=click.IntRange(16),
+    default=512,
+    show_default=True,
+    help="Written and read at a time.",
+)
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--memory", "memories", default="100,800", show_default=True, callback=numbers,
-              help="Megabytes of the journals that are recovered.")  # fmt: skip
+@click.option(
+    "--memory",
+    "memories",
+    default="100,800",
+    show_default=True,
+    callback=numbers,
+    help="Megabytes of the journals that are recovered.",
+)
 @click.option("--outage-seconds", type=click.FloatRange(1), default=600.0, show_default=True)
-@click.option("--outage-rate", type=click.FloatRange(1), default=1000.0, show_default=True,
-              help="Appends a second meanwhile.")  # fmt: skip
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
-              default=Path("benchmark/journal.json"), show_default=True,
-              help="Parts that are not measured now stay as they are there.")  # fmt: skip
+@click.option(
+    "--outage-rate",
+    type=click.FloatRange(1),
+    default=1000.0,
+    show_default=True,
+    help="Appends a second meanwhile.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("benchmark/journal.json"),
+    show_default=True,
+    help="Parts that are not measured now stay as they are there.",
+)
 def main(
     parts: list[str],
     folder: Path | None,

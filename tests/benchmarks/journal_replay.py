@@ -112,8 +112,11 @@ def _in_process(what: str, folder: Path, size: int, megabytes: int) -> float:
 def _step(*words: object) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.journal_replay", *map(str, words)],
-        check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
-    )  # fmt: skip
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
     return done.stdout
 
 
@@ -130,9 +133,14 @@ def _accept(journal: Path, size: int, megabytes: int) -> None:
 
 def _appender(journal: Path) -> Appender:
     return Appender(
-        str(journal.with_suffix(".log")), SCHEMA, producer_id="benchmark", journal=str(journal),
-        journalSync="none", journalMaxBytes=2**40, journalSlots=2**21,
-    )  # fmt: skip
+        str(journal.with_suffix(".log")),
+        SCHEMA,
+        producer_id="benchmark",
+        journal=str(journal),
+        journalSync="none",
+        journalMaxBytes=2**40,
+        journalSlots=2**21,
+    )
 
 
 def resident_mb(which: str) -> float:

@@ -49,7 +49,9 @@ def compaction(spark: SparkSession, rows: int, turns: int, report: Callable[[str
     with local_source(spark, rows) as source:
         for turn in range(turns + 1):
             with folder() as work:
-                log, table, peer = f"{work}/log", f"{work}/table", f"{work}/peer"
+                log = f"{work}/log"
+                table = f"{work}/table"
+                peer = f"{work}/peer"
                 read = spark.read.parquet(source)
                 read.write.format("weaselwal").mode("append").save(log)
                 life = sparkwal.Lifecycle(log, spark=spark, table=table, collects=False)
@@ -89,8 +91,15 @@ def current(
 
 @click.command("lake")
 @click.option("--rows", default=8_000_000, help="To be compacted.", show_default=True)
-@click.option("--current-rows", default=4_000_000, help="In the table that is read with the log.", show_default=True)  # fmt: skip  # noqa: E501
-@click.option("--turns", default=5, help="Of each, after one that does not count.", show_default=True)  # fmt: skip  # noqa: E501
+@click.option(
+    "--current-rows",
+    default=4_000_000,
+    help="In the table that is read with the log.",
+    show_default=True,
+)
+@click.option(
+    "--turns", default=5, help="Of each, after one that does not count.", show_default=True
+)
 def main(rows: int, current_rows: int, turns: int) -> None:
     """Compaction into Delta, and reading table and log as one; on local disk."""
     spark = start_session("sparkwal benchmark", delta=True)

@@ -50,10 +50,16 @@ def long_log(prefix: str, commits: int) -> Iterator[tuple[str, bytes]]:
         "schema_crc32": arrowfile.schema_crc(SPARK_SCHEMA),
     }
     leader = LeaderHeader(
-        number=keys.slot(0, WINDOW), position=0, plan_id=uuid.uuid4().hex,
-        timestamp_ms=1_700_000_000_000, prev_position=-1, txns={}, reason="cold start",
-        host="host", **common,
-    )  # fmt: skip
+        number=keys.slot(0, WINDOW),
+        position=0,
+        plan_id=uuid.uuid4().hex,
+        timestamp_ms=1_700_000_000_000,
+        prev_position=-1,
+        txns={},
+        reason="cold start",
+        host="host",
+        **common,
+    )
     yield keys.key(prefix, leader.number), arrowfile.encode(leader, SPARK_SCHEMA)
     arrow = schema.to_arrow(SPARK_SCHEMA)
     rows = pa.RecordBatch.from_pydict(
@@ -61,23 +67,38 @@ def long_log(prefix: str, commits: int) -> Iterator[tuple[str, bytes]]:
     )
     widest, template = encode_record(
         CommitHeader(
-            number=keys.slot(commits, WINDOW), position=commits, plan_id=uuid.uuid4().hex,
-            timestamp_ms=2**63 - 1, query_id=QUERY, batch_id=commits, rows=10, bytes=0,
-            batches=(), inline=(), txns={QUERY: (commits, 2**63 - 1)},
-            metrics={"put_ms": 0.0, "tasks": 2}, **common,
+            number=keys.slot(commits, WINDOW),
+            position=commits,
+            plan_id=uuid.uuid4().hex,
+            timestamp_ms=2**63 - 1,
+            query_id=QUERY,
+            batch_id=commits,
+            rows=10,
+            bytes=0,
+            batches=(),
+            inline=(),
+            txns={QUERY: (commits, 2**63 - 1)},
+            metrics={"put_ms": 0.0, "tasks": 2},
+            **common,
         ),
-        [(0, [rows])], SPARK_SCHEMA, "zstd",
-    )  # fmt: skip
+        [(0, [rows])],
+        SPARK_SCHEMA,
+        "zstd",
+    )
     front = arrowfile.open_front(template, "the template")
     assert front.header == widest
     draft = pa.ipc.open_file(template).schema.metadata[HEADER_KEY]
     for position in range(1, commits + 1):
         now = 1_700_000_000_000 + position
         header = replace(
-            widest, number=keys.slot(position, WINDOW), position=position,
-            plan_id=f"{position:032x}", batch_id=position - 1, timestamp_ms=now,
+            widest,
+            number=keys.slot(position, WINDOW),
+            position=position,
+            plan_id=f"{position:032x}",
+            batch_id=position - 1,
+            timestamp_ms=now,
             txns={QUERY: (position - 1, now)},
-        )  # fmt: skip
+        )
         text = to_json(header)
         final = text[:-1] + b" " * (len(draft) - len(text)) + b"}"
         body = template.replace(draft, final).replace(crc_hex(draft), crc_hex(final))
@@ -109,10 +130,15 @@ def recover(proxy: str, commits: int) -> tuple[float, Counter[str]]:
     options = parse(SinkOptions, {"path": f"s3://{BUCKET}/{commits}", **log_options(proxy)})
     log = open_log(options)
     claim = Claim(
-        leader_id=uuid.uuid4().hex, host="host", plan_id=uuid.uuid4().hex,
-        spark_schema=SPARK_SCHEMA, merge_schema=False, window=None, in_flight_limit=1,
+        leader_id=uuid.uuid4().hex,
+        host="host",
+        plan_id=uuid.uuid4().hex,
+        spark_schema=SPARK_SCHEMA,
+        merge_schema=False,
+        window=None,
+        in_flight_limit=1,
         reason="benchmark",
-    )  # fmt: skip
+    )
     reset(proxy)
     begin = time.perf_counter()
     found = lead(log, claim, Clock(), options.plan_ttl_ms)

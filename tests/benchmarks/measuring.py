@@ -39,10 +39,20 @@ def numbers(context: click.Context, parameter: click.Parameter, value: str) -> l
 def delayed(upstream: str, latency_ms: float, *flags: str) -> Iterator[str]:
     """The URL of a proxy in a process of its own that delays every request; `flags` are its."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "sparkwal.testing.proxy", "--upstream", upstream,
-         "--latency-ms", str(latency_ms), *flags],
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "sparkwal.testing.proxy",
+            "--upstream",
+            upstream,
+            "--latency-ms",
+            str(latency_ms),
+            *flags,
+        ],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         assert process.stderr is not None
         yield process.stderr.readline().strip()
@@ -206,10 +216,17 @@ def append_all(wal: Appender, rows: pa.RecordBatch, count: int) -> float:
 
 # The kinds that the testing proxy counts, as S3 charges for them; a COPY is one of PUT.
 _CHARGED = {
-    "PUT": "put", "CREATE_MULTIPART": "put", "UPLOAD_PART": "put", "COMPLETE_MULTIPART": "put",
-    "LIST": "list", "GET": "get", "HEAD": "get", "OTHER": "get",
-    "DELETE": "delete", "ABORT_MULTIPART": "delete",
-}  # fmt: skip
+    "PUT": "put",
+    "CREATE_MULTIPART": "put",
+    "UPLOAD_PART": "put",
+    "COMPLETE_MULTIPART": "put",
+    "LIST": "list",
+    "GET": "get",
+    "HEAD": "get",
+    "OTHER": "get",
+    "DELETE": "delete",
+    "ABORT_MULTIPART": "delete",
+}
 
 
 def dollars(requests: Mapping[str, float]) -> float:

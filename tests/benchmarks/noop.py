@@ -61,10 +61,11 @@ class _Reader(DataSourceReader):
         schema = to_arrow_schema(self._schema, timezone="UTC")
         text = "user-1234567890-some text that is the same in all rows-1234567890123456789"
         columns = [
-            pa.array([text] * BATCH) if field.type == pa.string()
+            pa.array([text] * BATCH)
+            if field.type == pa.string()
             else pa.array(range(BATCH), pa.int64()).cast(field.type)
             for field in schema
-        ]  # fmt: skip
+        ]
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         rows = self._rows // 2 + (self._rows % 2 if partition.value else 0)
         for first in range(0, rows, BATCH):

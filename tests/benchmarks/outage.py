@@ -43,11 +43,21 @@ def measure(
         make_bucket(server.url, BUCKET)
         path = f"s3://{BUCKET}/{uuid.uuid4().hex}"
         worker = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.outage", path, server.url, str(folder / "journal"),
-             str(rate), str(threads)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.outage",
+                path,
+                server.url,
+                str(folder / "journal"),
+                str(rate),
+                str(threads),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             cwd=Path(__file__).parents[1],
-        )  # fmt: skip
+        )
         assert worker.stdin is not None and worker.stdout is not None
         try:
             seen = _watch(worker.stdout, server.process.pid, outage_seconds, before_seconds, rate)
@@ -168,10 +178,18 @@ def _append(path: str, url: str, journal: str, rate: float, threads: int) -> Non
             while not ended.wait(_LOOK_SECONDS):
                 accepted, waiting = wal.last_sequence + 1, wal.unacknowledged
                 size = _size(Path(journal))
-                print(json.dumps({
-                    "at": time.monotonic(), "accepted": accepted, "decided": accepted - waiting,
-                    "peak_mb": round(resident_mb("VmHWM"), 1), "journal_mb": round(size / 1e6, 1),
-                }), flush=True)  # fmt: skip
+                print(
+                    json.dumps(
+                        {
+                            "at": time.monotonic(),
+                            "accepted": accepted,
+                            "decided": accepted - waiting,
+                            "peak_mb": round(resident_mb("VmHWM"), 1),
+                            "journal_mb": round(size / 1e6, 1),
+                        }
+                    ),
+                    flush=True,
+                )
 
         workers = [threading.Thread(target=work, args=[number]) for number in range(threads)]
         reporter = threading.Thread(target=report)

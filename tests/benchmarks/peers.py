@@ -171,7 +171,7 @@ PEERS: Mapping[str, Peer] = {
         conf={"spark.databricks.delta.snapshotPartitions": "2"},
         bulk=False,
     ),
-}  # fmt: skip
+}
 
 
 def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> SparkSession:

@@ -88,8 +88,12 @@ def _ask(line: str, url: str, folder: Path) -> dict[str, Any]:
 @click.command("questions")
 @click.option("--commits", default=100_000, show_default=True, help="A second apart, of 10 rows.")
 @click.option("--only", type=int, multiple=True, help="Numbers of questions.  [default: all]")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
-              default=Path("benchmark/questions.json"), show_default=True)  # fmt: skip
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("benchmark/questions.json"),
+    show_default=True,
+)
 def main(commits: int, only: tuple[int, ...], output: Path) -> None:
     """Ask each question of docs/sql.md with `sparkwal sql`, of a log on S3."""
     results: list[dict[str, Any]] = []
@@ -101,11 +105,15 @@ def main(commits: int, only: tuple[int, ...], output: Path) -> None:
                 console.print(f"{number}: {found}")
                 results.append(found)
     rows = [
-        [each["number"], each["seconds"], each["cpu_seconds"],
-         ", ".join(f"{n:,} {kind}" for kind, n in sorted(each["requests"].items())),
-         each["query"][:60]]
+        [
+            each["number"],
+            each["seconds"],
+            each["cpu_seconds"],
+            ", ".join(f"{n:,} {kind}" for kind, n in sorted(each["requests"].items())),
+            each["query"][:60],
+        ]
         for each in results
-    ]  # fmt: skip
+    ]
     columns = ["", "s", "CPU s", "requests", "question"]
     console.print(table(f"{commits:,} records", columns, rows))
     output.parent.mkdir(parents=True, exist_ok=True)

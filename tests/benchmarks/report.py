@@ -127,8 +127,15 @@ def show(results: Results, console: Console) -> None:
     for one in results.get("microbatch", []):
         put = one["put_ms"]["p50"]
         title = f"Microbatches, +{one['latency_ms']} ms; a conditional PUT takes {put} ms"
-        columns = ["", "addBatch p50 ms", "p99 ms", "microbatches", "requests", "of them",
-                   "$ per million"]  # fmt: skip
+        columns = [
+            "",
+            "addBatch p50 ms",
+            "p99 ms",
+            "microbatches",
+            "requests",
+            "of them",
+            "$ per million",
+        ]
         microbatches = [
             (
                 PEERS[name].title,
@@ -146,11 +153,15 @@ def show(results: Results, console: Console) -> None:
         for one in results.get(part, []):
             size = results["source"]["arrow_bytes"]
             bulk = [
-                (PEERS[name].title, f"{x['seconds']:.2f}", f"{size / x['seconds'] / 1e6:.0f}",
-                 f"{min(x['runs']):.2f} … {max(x['runs']):.2f}",
-                 f"{x['stored_bytes'] / 1e6:.0f}" if "stored_bytes" in x else "")
+                (
+                    PEERS[name].title,
+                    f"{x['seconds']:.2f}",
+                    f"{size / x['seconds'] / 1e6:.0f}",
+                    f"{min(x['runs']):.2f} … {max(x['runs']):.2f}",
+                    f"{x['stored_bytes'] / 1e6:.0f}" if "stored_bytes" in x else "",
+                )
                 for name, x in one["peers"].items()
-            ]  # fmt: skip
+            ]
             title = f"{part.replace('-', ' ').capitalize()}, {size / 1e6:.0f} MB of Arrow"
             title += f", +{one['latency_ms']} ms"
             console.print(table(title, ["", "s", "MB/s", "from … to", "MB stored"], bulk))
@@ -171,10 +182,16 @@ def show_goals(found: Iterable[Goal], console: Console) -> None:
 
 
 _COLOURS = {
-    "noop": "#b0b0b0", "weaselwal": "#1f77b4", "inlined": "#0b4f8a",
-    "lz4": "#6baed6", "uncompressed": "#9ecae1", "foreachbatch": "#9467bd",
-    "parquet": "#ff9f40", "delta": "#d62728", "delta-tuned": "#e88a8b",
-}  # fmt: skip
+    "noop": "#b0b0b0",
+    "weaselwal": "#1f77b4",
+    "inlined": "#0b4f8a",
+    "lz4": "#6baed6",
+    "uncompressed": "#9ecae1",
+    "foreachbatch": "#9467bd",
+    "parquet": "#ff9f40",
+    "delta": "#d62728",
+    "delta-tuned": "#e88a8b",
+}
 
 
 def draw(results: Results, file: Path) -> None:

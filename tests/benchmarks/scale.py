@@ -81,7 +81,9 @@ class Sequencer:
         self._prefix = sequencer_prefix(ROOT, name)
         self._log = LogStore(store, self._prefix)
         self._hints = Hints(self._prefix, folder)
-        self._name, self._restarts, self._batch = name, 0, 0
+        self._name = name
+        self._restarts = 0
+        self._batch = 0
         target = schema.to_arrow(SPARK_SCHEMA)
         ids = list(range(deployment.rows))
         bodies = [f"{name}-{number:08x}-of-some-sensor" for number in ids]
@@ -96,17 +98,25 @@ class Sequencer:
         begin = time.perf_counter()
         plan_id = f"{self._name}-{self._restarts}-{self._batch}"
         claim = Claim(
-            leader_id=f"driver:{self._name}:{self._restarts}", host="driver", plan_id=plan_id,
-            spark_schema=SPARK_SCHEMA, merge_schema=False, window=self._deployment.window,
-            in_flight_limit=1, reason="simulated",
-        )  # fmt: skip
+            leader_id=f"driver:{self._name}:{self._restarts}",
+            host="driver",
+            plan_id=plan_id,
+            spark_schema=SPARK_SCHEMA,
+            merge_schema=False,
+            window=self._deployment.window,
+            in_flight_limit=1,
+            reason="simulated",
+        )
         plan = make_plan(lambda: self._log, claim, self._hints, clock, PLAN_TTL_MS)
         tasks = plan.for_tasks()
         driver = time.perf_counter() - begin
         limits = TaskLimits(
-            batch_size=2**20, batch_timeout_ms=60_000, multipart_threshold=16 * 2**20,
-            inline_threshold=2**20 if self._deployment.inlined else 0, codec="zstd",
-        )  # fmt: skip
+            batch_size=2**20,
+            batch_timeout_ms=60_000,
+            multipart_threshold=16 * 2**20,
+            inline_threshold=2**20 if self._deployment.inlined else 0,
+            codec="zstd",
+        )
         results = [
             write_partition(
                 lambda: self._log, tasks, self._name, self._batch, p, iter([self._rows]), limits
@@ -184,9 +194,16 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
     """What was counted, one line for each deployment."""
     table = Table(title="Each sequencer commits one microbatch a second", title_justify="left")
     for column in (
-        "sequencers × partitions", "window", "requests/s", "PUT/s of a prefix",
-        "of 3,500", "record KB", "driver ms", "a restart", "$ a day",
-    ):  # fmt: skip
+        "sequencers × partitions",
+        "window",
+        "requests/s",
+        "PUT/s of a prefix",
+        "of 3,500",
+        "record KB",
+        "driver ms",
+        "a restart",
+        "$ a day",
+    ):
         table.add_column(column, justify="right")
     for one in found:
         puts = one["per_prefix_per_second"].get("PUT", 0)
@@ -206,16 +223,40 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
 
 
 @click.command("scale")
-@click.option("--partitions", type=click.IntRange(1), default=10_000, show_default=True,
-              help="Of all sequencers together.")  # fmt: skip
-@click.option("--sequencers", default="1,10,100", show_default=True, callback=numbers,
-              help="How many share them, one simulation each.")  # fmt: skip
-@click.option("--rows", type=click.IntRange(1), default=20, show_default=True,
-              help="Of one partition in one microbatch.")  # fmt: skip
-@click.option("--seconds", type=click.IntRange(1), default=10, show_default=True,
-              help="Simulated, and with them counted.")  # fmt: skip
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
-              default=Path("benchmark/scale.json"), show_default=True)  # fmt: skip
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="Of all sequencers together.",
+)
+@click.option(
+    "--sequencers",
+    default="1,10,100",
+    show_default=True,
+    callback=numbers,
+    help="How many share them, one simulation each.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Of one partition in one microbatch.",
+)
+@click.option(
+    "--seconds",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Simulated, and with them counted.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("benchmark/scale.json"),
+    show_default=True,
+)
 def main(partitions: int, sequencers: list[int], rows: int, seconds: int, output: Path) -> None:
     """Count the requests of a large deployment, and what they cost at S3's list prices.
 

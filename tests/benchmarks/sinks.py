@@ -54,26 +54,61 @@ def machine() -> dict[str, object]:
 
 
 @click.command("sinks")
-@click.option("--only", "parts", default=",".join(PARTS), show_default=True,
-              callback=one_of(PARTS), help="Parts to measure.")  # fmt: skip
-@click.option("--peers", default=",".join(PEERS), show_default=True,
-              callback=one_of(list(PEERS)))  # fmt: skip
-@click.option("--latency", "latencies", default="0,20,100", show_default=True, callback=numbers,
-              help="Milliseconds added to every request; of recovery at most 20.")  # fmt: skip
+@click.option(
+    "--only",
+    "parts",
+    default=",".join(PARTS),
+    show_default=True,
+    callback=one_of(PARTS),
+    help="Parts to measure.",
+)
+@click.option("--peers", default=",".join(PEERS), show_default=True, callback=one_of(list(PEERS)))
+@click.option(
+    "--latency",
+    "latencies",
+    default="0,20,100",
+    show_default=True,
+    callback=numbers,
+    help="Milliseconds added to every request; of recovery at most 20.",
+)
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--microbatches", type=click.IntRange(1), default=40, show_default=True,
-              help="Measured in one query, of slow sinks fewer.")  # fmt: skip
-@click.option("--rows", type=click.IntRange(1000), default=8_000_000, show_default=True,
-              help="Of a bulk write.")  # fmt: skip
-@click.option("--commits", default="10,10000,1000000", show_default=True, callback=numbers,
-              help="Lengths of the logs that are recovered.")  # fmt: skip
-@click.option("--memory-bytes", type=click.IntRange(10**6), default=2 * 10**9, show_default=True,
-              help="Of Arrow in one partition.")  # fmt: skip
+@click.option(
+    "--microbatches",
+    type=click.IntRange(1),
+    default=40,
+    show_default=True,
+    help="Measured in one query, of slow sinks fewer.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(1000),
+    default=8_000_000,
+    show_default=True,
+    help="Of a bulk write.",
+)
+@click.option(
+    "--commits",
+    default="10,10000,1000000",
+    show_default=True,
+    callback=numbers,
+    help="Lengths of the logs that are recovered.",
+)
+@click.option(
+    "--memory-bytes",
+    type=click.IntRange(10**6),
+    default=2 * 10**9,
+    show_default=True,
+    help="Of Arrow in one partition.",
+)
 @click.option("--quick", is_flag=True, help="Little of everything: does it work at all?")
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path),
-              default=Path("benchmark"), show_default=True,
-              help="Folder for benchmark.json and benchmark.svg. Parts and latencies that are not "
-                   "measured now stay as they are there.")  # fmt: skip
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("benchmark"),
+    show_default=True,
+    help="Folder for benchmark.json and benchmark.svg. Parts and latencies that are not "
+    "measured now stay as they are there.",
+)
 def main(
     parts: list[str],
     peers: list[str],
@@ -95,7 +130,9 @@ def main(
     length = microbatch.Length(measured=microbatches)
     if quick:
         length = microbatch.Length(warm=2, measured=5, least=2, seconds=10)
-        rows, commits, memory_bytes = 50_000, [10, 2000], 50 * 10**6
+        rows = 50_000
+        commits = [10, 2000]
+        memory_bytes = 50 * 10**6
     output.mkdir(parents=True, exist_ok=True)
     file = output / "benchmark.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
@@ -162,9 +199,14 @@ def _measure(
             microbatch.warm_up(spark, names, functools.partial(behind_proxy, min(latencies)))
             for ms in latencies:
                 one = microbatch.measure(
-                    spark, names, functools.partial(behind_proxy, ms), ms, repeats, length,
+                    spark,
+                    names,
+                    functools.partial(behind_proxy, ms),
+                    ms,
+                    repeats,
+                    length,
                     console.print,
-                )  # fmt: skip
+                )
                 keep("microbatch", _with(results.get("microbatch", []), one))
         if {"bulk-write", "bulk-read"} & set(parts):
             keep("source", {"rows": rows, "arrow_bytes": rows * bulk.ROW_BYTES})

@@ -34,7 +34,9 @@ from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.servers import log_options, s3_client
 
 console = Console(stderr=True, highlight=False)
-ROWS, LARGE, TAIL = 200, 100, 1000
+ROWS = 200
+LARGE = 100
+TAIL = 1000
 _SCHEMA = pa.schema(
     [("id", pa.int64()), ("v", pa.float64()), ("t", pa.timestamp("us", "UTC")), ("s", pa.string())]
 )
@@ -134,12 +136,21 @@ def measure(
 @click.option("--spark/--no-spark", default=True, show_default=True)
 @click.option("--hedge/--no-hedge", default=True, show_default=True, help="The option `hedge`.")
 @click.option("--seed", type=int, help="Of the rows.  [default: a new one]")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
-              default=Path("benchmark/small-commits.json"), show_default=True)  # fmt: skip
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("benchmark/small-commits.json"),
+    show_default=True,
+)
 def main(
-    commits: int, latencies: list[int], turns: int, spark: bool, hedge: bool, seed: int | None,
+    commits: int,
+    latencies: list[int],
+    turns: int,
+    spark: bool,
+    hedge: bool,
+    seed: int | None,
     output: Path,
-) -> None:  # fmt: skip
+) -> None:
     """Read a log of many small commits: by Log.scan and by Spark, beside bare parallel GETs of the
     same objects by boto3 and by the library's own store, and beside the same rows in 100 commits.
 

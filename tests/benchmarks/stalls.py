@@ -134,15 +134,30 @@ def _puts(url: str) -> int:
 
 
 @click.command("stalls")
-@click.option("--rate", "rates", default="40,200", show_default=True, callback=numbers,
-              help="Appends a second.")  # fmt: skip
+@click.option(
+    "--rate",
+    "rates",
+    default="40,200",
+    show_default=True,
+    callback=numbers,
+    help="Appends a second.",
+)
 @click.option("--samples", default=5000, show_default=True, help="Appends of each kind.")
 @click.option("--seed", default=1, show_default=True, help="Of the latencies and the stalls.")
 @click.option("--triggers", "count", default=2000, show_default=True, help="Triggers of a query.")
-@click.option("--slow", "seconds", default=60, show_default=True,
-              help="Seconds for which the store is ten times as slow.")  # fmt: skip
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path),
-              default=Path("benchmark/stalls.json"), show_default=True)  # fmt: skip
+@click.option(
+    "--slow",
+    "seconds",
+    default=60,
+    show_default=True,
+    help="Seconds for which the store is ten times as slow.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("benchmark/stalls.json"),
+    show_default=True,
+)
 def main(rates: list[int], samples: int, seed: int, count: int, seconds: int, output: Path) -> None:
     """Measure acknowledgements under stalls against bare PUTs without any.
 

@@ -109,9 +109,13 @@ def measure(
             # Once before it counts: the JVM loads its classes.
             few = Length(warm=0, measured=4, least=2, seconds=15)
             run = run_query(
-                spark, row.peer, place, length if turn else few,
-                checkpoint=row.checkpoint(place) if row.checkpoint else None, conf=row.conf,
-            )  # fmt: skip
+                spark,
+                row.peer,
+                place,
+                length if turn else few,
+                checkpoint=row.checkpoint(place) if row.checkpoint else None,
+                conf=row.conf,
+            )
             if turn:
                 runs[name].append(run)
                 console.print(
@@ -122,8 +126,13 @@ def measure(
 
 
 @click.command("triggers")
-@click.option("--latency", type=click.IntRange(0), default=20, show_default=True,
-              help="Milliseconds added to every request.")  # fmt: skip
+@click.option(
+    "--latency",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="Milliseconds added to every request.",
+)
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--microbatches", type=click.IntRange(1), default=33, show_default=True)
 @click.option("--rows", default=",".join(ROWS), show_default=True, help="Which to measure.")
@@ -157,11 +166,15 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
     title = f"Whole triggers, +{latency} ms; a conditional PUT takes {put_ms:.1f} ms"
     columns = ["", "trigger ms", "addBatch ms", "requests", "of them", "$ per million"]
     lines = [
-        (ROWS[name].title, f"{x['trigger_ms']:.0f}", f"{x['add_batch_ms']:.0f}",
-         f"{x['requests_per_microbatch']:g}",
-         ", ".join(f"{n:g} {kind}" for kind, n in x["requests"].items()),
-         f"{x['dollars_per_million']:,.2f}")
+        (
+            ROWS[name].title,
+            f"{x['trigger_ms']:.0f}",
+            f"{x['add_batch_ms']:.0f}",
+            f"{x['requests_per_microbatch']:g}",
+            ", ".join(f"{n:g} {kind}" for kind, n in x["requests"].items()),
+            f"{x['dollars_per_million']:,.2f}",
+        )
         for name, x in found.items()
-    ]  # fmt: skip
+    ]
     console.print(table(title, columns, lines))
     show_goals(goals(found, put_ms), console)

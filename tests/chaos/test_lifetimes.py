@@ -16,10 +16,21 @@ from sparkwal.testing.servers import make_bucket, start_ministack
 # Windows so short that data is collected within the test. How large the log is then shows only how
 # busy the machine is.
 PACE = Pace(
-    every=0.3, rows=100, late=1, age=2, grace=3.0, interval=3.0, look=1.0,
-    driver=(8.0, 12.0), compactor=(10.0, 14.0), sleeper=(5.0, 8.0), nap=(1.0, 4.0),
-    replica=(5.0, 8.0), read=(8.0, 10.0), limit=float("inf"),
-)  # fmt: skip
+    every=0.3,
+    rows=100,
+    late=1,
+    age=2,
+    grace=3.0,
+    interval=3.0,
+    look=1.0,
+    driver=(8.0, 12.0),
+    compactor=(10.0, 14.0),
+    sleeper=(5.0, 8.0),
+    nap=(1.0, 4.0),
+    replica=(5.0, 8.0),
+    read=(8.0, 10.0),
+    limit=float("inf"),
+)
 
 
 @pytest.mark.spark

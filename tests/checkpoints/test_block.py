@@ -44,12 +44,35 @@ def raw(document: object) -> bytes:
 
 
 HOSTILE_NAMES = [
-    "", "offsets", "offsets/", "offsets/-1", "offsets/x", "offsets/1/2", "offsets/" + "1" * 20,
-    "metadata", "sparkwal.json", "state/0/0/1.delta", "sources/0", "/etc/passwd", "~/x",
-    "../offsets/1", "sources/../offsets", "sources/0/../../../x", "sources/./0", "sources/0/..",
-    "sources//0", "sources/0/", "/sources/0/0", "offsets/1\n", "sources/0/a\0b", "sources/0/a\nb",
-    "sources/0/\ud800", "sources/0/" + "x" * 256, "sources/0/" + "é" * 128, "offsets/١",
-]  # fmt: skip
+    "",
+    "offsets",
+    "offsets/",
+    "offsets/-1",
+    "offsets/x",
+    "offsets/1/2",
+    "offsets/" + "1" * 20,
+    "metadata",
+    "sparkwal.json",
+    "state/0/0/1.delta",
+    "sources/0",
+    "/etc/passwd",
+    "~/x",
+    "../offsets/1",
+    "sources/../offsets",
+    "sources/0/../../../x",
+    "sources/./0",
+    "sources/0/..",
+    "sources//0",
+    "sources/0/",
+    "/sources/0/0",
+    "offsets/1\n",
+    "sources/0/a\0b",
+    "sources/0/a\nb",
+    "sources/0/\ud800",
+    "sources/0/" + "x" * 256,
+    "sources/0/" + "é" * 128,
+    "offsets/١",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=ascii)
@@ -66,14 +89,22 @@ def test_a_file_that_is_also_a_folder_is_refused() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"x", raw([]), raw(None), raw("text"), raw({"offsets/0": 1}), raw({"offsets/0": "€"}),
-        raw({"offsets/0": ["a"]}), raw({"offsets/0": None}), carry.encode(FILES)[:-3],
+        b"",
+        b"x",
+        raw([]),
+        raw(None),
+        raw("text"),
+        raw({"offsets/0": 1}),
+        raw({"offsets/0": "€"}),
+        raw({"offsets/0": ["a"]}),
+        raw({"offsets/0": None}),
+        carry.encode(FILES)[:-3],
         bytes(pa.compress(b"[" * 100_000, codec="zstd", asbytes=True)),
         bytes(pa.compress(b"\xff\xfe", codec="zstd", asbytes=True)),
         bytes(pa.compress(b'{"offsets/0":""}', codec="gzip", asbytes=True)),
     ],
     ids=lambda data: ascii(data[:12]),
-)  # fmt: skip
+)
 def test_bytes_that_no_writer_makes_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidLogError, match="here: its checkpoint cannot be decoded"):
         carry.decode(data, "here")

@@ -108,10 +108,14 @@ def edit(**changed: object):  # type: ignore[no-untyped-def]
         lambda place: (place / folder.EMPTY).unlink(),
         lambda place: (place / folder.EMPTY).write_bytes(bytes(30)),
         lambda place: (place / folder.EMPTY).write_bytes(b"[]"),
-        edit(batch_id="x"), edit(batch_id=2), edit(after=None), edit(after={}), edit(inputs=3),
+        edit(batch_id="x"),
+        edit(batch_id=2),
+        edit(after=None),
+        edit(after={}),
+        edit(inputs=3),
         edit(inputs={"offsets/3": 1}),
     ],
-)  # fmt: skip
+)
 def test_a_note_that_does_not_fit_is_not_believed(room: Room, change) -> None:  # type: ignore[no-untyped-def]
     place = passing(room, 4)
     change(place)

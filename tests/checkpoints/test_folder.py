@@ -76,9 +76,11 @@ def write(place: Path, files: dict[str, bytes]) -> Path:
 
 
 THEIRS = {
-    "offsets/3": offsets(), "offsets/2": offsets("{}"), "commits/2": b"v1\n{}",
+    "offsets/3": offsets(),
+    "offsets/2": offsets("{}"),
+    "commits/2": b"v1\n{}",
     "sources/0/2": b"a",
-}  # fmt: skip
+}
 
 
 def test_the_same_input_planned_at_another_time_is_the_same(tmp_path: Path) -> None:

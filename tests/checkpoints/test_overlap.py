@@ -37,11 +37,21 @@ def content(path: Path) -> set[str]:
 
 
 OVERLAPS = [
-    "data/wal", "data", "", "data/wal/ck", "data/wal/batches", "data/wal/batches/ck",
-    "data/wal/sequencers", "data/wal/sequencers/s", "data/wal/sequencers/s/batches",
-    "data/wal/txns/a/b", "data/wal/lifecycle", "data/wal/consumers/ck", "data/other/../wal",
+    "data/wal",
+    "data",
+    "",
+    "data/wal/ck",
+    "data/wal/batches",
+    "data/wal/batches/ck",
+    "data/wal/sequencers",
+    "data/wal/sequencers/s",
+    "data/wal/sequencers/s/batches",
+    "data/wal/txns/a/b",
+    "data/wal/lifecycle",
+    "data/wal/consumers/ck",
+    "data/other/../wal",
     "data/wal/../wal/./batches/",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("sequencer", ["default", "s", "new"])
@@ -105,9 +115,19 @@ def test_the_folder_beside_the_log_is_no_overlap(wal: Path) -> None:
 
 @pytest.mark.parametrize(
     "foreign",
-    ["precious", "batches/1", ".hidden", "offsets.bak", "metadata2", "offsets/mine.csv",
-     "commits/notes.txt", "sources/mine/notes.txt", "state/notes.txt", "offsets/wal/0"],
-)  # fmt: skip
+    [
+        "precious",
+        "batches/1",
+        ".hidden",
+        "offsets.bak",
+        "metadata2",
+        "offsets/mine.csv",
+        "commits/notes.txt",
+        "sources/mine/notes.txt",
+        "state/notes.txt",
+        "offsets/wal/0",
+    ],
+)
 def test_what_lies_beside_a_checkpoint_stops_its_replacement(room: Room, foreign: str) -> None:
     place = room.checkpoint()
     room.stream(place).run(range(2))
@@ -194,9 +214,16 @@ def test_a_folder_in_another_log_is_refused(tmp_path: Path, inside: str, sequenc
 
 @pytest.mark.parametrize(
     "place",
-    ["table", "table/ck", "journal", "journal/ck", "table/_change_data/x", "table/_delta_log/x",
-     "table/link"],
-)  # fmt: skip
+    [
+        "table",
+        "table/ck",
+        "journal",
+        "journal/ck",
+        "table/_change_data/x",
+        "table/_delta_log/x",
+        "table/link",
+    ],
+)
 def test_a_folder_in_a_table_or_a_journal_is_refused(tmp_path: Path, place: str) -> None:
     rows = pa.table({"v": [1]})
     write_deltalake(tmp_path / "table", rows)

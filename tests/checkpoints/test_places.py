@@ -21,10 +21,26 @@ from .conftest import Room
 
 @pytest.mark.parametrize(
     "name",
-    ["orders", "nächtlich", "a/b", "../../x", ".", "..", ".hidden", "a b", "%20", "[x]*?",
-     "x" * 200, "C:\\x", "'\"$(x)", "日本語", "-rf", "orders.new-york"],
+    [
+        "orders",
+        "nächtlich",
+        "a/b",
+        "../../x",
+        ".",
+        "..",
+        ".hidden",
+        "a b",
+        "%20",
+        "[x]*?",
+        "x" * 200,
+        "C:\\x",
+        "'\"$(x)",
+        "日本語",
+        "-rf",
+        "orders.new-york",
+    ],
     ids=lambda name: ascii(name[:12]),
-)  # fmt: skip
+)
 def test_any_printable_name_gets_a_folder_of_its_own(room: Room, name: str) -> None:
     place = room.checkpoint(name, None)
     assert place.parent == room.tmp / "state/sparkwal/checkpoints"

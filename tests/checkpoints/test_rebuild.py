@@ -220,9 +220,12 @@ def forgot_what_spark_forgets(stream: FileStream) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        as_it_is, planned_the_next, listed_the_next, forgot_what_spark_forgets,
+        as_it_is,
+        planned_the_next,
+        listed_the_next,
+        forgot_what_spark_forgets,
     ],
-)  # fmt: skip
+)
 def test_a_folder_that_agrees_with_the_log_is_used_as_it_is(
     room: Room, change: Callable[[FileStream], None]
 ) -> None:

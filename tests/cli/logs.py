@@ -74,16 +74,28 @@ def write_long(folder: Path, commits: int) -> str:
 
 def _leader(position: int, term: int, limit: int, reason: str = "cold start") -> LeaderHeader:
     return replace(
-        LEADER, number=keys.slot(position, 1000), position=position, term=term,
-        in_flight_limit=limit, timestamp_ms=BEGAN_MS + position, reason=reason,
-    )  # fmt: skip
+        LEADER,
+        number=keys.slot(position, 1000),
+        position=position,
+        term=term,
+        in_flight_limit=limit,
+        timestamp_ms=BEGAN_MS + position,
+        reason=reason,
+    )
 
 
 def _commit(position: int, term: int, limit: int) -> CommitHeader:
     return replace(
-        COMMIT, number=keys.slot(position, 1000), position=position, term=term, rows=0, bytes=0,
-        batches=(), in_flight_limit=limit, timestamp_ms=BEGAN_MS + position,
-    )  # fmt: skip
+        COMMIT,
+        number=keys.slot(position, 1000),
+        position=position,
+        term=term,
+        rows=0,
+        bytes=0,
+        batches=(),
+        in_flight_limit=limit,
+        timestamp_ms=BEGAN_MS + position,
+    )
 
 
 def write_takeovers(folder: Path) -> tuple[str, list[int], list[int]]:
@@ -92,13 +104,20 @@ def write_takeovers(folder: Path) -> tuple[str, list[int], list[int]]:
     Returns its path, the positions of its live records but seals, and those of its dead ones.
     """
     records = [
-        _leader(0, 1, 3), *(_commit(position, 1, 3) for position in range(1, 5)),
+        _leader(0, 1, 3),
+        *(_commit(position, 1, 3) for position in range(1, 5)),
         # The first writer's record is in the zone that the second one seals.
-        _leader(5, 2, 3), _commit(6, 1, 3), _leader(7, 2, 3, SEAL),
-        _commit(8, 2, 3), _commit(9, 2, 3),
-        _leader(10, 3, 3), _leader(11, 3, 3, SEAL), _commit(12, 2, 3),
-        _commit(13, 3, 3), _commit(14, 3, 3),
-    ]  # fmt: skip
+        _leader(5, 2, 3),
+        _commit(6, 1, 3),
+        _leader(7, 2, 3, SEAL),
+        _commit(8, 2, 3),
+        _commit(9, 2, 3),
+        _leader(10, 3, 3),
+        _leader(11, 3, 3, SEAL),
+        _commit(12, 2, 3),
+        _commit(13, 3, 3),
+        _commit(14, 3, 3),
+    ]
     (folder / "batches").mkdir(parents=True)
     for record in records:
         (folder / "batches" / keys.encode(record.number)).write_bytes(plain(record))

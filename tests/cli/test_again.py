@@ -16,22 +16,39 @@ from sparkwal.format import schema
 
 from ..jobs.http_job import Job
 
-SCHEMA = pa.schema([
-    ("whole", pa.int64()), ("real", pa.float64()), ("price", pa.decimal128(10, 2)),
-    ("text", pa.string()), ("data", pa.binary()), ("at", pa.timestamp("us", tz="UTC")),
-    ("local", pa.timestamp("us")), ("day", pa.date32()), ("clock", pa.time64("ns")),
-    ("many", pa.list_(pa.int64())), ("of", pa.map_(pa.string(), pa.float64())),
-    ("inner", pa.struct([("x", pa.int64())])),
-])  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("whole", pa.int64()),
+        ("real", pa.float64()),
+        ("price", pa.decimal128(10, 2)),
+        ("text", pa.string()),
+        ("data", pa.binary()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("local", pa.timestamp("us")),
+        ("day", pa.date32()),
+        ("clock", pa.time64("ns")),
+        ("many", pa.list_(pa.int64())),
+        ("of", pa.map_(pa.string(), pa.float64())),
+        ("inner", pa.struct([("x", pa.int64())])),
+    ]
+)
 ROWS = [
     {
-        "whole": 2**63 - 1, "real": float("inf"), "price": Decimal("-0.50"), "text": 'ü "\\\n\0',
-        "data": b"\xff\x00", "at": datetime(2026, 1, 31, 12, 0, 0, 1, UTC),
-        "local": datetime(1, 1, 1), "day": date(9999, 12, 31), "clock": time(23, 59, 59, 999_999),
-        "many": [1, None], "of": [("a b", 0.1), ("ä", None)], "inner": {"x": None},
+        "whole": 2**63 - 1,
+        "real": float("inf"),
+        "price": Decimal("-0.50"),
+        "text": 'ü "\\\n\0',
+        "data": b"\xff\x00",
+        "at": datetime(2026, 1, 31, 12, 0, 0, 1, UTC),
+        "local": datetime(1, 1, 1),
+        "day": date(9999, 12, 31),
+        "clock": time(23, 59, 59, 999_999),
+        "many": [1, None],
+        "of": [("a b", 0.1), ("ä", None)],
+        "inner": {"x": None},
     },
     dict.fromkeys(SCHEMA.names),
-]  # fmt: skip
+]
 
 
 @pytest.fixture

@@ -200,6 +200,8 @@ def test_dead_records_were_put_too(tmp_path: Path) -> None:
     found = document("report", path)
     assert [run[0] for run in found["dead"]["first"]] == dead
     assert [(t["position"], t["seals"]) for t in found["terms"]["newest"]] == [
-        (10, 1), (5, 1), (0, 0)
-    ]  # fmt: skip
+        (10, 1),
+        (5, 1),
+        (0, 0),
+    ]
     assert found["totals"]["commits"] == len(live) - 3

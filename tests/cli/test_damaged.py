@@ -99,8 +99,9 @@ def test_one_damaged_record_does_not_hide_the_others(harmed: tuple[Path, list[in
     path, lost = harmed
     for order in ((), ("--reverse",), ("--since", "1h")):
         result = run("log", path, "--json", *order)
-        kinds = {each["position"]: each["kind"] for each in map(json.loads,
-                 result.stdout.splitlines())}  # fmt: skip
+        kinds = {
+            each["position"]: each["kind"] for each in map(json.loads, result.stdout.splitlines())
+        }
         assert list(kinds) == sorted(kinds, reverse=order != ("--reverse",))
         assert sorted(kinds) == list(range(END + 1))
         assert [place for place in sorted(kinds) if kinds[place] == "damaged"] == lost
@@ -209,10 +210,21 @@ def test_head_reads_no_frame_that_it_does_not_show(
     limits = TaskLimits(1, 1, 0, 16 * 2**20, "zstd")  # a frame for each row
     for batch in range(2):
         plan, frames = query.plan(), [rows(3 * batch + row) for row in range(3)]
-        query.commit([write_partition(
-            query.open, plan.for_tasks(), query.query_id, batch, 0, iter(frames), limits,
-            attempt=0, run_id=query.run_id,
-        )])  # fmt: skip
+        query.commit(
+            [
+                write_partition(
+                    query.open,
+                    plan.for_tasks(),
+                    query.query_id,
+                    batch,
+                    0,
+                    iter(frames),
+                    limits,
+                    attempt=0,
+                    run_id=query.run_id,
+                )
+            ]
+        )
     asked: list[Piece] = []
 
     def read(log: LogRange, pieces: list[Piece], *more: Any) -> Iterator[pa.RecordBatch]:

@@ -34,16 +34,23 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(path: str, options: dict[str, str], *arguments: str) -> tuple[int, list[dict[str, str]]]:
     """The exit code and the lines."""
-    given = [word for name, value in options.items() if name != "endpoint"
-             for word in ("--log-option", f"{name}={value}")]  # fmt: skip
+    given = [
+        word
+        for name, value in options.items()
+        if name != "endpoint"
+        for word in ("--log-option", f"{name}={value}")
+    ]
     endpoint = ["--endpoint", options["endpoint"]] if "endpoint" in options else []
     result = CliRunner().invoke(main, ["doctor", path, *endpoint, *given, *arguments, "--json"])
     return result.exit_code, json.loads(result.output)["lines"]
 
 
 def to_do(lines: Sequence[dict[str, str]]) -> list[tuple[str, str]]:
-    return [(each["about"], f"{each['said']} {each['advice']}") for each in lines
-            if each["outcome"] == "to do"]  # fmt: skip
+    return [
+        (each["about"], f"{each['said']} {each['advice']}")
+        for each in lines
+        if each["outcome"] == "to do"
+    ]
 
 
 def said(lines: Sequence[dict[str, str]], about: str) -> str:
@@ -74,8 +81,12 @@ def test_a_sound_log_on_s3(s3_path: tuple[str, dict[str, str]], tmp_path: Path) 
 
 def test_what_is_printed_for_people(s3_path: tuple[str, dict[str, str]]) -> None:
     path, options = s3_path
-    arguments = [word for name, value in (options | {"secretAccessKey": "hush"}).items()
-                 if name != "endpoint" for word in ("--log-option", f"{name}={value}")]  # fmt: skip
+    arguments = [
+        word
+        for name, value in (options | {"secretAccessKey": "hush"}).items()
+        if name != "endpoint"
+        for word in ("--log-option", f"{name}={value}")
+    ]
     result = CliRunner().invoke(
         main, ["doctor", path, "--endpoint", options["endpoint"], *arguments]
     )
@@ -130,8 +141,12 @@ def test_a_rule_that_expires_objects_of_the_log(
     s3_path: tuple[str, dict[str, str]], prefix: str, harmful: bool
 ) -> None:
     path, options = s3_path
-    rule = {"ID": "thirty", "Status": "Enabled", "Filter": {"Prefix": prefix},
-            "Expiration": {"Days": 30}}  # fmt: skip
+    rule = {
+        "ID": "thirty",
+        "Status": "Enabled",
+        "Filter": {"Prefix": prefix},
+        "Expiration": {"Days": 30},
+    }
     s3_client(options["endpoint"]).put_bucket_lifecycle_configuration(
         Bucket=path.split("/")[2], LifecycleConfiguration={"Rules": [rule]}
     )
@@ -142,8 +157,14 @@ def test_a_rule_that_expires_objects_of_the_log(
 
 def test_settings_and_checkpoints_that_cost(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    code, lines = asked(path, {}, "--checkpoint", "s3a://bucket/checkpoint",
-                        "--spark-conf", "asyncProgressTrackingEnabled=true")  # fmt: skip
+    code, lines = asked(
+        path,
+        {},
+        "--checkpoint",
+        "s3a://bucket/checkpoint",
+        "--spark-conf",
+        "asyncProgressTrackingEnabled=true",
+    )
     assert code == 1
     assert {about for about, _ in to_do(lines)} == {"checkpoint", "progress tracking"}
     assert "48 requests" in said(lines, "checkpoint")

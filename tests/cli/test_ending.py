@@ -19,10 +19,17 @@ def test_output_that_nobody_reads_ends_each_command_quietly(tmp_path: Path) -> N
     path = str(tmp_path / "log")
     append(path, range(2))
     commands = [
-        ["--help"], ["status", path], ["log", path], ["log", path, "--json"], ["show", path, "1"],
-        ["at", path, "1h"], ["consumers", path], ["verify", path], ["collect", path],
+        ["--help"],
+        ["status", path],
+        ["log", path],
+        ["log", path, "--json"],
+        ["show", path, "1"],
+        ["at", path, "1h"],
+        ["consumers", path],
+        ["verify", path],
+        ["collect", path],
         ["checkpoint", path, "orders", "--to", str(tmp_path / "ck")],
-    ]  # fmt: skip
+    ]
     reading, writing = os.pipe()
     os.close(reading)
     processes = [
@@ -39,10 +46,16 @@ def test_output_that_has_no_room_is_told(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(2))
     commands = [
-        ["--help"], ["status", path], ["log", path, "--json"], ["cat", path, "--json"],
-        ["cat", path, "--format", "csv"], ["cat", path, "--format", "arrow"],
-        ["tail", path, "-f"], ["report", path, "--json"], ["cost", path],
-    ]  # fmt: skip
+        ["--help"],
+        ["status", path],
+        ["log", path, "--json"],
+        ["cat", path, "--json"],
+        ["cat", path, "--format", "csv"],
+        ["cat", path, "--format", "arrow"],
+        ["tail", path, "-f"],
+        ["report", path, "--json"],
+        ["cost", path],
+    ]
     with open("/dev/full", "wb") as full:
         processes = [
             subprocess.Popen([*COMMAND, *each], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -58,8 +71,10 @@ def test_a_signal_ends_a_command_that_waits(tmp_path: Path, signum: int, code: i
     append(str(tmp_path / "log"), range(2))
     process = subprocess.Popen(
         [*COMMAND, "log", str(tmp_path / "log"), "-f"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signum)
@@ -98,20 +113,26 @@ def test_a_signal_inside_a_del_ends_the_command_too(signum: int, raised: str) ->
 def test_a_shell_completes_commands_and_options(shell: str) -> None:
     def completed(*words: str) -> str:
         environment = {
-            **os.environ, "_SPARKWAL_COMPLETE": f"{shell}_complete",
+            **os.environ,
+            "_SPARKWAL_COMPLETE": f"{shell}_complete",
             "COMP_WORDS": " ".join(["sparkwal", *words]),
             "COMP_CWORD": words[-1] if shell == "fish" else str(len(words)),
-        }  # fmt: skip
+        }
         return subprocess.run(
             [sys.executable, "-c", "from sparkwal.cli import run; run()"],
-            env=environment, capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
 
     assert all(name in completed("") for name in COMMANDS)
     assert "status" in completed("sta") and "--json" in completed("status", "--js")
     source = subprocess.run(
         [sys.executable, "-c", "from sparkwal.cli import run; run()"],
         env={**os.environ, "_SPARKWAL_COMPLETE": f"{shell}_source"},
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert "_SPARKWAL_COMPLETE" in source

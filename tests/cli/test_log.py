@@ -88,8 +88,16 @@ def test_what_is_no_range_is_wrong_usage(long: str, arguments: list[str], why: s
 
 def test_what_people_see(long: str) -> None:
     heading, newest, *_, oldest = ran("log", long).splitlines()
-    assert heading.split() == ["position", "time", "(UTC)", "kind", "rows", "bytes", "term",
-                               "query/batch"]  # fmt: skip
+    assert heading.split() == [
+        "position",
+        "time",
+        "(UTC)",
+        "kind",
+        "rows",
+        "bytes",
+        "term",
+        "query/batch",
+    ]
     place, time, kind, rows, count, unit, term, query = newest.split()
     assert (place, kind, rows, unit, term) == ("600", "commit", "10", "B", "1")
     assert time == moment(BEGAN_MS + 600) and int(count) > 0
@@ -183,8 +191,10 @@ def test_the_newest_cost_no_more_than_themselves(
 def start(path: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*COMMAND, "log", path, "--follow", "--interval", "50ms", "--json", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def following(process: subprocess.Popen[str], count: int) -> list[tuple[int, str]]:
@@ -266,8 +276,11 @@ def test_a_log_of_100_000_records_takes_no_more_memory_than_a_short_one(tmp_path
     def megabytes(*arguments: str) -> int:
         done = subprocess.run(
             [sys.executable, "-c", _MEMORY, "log", path, *arguments],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
         return int(done.stderr)
 
     few = megabytes("-n", "10")

@@ -250,8 +250,10 @@ def test_consumers_and_whom_the_floor_waits_for(path: str) -> None:
     publish(log, Consumer("old", "another", 4, 0, "there", "run"))
     reported = {each["name"]: each for each in lines("consumers", path)}
     assert [(name, each["lag"], each["live"]) for name, each in reported.items()] == [
-        ("lease-1", 2, True), ("old", 0, False), ("reports", 4, True),
-    ]  # fmt: skip
+        ("lease-1", 2, True),
+        ("old", 0, False),
+        ("reports", 4, True),
+    ]
     shown = [line.split() for line in ran("consumers", path).splitlines() if line.strip()]
     assert [row[0] for row in shown[2:]] == ["lease-1", "old", "reports"]
     time.sleep(0.01)
@@ -268,8 +270,9 @@ def test_verify_proves_each_log_and_fails_for_one_that_is_not_sound(path: str) -
     append(path, range(2), sequencer="one")
     reported = lines("verify", path, "--all")
     assert [(each["sequencer"], each["sound"], each["commits"]) for each in reported] == [
-        ("default", True, 5), ("one", True, 2),
-    ]  # fmt: skip
+        ("default", True, 5),
+        ("one", True, 2),
+    ]
     assert "sound" in ran("verify", path)
     slot = Path(path) / "batches" / keys.encode(keys.slot(2, 1000))
     body = slot.read_bytes()
@@ -279,10 +282,24 @@ def test_verify_proves_each_log_and_fails_for_one_that_is_not_sound(path: str) -
     assert "CRC-32" in shown and shown.count(": sound") == 1
 
 
-@pytest.mark.parametrize("command", [
-    "status", "log", "show", "consumers", "verify", "at", "collect", "cat", "head", "tail", "cost",
-    "report", "metrics",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "log",
+        "show",
+        "consumers",
+        "verify",
+        "at",
+        "collect",
+        "cat",
+        "head",
+        "tail",
+        "cost",
+        "report",
+        "metrics",
+    ],
+)
 def test_a_missing_log_is_no_log_and_nothing_else(tmp_path: Path, command: str) -> None:
     more = {"at": ["1h"], "report": ["--json"]}.get(command, [])
     code = 2 if command == "collect" else 1

@@ -36,8 +36,9 @@ def test_a_flag_means_the_same_in_every_command() -> None:
         assert known.isdisjoint({"--confirm", "--dry-run"}), name
         assert "--endpoint" in known, name
         # A name that a shell would take for files is not needed.
-        assert not any(isinstance(flag.type, click.Choice) and "*" in flag.type.choices
-                       for flag in flags), name  # fmt: skip
+        assert not any(
+            isinstance(flag.type, click.Choice) and "*" in flag.type.choices for flag in flags
+        ), name
 
 
 def test_an_endpoint_is_given_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +65,13 @@ def test_a_wrong_option_is_exit_code_2(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [("metrics wal", "backlog"), ("metrics wal", "meter"), ("checkpoint wal a", "name"),
-     ("checkpoint wal a", "folder")],
-)  # fmt: skip
+    [
+        ("metrics wal", "backlog"),
+        ("metrics wal", "meter"),
+        ("checkpoint wal a", "name"),
+        ("checkpoint wal a", "folder"),
+    ],
+)
 def test_what_a_command_calls_something_is_no_option(command: str, name: str) -> None:
     assert f"option '{name}'" in ran(*command.split(), "--log-option", f"{name}=5", code=2)
 

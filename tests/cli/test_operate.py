@@ -71,9 +71,12 @@ def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: 
 
 @pytest.mark.parametrize(
     ("arguments", "holder"),
-    [(("--gc-grace", "3d"), "the grace"), ((), "consumer reports"),
-     (("--consumer-expiry", "1h"), None)],
-)  # fmt: skip
+    [
+        (("--gc-grace", "3d"), "the grace"),
+        ((), "consumer reports"),
+        (("--consumer-expiry", "1h"), None),
+    ],
+)
 def test_collect_tells_what_holds_it_back(
     wal: Path, arguments: tuple[str, ...], holder: str | None
 ) -> None:
@@ -114,8 +117,9 @@ def test_a_log_with_a_table_is_collected_without_delta_rs(wal: Path, tmp_path: P
     before = stored(wal)
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT_DELTA, "collect", str(wal), "--delete"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     # A table that is gone suspends.
     assert done.returncode == 3 and "is gone" in done.stderr
     assert stored(wal) == before

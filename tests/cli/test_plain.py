@@ -36,11 +36,21 @@ def evil_log(folder: Path, timestamp_ms: int = 1_700_000_000_000) -> Path:
     """A log of one leader record, by somebody who names himself as he likes."""
     spark_schema = from_arrow(pa.schema([(EVIL.replace("\x00", ""), pa.int64())]))
     header = LeaderHeader(
-        number=keys.slot(0, 1000), position=0, window=1000, leader_id=EVIL, term=1,
-        plan_id=EVIL, in_flight_limit=1, timestamp_ms=timestamp_ms,
-        schema_crc32=arrowfile.schema_crc(spark_schema), log_id=EVIL, prev_position=-1, txns={},
-        reason=EVIL, host=EVIL,
-    )  # fmt: skip
+        number=keys.slot(0, 1000),
+        position=0,
+        window=1000,
+        leader_id=EVIL,
+        term=1,
+        plan_id=EVIL,
+        in_flight_limit=1,
+        timestamp_ms=timestamp_ms,
+        schema_crc32=arrowfile.schema_crc(spark_schema),
+        log_id=EVIL,
+        prev_position=-1,
+        txns={},
+        reason=EVIL,
+        host=EVIL,
+    )
     (folder / "batches").mkdir(parents=True)
     file = folder / keys.key("", header.number)
     file.write_bytes(arrowfile.encode(header, spark_schema))

@@ -125,9 +125,11 @@ def test_a_time_in_which_nothing_was_written(tmp_path: Path) -> None:
 
 
 def test_a_nested_column_is_shown_by_its_type(tmp_path: Path) -> None:
-    kind = pa.schema([
-        ("a", pa.struct([("b", pa.list_(pa.map_(pa.string(), pa.decimal128(9, 2))))])),
-    ])  # fmt: skip
+    kind = pa.schema(
+        [
+            ("a", pa.struct([("b", pa.list_(pa.map_(pa.string(), pa.decimal128(9, 2))))])),
+        ]
+    )
     path = str(tmp_path / "log")
     with sparkwal.Appender(path, kind, producer_id="p"):
         pass
@@ -170,14 +172,27 @@ def test_no_text_of_the_log_leaves_its_place(tmp_path: Path) -> None:
     reported["terms"]["newest"][0] |= {"host": bad, "reason": bad}
     reported["schema"][0]["name"] = reported["cost"]["prices"]["of"] = bad
     reported["damage"] = [bad]
-    reported["consumers"] = [{
-        "name": bad, "host": bad, "position": 1, "lag": 2, "lag_ms": None, "of_this_log": True,
-        "live": True,
-    }]  # fmt: skip
+    reported["consumers"] = [
+        {
+            "name": bad,
+            "host": bad,
+            "position": 1,
+            "lag": 2,
+            "lag_ms": None,
+            "of_this_log": True,
+            "live": True,
+        }
+    ]
     reported["lifecycle"] = {
-        "floor": 1, "cut": 2, "table": bad, "mode": bad, "keys": [bad], "kind": bad, "host": bad,
+        "floor": 1,
+        "cut": 2,
+        "table": bad,
+        "mode": bad,
+        "keys": [bad],
+        "kind": bad,
+        "host": bad,
         "timestamp_ms": 2**62,
-    }  # fmt: skip
+    }
     text = page(reported)
     found = Found(text)
     scripts = [attributes for tag, attributes in found.tags if tag == "script"]
@@ -196,10 +211,15 @@ def test_a_page_loads_nothing_and_its_charts_are_a_picture_in_it(tmp_path: Path)
     one, start = series["buckets"][-1], series["buckets"][0]["start_ms"]
     # As long as a chart gets, with a time in which nothing was written.
     series["buckets"] = [
-        {**one, "start_ms": start + place * series["width_ms"], "commits": place % 7,
-         "put_p99": place + 0.5}
-        for place in range(201) if not 50 < place < 60
-    ]  # fmt: skip
+        {
+            **one,
+            "start_ms": start + place * series["width_ms"],
+            "commits": place % 7,
+            "put_p99": place + 0.5,
+        }
+        for place in range(201)
+        if not 50 < place < 60
+    ]
     text = page(reported)
     assert len(text) < 600_000
     assert Found(text).charts() == 7
@@ -222,8 +242,11 @@ def test_commits_whose_rows_are_in_their_records_have_a_latency(tmp_path: Path) 
     path = str(tmp_path / "log")
     append(path, range(5))
     reported = printed("report", path)
-    took = [record.metrics.get("last_put_ms") for record in sparkwal.Log(path).records()
-            if isinstance(record, CommitHeader)]  # fmt: skip
+    took = [
+        record.metrics.get("last_put_ms")
+        for record in sparkwal.Log(path).records()
+        if isinstance(record, CommitHeader)
+    ]
     assert reported["totals"]["puts_timed"] == len([each for each in took if each is not None]) >= 4
     assert reported["totals"]["put_max"] == max(each for each in took if each is not None)
     assert reported["totals"]["writes_timed"] == 0

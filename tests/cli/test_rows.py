@@ -83,8 +83,9 @@ def test_several_sequencers_in_the_order_of_their_commits(path: Path) -> None:
     assert ids("cat", path, "--sequencer", "b") == [10, 11, 12]
     rows = lines("cat", path, "--sequencers", "c,b", "--metadata", "--where", "id > 11")
     assert [(row["id"], row["more"], row["_wal_sequencer"]) for row in rows] == [
-        (12, None, "b"), (20, None, "c"),
-    ]  # fmt: skip
+        (12, None, "b"),
+        (20, None, "c"),
+    ]
     assert ids("tail", path, "-n", 4, "--all") == [6, 11, 12, 20]
     assert ids("head", path, "-n", 6, "--all") == [1, 2, 3, 4, 5, 10]
     assert "no log of sequencer d" in run("cat", path, "--sequencers", "b,d", code=1)
@@ -107,10 +108,17 @@ def terminal(*arguments: object, columns: int = 40) -> str:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "sparkwal", *map(str, arguments)],
-        stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "PYTHONPATH": SOURCE,
-             "NO_COLOR": "1"},
-    )  # fmt: skip
+        stdout=theirs,
+        stderr=theirs,
+        stdin=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "COLUMNS": str(columns),
+            "TERM": "xterm",
+            "PYTHONPATH": SOURCE,
+            "NO_COLOR": "1",
+        },
+    )
     os.close(theirs)
     shown = b""
     try:
@@ -219,7 +227,7 @@ def test_the_number_of_a_row_does_not_depend_on_where_the_reading_begins(path: P
         (["--sequencers", ""], "names no log"),
         (["--sequencers", " , "], "names no log"),
     ],
-)  # fmt: skip
+)
 def test_what_is_asked_wrongly_is_told_and_is_exit_code_2(
     path: Path, arguments: list[str], said: str
 ) -> None:

@@ -39,11 +39,21 @@ class Tail:
 
     def __init__(self, *arguments: object, command: str = "tail") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sparkwal", command, *map(str, arguments), "-f",
-             "--interval", "50ms"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                "-m",
+                "sparkwal",
+                command,
+                *map(str, arguments),
+                "-f",
+                "--interval",
+                "50ms",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONPATH": SOURCE},
-        )  # fmt: skip
+        )
         self.lines: queue.Queue[str] = queue.Queue()
         self.errors: queue.Queue[str] = queue.Queue()
         for pipe, lines in ((self.process.stdout, self.lines), (self.process.stderr, self.errors)):
@@ -253,8 +263,10 @@ def test_it_ends_when_nobody_reads_any_more(tmp_path: Path) -> None:
     append(tmp_path, 1, 2)
     process = subprocess.Popen(
         [sys.executable, "-m", "sparkwal", "tail", str(tmp_path), "-f", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": SOURCE},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
     assert process.stdout is not None and process.stderr is not None
     assert json.loads(process.stdout.readline())["id"] == 1
     process.stdout.close()
@@ -269,8 +281,10 @@ def test_cat_into_a_pipe_that_closes(tmp_path: Path, shape: str) -> None:
         wal.append(rows)
     process = subprocess.Popen(
         [sys.executable, "-m", "sparkwal", "cat", str(tmp_path), "--format", shape],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": SOURCE},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.read(5)
     process.stdout.close()

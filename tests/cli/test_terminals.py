@@ -79,14 +79,18 @@ def test_what_an_encoding_lacks_ends_nothing(tmp_path: Path) -> None:
     append(path, range(2))
     for command in ("verify", "cost", "status"):
         done = subprocess.run(
-            [*COMMAND, command, path], env={**os.environ, "PYTHONIOENCODING": "ascii"},
-            capture_output=True, check=True,
-        )  # fmt: skip
+            [*COMMAND, command, path],
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            check=True,
+        )
         assert done.stdout.isascii() and not done.stderr
     done = subprocess.run(
-        [*COMMAND, "status", path, "--json"], env={**os.environ, "PYTHONIOENCODING": "latin-1"},
-        capture_output=True, check=True,
-    )  # fmt: skip
+        [*COMMAND, "status", path, "--json"],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=True,
+    )
     assert json.loads(done.stdout.decode("latin-1"))["url"].endswith("lög😀")
 
 

@@ -42,8 +42,16 @@ def test_seconds_are_not_taken_for_milliseconds() -> None:
 
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
-    [(0, "0 ms"), (999, "999 ms"), (1000, "1 s"), (61_000, "1.0 min"), (720_000, "12 min"),
-     (5_400_000, "1.5 h"), (86_400_000, "1.0 d"), (86_400_000 * 1500, "1,500 d")],
-)  # fmt: skip
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1000, "1 s"),
+        (61_000, "1.0 min"),
+        (720_000, "12 min"),
+        (5_400_000, "1.5 h"),
+        (86_400_000, "1.0 d"),
+        (86_400_000 * 1500, "1,500 d"),
+    ],
+)
 def test_a_length_is_told_in_its_greatest_unit(milliseconds: int, text: str) -> None:
     assert length(milliseconds) == text

@@ -49,11 +49,13 @@ NESTED = {
     "struct": (
         pa.struct([("x", pa.int64()), ("ÿ z", pa.struct([("b", pa.binary())]))]),
         st.fixed_dictionaries(
-            {"x": st.none() | st.integers(-5, 5),
-             "ÿ z": st.none() | st.fixed_dictionaries({"b": st.none() | st.binary()})}
+            {
+                "x": st.none() | st.integers(-5, 5),
+                "ÿ z": st.none() | st.fixed_dictionaries({"b": st.none() | st.binary()}),
+            }
         ),
     ),
-}  # fmt: skip
+}
 COLUMNS = {**LEAVES, **NESTED}
 SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 ROWS = st.lists(
@@ -110,36 +112,61 @@ def test_csv_says_what_json_says(rows: list[dict[str, Any]]) -> None:
 
 
 def test_what_json_has_no_form_for() -> None:
-    kinds = pa.schema([
-        ("n", pa.int64()), ("d", pa.decimal128(38, 18)), ("b", pa.binary()), ("f", pa.float64()),
-        ("at", pa.timestamp("us", tz="UTC")), ("local", pa.timestamp("us")), ("day", pa.date32()),
-        ("clock", pa.time64("ns")), ("span", pa.duration("us")),
-        ("ids", pa.map_(pa.int64(), pa.string())), ("twice", pa.map_(pa.string(), pa.int64())),
-    ])  # fmt: skip
+    kinds = pa.schema(
+        [
+            ("n", pa.int64()),
+            ("d", pa.decimal128(38, 18)),
+            ("b", pa.binary()),
+            ("f", pa.float64()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("local", pa.timestamp("us")),
+            ("day", pa.date32()),
+            ("clock", pa.time64("ns")),
+            ("span", pa.duration("us")),
+            ("ids", pa.map_(pa.int64(), pa.string())),
+            ("twice", pa.map_(pa.string(), pa.int64())),
+        ]
+    )
     row = {
-        "n": 2**63 - 1, "d": Decimal("-0.000000000000000001"), "b": b"\xff\x00", "f": math.nan,
-        "at": datetime(2026, 1, 31, 12, tzinfo=UTC), "local": datetime(1, 1, 1, microsecond=1),
-        "day": date(9999, 12, 31), "clock": time(23, 59, 59, 999999),
-        "ids": [(1, "a")], "twice": [("k", 1), ("k", 2)],
-    }  # fmt: skip
+        "n": 2**63 - 1,
+        "d": Decimal("-0.000000000000000001"),
+        "b": b"\xff\x00",
+        "f": math.nan,
+        "at": datetime(2026, 1, 31, 12, tzinfo=UTC),
+        "local": datetime(1, 1, 1, microsecond=1),
+        "day": date(9999, 12, 31),
+        "clock": time(23, 59, 59, 999999),
+        "ids": [(1, "a")],
+        "twice": [("k", 1), ("k", 2)],
+    }
     batch = pa.RecordBatch.from_pylist([row], schema=kinds)
     spans = pa.array([-1_500_000], pa.duration("us"))
     batch = batch.set_column(8, kinds.field("span"), spans)
     assert json.loads(json_rows(batch)[0]) == {
-        "n": 2**63 - 1, "d": "-0.000000000000000001", "b": "/wA=", "f": "NaN",
-        "at": "2026-01-31T12:00:00.000000Z", "local": "0001-01-01T00:00:00.000001",
-        "day": "9999-12-31", "clock": "23:59:59.999999000", "span": "-PT1.5S",
-        "ids": [[1, "a"]], "twice": [["k", 1], ["k", 2]],
-    }  # fmt: skip
+        "n": 2**63 - 1,
+        "d": "-0.000000000000000001",
+        "b": "/wA=",
+        "f": "NaN",
+        "at": "2026-01-31T12:00:00.000000Z",
+        "local": "0001-01-01T00:00:00.000001",
+        "day": "9999-12-31",
+        "clock": "23:59:59.999999000",
+        "span": "-PT1.5S",
+        "ids": [[1, "a"]],
+        "twice": [["k", 1], ["k", 2]],
+    }
 
 
 def test_moments_that_neither_python_nor_arrow_can_write() -> None:
     at = [2**63 - 1, -(2**63), 253402300800000000, -62135596800000001, 0, None]
     assert bare_texts(pa.array(at, pa.timestamp("us", tz="UTC"))) == [
-        "+294247-01-10T04:00:54.775807Z", "-290308-12-21T19:59:05.224192Z",
-        "+10000-01-01T00:00:00.000000Z", "0000-12-31T23:59:59.999999Z",
-        "1970-01-01T00:00:00.000000Z", None,
-    ]  # fmt: skip
+        "+294247-01-10T04:00:54.775807Z",
+        "-290308-12-21T19:59:05.224192Z",
+        "+10000-01-01T00:00:00.000000Z",
+        "0000-12-31T23:59:59.999999Z",
+        "1970-01-01T00:00:00.000000Z",
+        None,
+    ]
     days = pa.array([2932897, 2**31 - 1, -800000, 0], pa.date32())
     assert bare_texts(days) == ["+10000-01-01", "+5881580-07-11", "-0221-09-04", "1970-01-01"]
 

@@ -62,8 +62,11 @@ def run(
 
 def clean(**more: object) -> dict[str, str]:
     """An environment as of `env -i`: nothing of the one that the tests run in."""
-    kept = {name: os.environ[name] for name in ("JAVA_HOME", "SPARK_SUBMIT_OPTS", "LANG")
-            if name in os.environ}  # fmt: skip
+    kept = {
+        name: os.environ[name]
+        for name in ("JAVA_HOME", "SPARK_SUBMIT_OPTS", "LANG")
+        if name in os.environ
+    }
     own = {name: str(value) for name, value in more.items()}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1"} | kept | own
 

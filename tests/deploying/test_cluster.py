@@ -42,9 +42,12 @@ class Cluster:
     options: dict[str, str]
 
     def submit(
-        self, *arguments: object, job: Path = JOB, given: tuple[object, ...] = INGEST,
+        self,
+        *arguments: object,
+        job: Path = JOB,
+        given: tuple[object, ...] = INGEST,
         **environment: object,
-    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    ) -> subprocess.CompletedProcess[str]:
         """spark-submit, the arguments before the job's."""
         options = self.folder / "options.conf"
         options.write_text("".join(f"{k} = {v}\n" for k, v in self.options.items()))
@@ -52,9 +55,12 @@ class Cluster:
         command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false"]
         command += [job, "--log", self.log, "--options-file", options, *given]
         return subprocess.run(
-            [*map(str, command)], cwd=self.folder, env=clean(HOME=self.folder, **environment),
-            capture_output=True, text=True,
-        )  # fmt: skip
+            [*map(str, command)],
+            cwd=self.folder,
+            env=clean(HOME=self.folder, **environment),
+            capture_output=True,
+            text=True,
+        )
 
     def prove(self) -> None:
         """Every row is in the log once, written by executors of the cluster."""
@@ -123,9 +129,12 @@ def test_a_zip_is_enough_where_pyarrow_and_botocore_are(
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     cluster.prove()
     read = cluster.submit(
-        "--py-files", zipped, job=ROOT / "jobs" / "replay.py", given=("--format", "noop"),
+        "--py-files",
+        zipped,
+        job=ROOT / "jobs" / "replay.py",
+        given=("--format", "noop"),
         PYSPARK_PYTHON=python,
-    )  # fmt: skip
+    )
     assert read.returncode == 0, read.stdout[-3000:] + read.stderr[-3000:]
     assert "2,000 rows of " in read.stdout
 

@@ -31,9 +31,11 @@ STEPS = [
 
 def environment(python: Path) -> dict[str, str]:
     """Of a Spark that is not the tests' own."""
-    kept = {name: value for name, value in os.environ.items()
-            if name == "SPARK_SUBMIT_OPTS" or not name.startswith(("SPARK_", "PYSPARK_", "AWS_"))
-            }  # fmt: skip
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "SPARK_SUBMIT_OPTS" or not name.startswith(("SPARK_", "PYSPARK_", "AWS_"))
+    }
     # Alone: where it is installed the tests' own Spark lies beside it.
     source = python.parents[1] / "source"
     source.mkdir()
@@ -47,9 +49,13 @@ def test_a_logs_whole_life(
 ) -> None:
     python = make(tmp_path / "venv", f"pyspark=={version}", sees_tests=True)
     done = run(
-        python, ROOT / "tests/deploying/whole_life.py", f"s3://{s3_bucket}/logs", tmp_path,
-        env={**environment(python), **reaches(ministack_url)}, cwd=tmp_path,
-    )  # fmt: skip
+        python,
+        ROOT / "tests/deploying/whole_life.py",
+        f"s3://{s3_bucket}/logs",
+        tmp_path,
+        env={**environment(python), **reaches(ministack_url)},
+        cwd=tmp_path,
+    )
     reported = done.stdout.splitlines()
     assert reported[0] == f"Spark {version}, Python {sys.version.split()[0]}"
     assert reported[1:] == [f"did {step}" for step in STEPS]
@@ -61,9 +67,12 @@ def test_an_older_spark_is_refused_in_a_line_and_takes_what_a_log_gives(
 ) -> None:
     python = make(tmp_path / "venv", f"pyspark=={version}", sees_tests=True)
     done = run(
-        python, ROOT / "tests/deploying/older_spark.py", tmp_path,
-        env=environment(python), cwd=tmp_path,
-    )  # fmt: skip
+        python,
+        ROOT / "tests/deploying/older_spark.py",
+        tmp_path,
+        env=environment(python),
+        cwd=tmp_path,
+    )
     refused, rows = done.stdout.splitlines()
     assert refused.startswith(
         f"refused: sparkwal needs Spark 4.2 or 4.3, pyspark here is {version}"

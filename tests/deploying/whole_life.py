@@ -28,7 +28,9 @@ def main(logs: str, folder: Path) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    log, copy, checkpoint = f"{logs}/wal", f"{logs}/copy", folder / "checkpoint"
+    log = f"{logs}/wal"
+    copy = f"{logs}/copy"
+    checkpoint = folder / "checkpoint"
     sparkwal.register(spark)
     sparkwal.register(spark)
     say("register")

@@ -79,9 +79,16 @@ def reported(run: Run, seconds: float) -> str:
 @click.option("--seed", type=int, required=True, help="Of what happens to the table.")
 @click.option("--recover", is_flag=True, help="Only finish what was begun, and end.")
 def main(
-    log: str, endpoint: str, table: str, late: int, age: int, grace: float, interval: float,
-    seed: int, recover: bool,
-) -> None:  # fmt: skip
+    log: str,
+    endpoint: str,
+    table: str,
+    late: int,
+    age: int,
+    grace: float,
+    interval: float,
+    seed: int,
+    recover: bool,
+) -> None:
     """A compactor for tests/soak.sh --lifetimes."""
     rng = random.Random(seed)
     spark = session("local[2]", "", SETTINGS)

@@ -236,17 +236,20 @@ def warm_up(spark: SparkSession) -> None:
 @click.option("--slow", type=float, default=0.0, help="Seconds of partition 0's first attempt.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Of the log.")
 @click.option(
-    "--master", default="local[2,8]", show_default=True,
+    "--master",
+    default="local[2,8]",
+    show_default=True,
     help="local[2,8] (a killed worker is a failed task, tried 8 times), local-cluster[2,1,2048] "
     "or spark://host:port.",
-)  # fmt: skip
+)
 @click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Of Spark.")
 @click.option("--java", default="", help="More options of Spark's JVMs.")
 @click.option(
-    "--standby", is_flag=True,
+    "--standby",
+    is_flag=True,
     help="Print `ready` when Spark has started, and then whenever a work is done; each line of "
     "stdin is another, as a JSON object of the options from --log to --option.",
-)  # fmt: skip
+)
 def main(master: str, confs: tuple[str, ...], java: str, standby: bool, **given: Any) -> None:
     """A Spark application for tests/soak.sh and the tests to kill at any moment."""
     spark = session(master, java, key_values(confs, "--conf"))

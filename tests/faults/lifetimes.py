@@ -38,7 +38,10 @@ class Lifetimes:
         self.round = "lifetimes"
         self.log = f"s3://{bucket}/{self.round}"
         self.options = log_options(server, hedge=True)
-        self._pace, self._work, self._server, self._proxy = pace, work, server, proxy
+        self._pace = pace
+        self._work = work
+        self._server = server
+        self._proxy = proxy
         self._table, self._file = work / "table", work / "replica.jsonl"
         self._watch = Watch(
             pace, self.options, bucket, self.round, self._file, work / "samples.jsonl"
@@ -69,10 +72,23 @@ class Lifetimes:
     def _start_compactor(self, *more: str) -> Application:
         pace = self._pace
         return self._start(
-            "compactor", "--endpoint", self._proxy.url, "--table", self._table,
-            "--late", pace.late, "--age", pace.age, "--grace", pace.grace,
-            "--interval", pace.interval, "--seed", self.rng.randrange(10**6), *more,
-        )  # fmt: skip
+            "compactor",
+            "--endpoint",
+            self._proxy.url,
+            "--table",
+            self._table,
+            "--late",
+            pace.late,
+            "--age",
+            pace.age,
+            "--grace",
+            pace.grace,
+            "--interval",
+            pace.interval,
+            "--seed",
+            self.rng.randrange(10**6),
+            *more,
+        )
 
     def _start_replica(self) -> None:
         self._replica = self._start(

@@ -45,7 +45,9 @@ class Service:
     def __init__(
         self, log: str, folder: Path, writing: Mapping[str, str], reading: Mapping[str, str]
     ) -> None:
-        self._log, self._folder, self._reading = log, folder, {**reading, "sequencer": SEQUENCER}
+        self._log = log
+        self._folder = folder
+        self._reading = {**reading, "sequencer": SEQUENCER}
         given = {**writing, "sequencer": SEQUENCER, "batchSizeThreshold": "1"}
         given |= {"maxInFlightRequests": "8", "maxRetryAttempts": "8", "retryBaseDelayMs": "2"}
         self._options = [f"{name}={value}" for name, value in given.items()]

@@ -49,7 +49,9 @@ class Storage:
     """
 
     def __init__(self, s3: Any, bucket: str, prefix: str, window: int, keeps: float) -> None:
-        self._s3, self._bucket, self._prefix = s3, bucket, prefix
+        self._s3 = s3
+        self._bucket = bucket
+        self._prefix = prefix
         self._window, self._keeps = window, keeps
         self._seen: dict[str, _Seen] = {}
         self._began = 0.0

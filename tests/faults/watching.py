@@ -69,12 +69,20 @@ class Watch:
     """
 
     def __init__(
-        self, pace: Pace, options: Mapping[str, str], bucket: str, prefix: str, file: Path,
+        self,
+        pace: Pace,
+        options: Mapping[str, str],
+        bucket: str,
+        prefix: str,
+        file: Path,
         notes: Path,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.counted: Counter[str] = Counter()
         self.samples: list[Sample] = []
-        self._pace, self._options, self._bucket, self._prefix = pace, options, bucket, prefix
+        self._pace = pace
+        self._options = options
+        self._bucket = bucket
+        self._prefix = prefix
         self._file, self._notes = file, notes
         self._log = sparkwal.Log(f"s3://{bucket}/{prefix}", **options)
         self._s3 = s3_client(options["endpoint"])

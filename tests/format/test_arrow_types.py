@@ -14,11 +14,26 @@ from sparkwal.format import schema
 
 LEAVES = st.sampled_from(
     [
-        "boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary",
-        "date", "timestamp", "timestamp_ntz", "void", "variant", "decimal(10,2)",
-        "decimal(38,0)", "interval day to second", "time(6)",
+        "boolean",
+        "byte",
+        "short",
+        "integer",
+        "long",
+        "float",
+        "double",
+        "string",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+        "void",
+        "variant",
+        "decimal(10,2)",
+        "decimal(38,0)",
+        "interval day to second",
+        "time(6)",
     ]
-)  # fmt: skip
+)
 
 
 def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -26,7 +41,10 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         inner.map(lambda t: {"type": "array", "elementType": t, "containsNull": True}),
         st.tuples(st.sampled_from(["string", "long"]), inner).map(
             lambda t: {
-                "type": "map", "keyType": t[0], "valueType": t[1], "valueContainsNull": True,
+                "type": "map",
+                "keyType": t[0],
+                "valueType": t[1],
+                "valueContainsNull": True,
             }
         ),
         st.lists(inner, min_size=1, max_size=3).map(
@@ -35,7 +53,7 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
                 "fields": [{"name": f"f{i}", "type": kind} for i, kind in enumerate(kinds)],
             }
         ),
-    )  # fmt: skip
+    )
 
 
 @given(st.lists(st.recursive(LEAVES, nested, max_leaves=6), max_size=4))
@@ -48,15 +66,23 @@ def test_from_arrow_is_the_inverse_of_to_arrow(kinds: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("arrow", "spark"),
     [
-        (pa.large_string(), "string"), (pa.string_view(), "string"),
+        (pa.large_string(), "string"),
+        (pa.string_view(), "string"),
         (pa.dictionary(pa.int8(), pa.large_string()), "string"),
-        (pa.large_binary(), "binary"), (pa.binary(16), "binary"),
-        (pa.uint8(), "short"), (pa.uint16(), "integer"), (pa.uint32(), "long"),
-        (pa.float16(), "float"), (pa.date64(), "date"), (pa.time32("s"), "time(6)"),
-        (pa.timestamp("s"), "timestamp_ntz"), (pa.timestamp("ms", "Asia/Tokyo"), "timestamp"),
-        (pa.duration("ms"), "interval day to second"), (pa.decimal256(38, 4), "decimal(38,4)"),
+        (pa.large_binary(), "binary"),
+        (pa.binary(16), "binary"),
+        (pa.uint8(), "short"),
+        (pa.uint16(), "integer"),
+        (pa.uint32(), "long"),
+        (pa.float16(), "float"),
+        (pa.date64(), "date"),
+        (pa.time32("s"), "time(6)"),
+        (pa.timestamp("s"), "timestamp_ntz"),
+        (pa.timestamp("ms", "Asia/Tokyo"), "timestamp"),
+        (pa.duration("ms"), "interval day to second"),
+        (pa.decimal256(38, 4), "decimal(38,4)"),
     ],
-)  # fmt: skip
+)
 def test_types_with_the_same_values_become_one(arrow: pa.DataType, spark: str) -> None:
     given_schema = pa.schema([("c", arrow)])
     found = schema.from_arrow(given_schema)
@@ -78,12 +104,16 @@ def test_an_empty_struct_keeps_its_values_beside_a_field_of_another_type() -> No
 @pytest.mark.parametrize(
     ("arrow", "says"),
     [
-        (pa.uint64(), "64 unsigned bits"), (pa.timestamp("ns"), "nanoseconds"),
-        (pa.timestamp("ns", "UTC"), "nanoseconds"), (pa.duration("ns"), "nanoseconds"),
-        (pa.month_day_nano_interval(), "no type for it"), (pa.decimal256(60, 2), "38 digits"),
-        (pa.decimal128(5, -2), "38 digits"), (pa.uuid(), "no type for it"),
+        (pa.uint64(), "64 unsigned bits"),
+        (pa.timestamp("ns"), "nanoseconds"),
+        (pa.timestamp("ns", "UTC"), "nanoseconds"),
+        (pa.duration("ns"), "nanoseconds"),
+        (pa.month_day_nano_interval(), "no type for it"),
+        (pa.decimal256(60, 2), "38 digits"),
+        (pa.decimal128(5, -2), "38 digits"),
+        (pa.uuid(), "no type for it"),
     ],
-)  # fmt: skip
+)
 def test_a_type_that_would_lose_is_refused_by_its_columns_name(
     arrow: pa.DataType, says: str
 ) -> None:

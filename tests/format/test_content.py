@@ -48,7 +48,7 @@ def batch(rows: list[dict[str, object]]) -> pa.RecordBatch:
             [
                 list(row[name].items())
                 if isinstance(row[name], dict) and name == "map"
-                else row[name]  # type: ignore[union-attr]  # noqa: E501
+                else row[name]  # type: ignore[union-attr]
                 for row in rows
             ],
             kind,
@@ -159,13 +159,36 @@ def test_entries_of_a_map_have_no_order() -> None:
 
 
 def test_rows_of_every_plain_type_have_a_content() -> None:
-    kinds = json.loads(normalize({"type": "struct", "fields": [
-        {"name": kind, "type": kind} for kind in (
-            "boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary",
-            "date", "timestamp", "timestamp_ntz", "void", "variant", "decimal(38,2)",
-            "interval day to second", "time(6)", "geometry(OGC:CRS84)",
+    kinds = json.loads(
+        normalize(
+            {
+                "type": "struct",
+                "fields": [
+                    {"name": kind, "type": kind}
+                    for kind in (
+                        "boolean",
+                        "byte",
+                        "short",
+                        "integer",
+                        "long",
+                        "float",
+                        "double",
+                        "string",
+                        "binary",
+                        "date",
+                        "timestamp",
+                        "timestamp_ntz",
+                        "void",
+                        "variant",
+                        "decimal(38,2)",
+                        "interval day to second",
+                        "time(6)",
+                        "geometry(OGC:CRS84)",
+                    )
+                ],
+            }
         )
-    ]}))  # fmt: skip
+    )
     schema = to_arrow(json.dumps(kinds))
     for kind in schema.types:
         filled = [pa.array([0], pa.int8()).cast(kind)] if pa.types.is_boolean(kind) else []
@@ -174,8 +197,12 @@ def test_rows_of_every_plain_type_have_a_content() -> None:
     binary = {"float": [1.5], "date": [1], "time(6)": [1], "decimal(38,2)": [1]}
     for name, value in binary.items():
         kind = schema.field(name).type
-        columns = [pa.array(value).cast(kind) if name != "date" else pa.array(value, pa.int32())
-                   .cast(kind), pa.nulls(1, kind)]  # fmt: skip
+        columns = [
+            pa.array(value).cast(kind)
+            if name != "date"
+            else pa.array(value, pa.int32()).cast(kind),
+            pa.nulls(1, kind),
+        ]
         assert len({content(pa.record_batch([column], ["v"])).hash for column in columns}) == 2
 
 

@@ -60,9 +60,13 @@ def headers(draw: st.DrawFn) -> Header:
             partition = draw(st.integers(0, window - 2))
             number = keys.data(position, window, partition)
             return DataHeader(
-                number, **common, **of_query, partition=partition, rows=draw(counts),
+                number,
+                **common,
+                **of_query,
+                partition=partition,
+                rows=draw(counts),
                 stage_attempt=draw(counts),
-            )  # fmt: skip
+            )
         case "commit":
             few = st.integers(0, 2**50)
             frames = st.lists(st.tuples(counts, counts, few, counts), max_size=3).map(tuple)
@@ -76,14 +80,24 @@ def headers(draw: st.DrawFn) -> Header:
             rows += sum(frame[2] for batch in batches for frame in batch.frames)
             numbers = st.one_of(counts, st.floats(allow_nan=False, allow_infinity=False))
             return CommitHeader(
-                keys.slot(position, window), **common, **of_query, rows=rows,
-                bytes=draw(counts), batches=batches, inline=inline, txns=draw(txns),
+                keys.slot(position, window),
+                **common,
+                **of_query,
+                rows=rows,
+                bytes=draw(counts),
+                batches=batches,
+                inline=inline,
+                txns=draw(txns),
                 metrics=draw(st.dictionaries(texts, numbers, max_size=3)),
-            )  # fmt: skip
+            )
     return LeaderHeader(
-        keys.slot(position, window), **common, prev_position=draw(st.integers(-1, 2**63 - 1)),
-        txns=draw(txns), reason=draw(texts), host=draw(texts),
-    )  # fmt: skip
+        keys.slot(position, window),
+        **common,
+        prev_position=draw(st.integers(-1, 2**63 - 1)),
+        txns=draw(txns),
+        reason=draw(texts),
+        host=draw(texts),
+    )
 
 
 def decode(text: bytes) -> Header:
@@ -108,9 +122,25 @@ def test_a_header_comes_back_as_it_was(header: Header) -> None:
 
 
 WRONG: list[Any] = [
-    None, True, 1.5, -2, 2**63, 10**30, "text", "0" * 20, [], {}, [1], {"a": 1}, [[1, 2]],
-    {"q": [1]}, {"q": [1, "2"]}, {"q": [True, 1]}, [{}], [None],
-]  # fmt: skip
+    None,
+    True,
+    1.5,
+    -2,
+    2**63,
+    10**30,
+    "text",
+    "0" * 20,
+    [],
+    {},
+    [1],
+    {"a": 1},
+    [[1, 2]],
+    {"q": [1]},
+    {"q": [1, "2"]},
+    {"q": [True, 1]},
+    [{}],
+    [None],
+]
 
 
 def accepts(field: str, value: Any) -> bool:

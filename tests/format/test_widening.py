@@ -13,14 +13,35 @@ from sparkwal.format.widening import contradictions, contradicts, holds, widened
 from sparkwal.lifecycle.current import with_table
 
 LEAVES = (
-    "boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date",
-    "timestamp", "timestamp_ntz", "decimal(5,2)", "decimal(7,4)", "decimal(9,4)", "decimal(10,0)",
-    "decimal(20,0)", "decimal(38,18)",
-)  # fmt: skip
+    "boolean",
+    "byte",
+    "short",
+    "integer",
+    "long",
+    "float",
+    "double",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "decimal(5,2)",
+    "decimal(7,4)",
+    "decimal(9,4)",
+    "decimal(10,0)",
+    "decimal(20,0)",
+    "decimal(38,18)",
+)
 # Of each the wider ones, as Delta Lake takes them.
 WIDER = {
     "byte": {
-        "short", "integer", "long", "double", "decimal(10,0)", "decimal(20,0)", "decimal(38,18)",
+        "short",
+        "integer",
+        "long",
+        "double",
+        "decimal(10,0)",
+        "decimal(20,0)",
+        "decimal(38,18)",
     },
     "short": {"integer", "long", "double", "decimal(10,0)", "decimal(20,0)", "decimal(38,18)"},
     "integer": {"long", "double", "decimal(10,0)", "decimal(20,0)", "decimal(38,18)"},
@@ -32,7 +53,7 @@ WIDER = {
     "decimal(9,4)": {"decimal(38,18)"},
     "decimal(10,0)": {"decimal(20,0)", "decimal(38,18)"},
     "decimal(20,0)": {"decimal(38,18)"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("narrow", LEAVES)

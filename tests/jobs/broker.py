@@ -115,9 +115,13 @@ def start_kafka() -> Broker:
 def open_topic(broker: Broker, name: str, partitions: int) -> Iterator[Topic]:
     """Create a topic, with a producer in a JVM that ends with this."""
     port, token, process = launch_gateway(
-        classpath=broker.jars, javaopts=JVM, java_path=JAVA,
-        die_on_exit=True, enable_auth=True, return_proc=True,
-    )  # fmt: skip
+        classpath=broker.jars,
+        javaopts=JVM,
+        java_path=JAVA,
+        die_on_exit=True,
+        enable_auth=True,
+        return_proc=True,
+    )
     gateway = JavaGateway(
         gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
     )

@@ -33,9 +33,10 @@ class Job:
     def __init__(self, *arguments: object, script: Path = JOB) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(script), *map(str, arguments), "--port", "0"],
-            stderr=subprocess.PIPE, text=True,
+            stderr=subprocess.PIPE,
+            text=True,
             env=environment(),
-        )  # fmt: skip
+        )
         assert self.process.stderr is not None
         self.output = ""
         self.url = ""

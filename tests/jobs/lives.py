@@ -50,9 +50,12 @@ def run(
     cwd: Path, job: str, *arguments: object, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(job, *arguments), cwd=cwd, env={**os.environ, **classes.for_jobs(), **environment},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        command(job, *arguments),
+        cwd=cwd,
+        env={**os.environ, **classes.for_jobs(), **environment},
+        capture_output=True,
+        text=True,
+    )
 
 
 def refused(
@@ -96,9 +99,12 @@ def running(cwd: Path, job: str, *arguments: object) -> Iterator[Running]:
     said = cwd / f"{job}.txt"
     with said.open("w") as output:
         process = subprocess.Popen(
-            command(job, *arguments), cwd=cwd, stdout=output, stderr=output,
+            command(job, *arguments),
+            cwd=cwd,
+            stdout=output,
+            stderr=output,
             env={**os.environ, **classes.for_jobs()},
-        )  # fmt: skip
+        )
         try:
             yield Running(process, said)
         finally:

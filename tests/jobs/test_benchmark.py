@@ -25,9 +25,19 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_peers_side_by_side(tmp_path: Path) -> None:
     done = run(
-        "sinks", "--quick", "--repeats", 1, "--latency", 0, "--output", tmp_path,
-        "--only", "microbatch,recovery,bulk-write,bulk-read", "--peers", "noop,weaselwal,inlined",
-    )  # fmt: skip
+        "sinks",
+        "--quick",
+        "--repeats",
+        1,
+        "--latency",
+        0,
+        "--output",
+        tmp_path,
+        "--only",
+        "microbatch,recovery,bulk-write,bulk-read",
+        "--peers",
+        "noop,weaselwal,inlined",
+    )
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "benchmark.json").read_text())
     assert results["machine"]["cpus"] and results["machine"]["spark"]
@@ -55,9 +65,18 @@ def test_peers_side_by_side(tmp_path: Path) -> None:
 def test_a_whole_trigger_is_one_put(tmp_path: Path) -> None:
     output = tmp_path / "triggers.json"
     done = run(
-        "triggers", "--latency", 0, "--repeats", 1, "--microbatches", 8, "--output", output,
-        "--rows", "sparkwal,sparkwal-objects,noop",
-    )  # fmt: skip
+        "triggers",
+        "--latency",
+        0,
+        "--repeats",
+        1,
+        "--microbatches",
+        8,
+        "--output",
+        output,
+        "--rows",
+        "sparkwal,sparkwal-objects,noop",
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads(output.read_text())["rows"]
     requests = {name: found["requests"] for name, found in rows.items()}
@@ -69,18 +88,31 @@ def test_a_whole_trigger_is_one_put(tmp_path: Path) -> None:
 def test_scale_counts_the_protocols_own_requests(tmp_path: Path) -> None:
     output = tmp_path / "scale.json"
     done = run(
-        "scale", "--partitions", 1200, "--sequencers", "1,10", "--seconds", 2,
-        "--output", output,
-    )  # fmt: skip
+        "scale",
+        "--partitions",
+        1200,
+        "--sequencers",
+        "1,10",
+        "--seconds",
+        2,
+        "--output",
+        output,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(output.read_text())
     assert [(x["sequencers"], x["inlined"], x["window"]) for x in found] == [
-        (1, False, 10_000), (10, False, 1000), (1, True, 10_000), (10, True, 1000),
-    ]  # fmt: skip
+        (1, False, 10_000),
+        (10, False, 1000),
+        (1, True, 10_000),
+        (10, True, 1000),
+    ]
     # P+1 for each sequencer; inlined 1.
     assert [x["requests_per_second"] for x in found] == [
-        {"PUT": 1201.0}, {"PUT": 1210.0}, {"PUT": 1.0}, {"PUT": 10.0},
-    ]  # fmt: skip
+        {"PUT": 1201.0},
+        {"PUT": 1210.0},
+        {"PUT": 1.0},
+        {"PUT": 10.0},
+    ]
     for one in found:
         assert one["requests_of_a_restart"] == {"GET": 1.0, "LIST": 1.0, "PUT": 1.0}
     assert found[0]["dollars_per_day"] == round(1201 * 86_400 * 0.005 / 1000, 2)
@@ -90,10 +122,26 @@ def test_scale_counts_the_protocols_own_requests(tmp_path: Path) -> None:
 def test_a_journal_beside_its_disk(tmp_path: Path) -> None:
     output = tmp_path / "journal.json"
     done = run(
-        "journal", "--samples", 10, "--megabytes", 16, "--repeats", 1, "--memory", "2,4",
-        "--sizes", "1024", "--outage-seconds", 2, "--outage-rate", 100, "--folder", tmp_path,
-        "--output", output,
-    )  # fmt: skip
+        "journal",
+        "--samples",
+        10,
+        "--megabytes",
+        16,
+        "--repeats",
+        1,
+        "--memory",
+        "2,4",
+        "--sizes",
+        "1024",
+        "--outage-seconds",
+        2,
+        "--outage-rate",
+        100,
+        "--folder",
+        tmp_path,
+        "--output",
+        output,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(output.read_text())
     assert [found["latency"][0][kind]["samples"] for kind in ("turns", "paced")] == [20, 10]

@@ -134,9 +134,10 @@ def test_a_buffer_that_announces_a_negative_length_hides_no_other() -> None:
     body = arrow_stream(rows, compression="zstd")
     (packed,) = (m.body for m in pa.ipc.MessageReader.open_stream(body) if m.body)
     negative = next(
-        place for place in range(len(packed) - 7)
+        place
+        for place in range(len(packed) - 7)
         if struct.unpack_from("<q", packed, place)[0] < -(2**62)
-    )  # fmt: skip
+    )
     # Of three buffers the first, offset and size.
     place = body.index(struct.pack("<I3q", 3, 0, 0, 0)) + 4
     patched = struct.pack("<2q", negative, -(2**62)).join((body[:place], body[place + 16 :]))
@@ -183,8 +184,9 @@ def test_bodies_beyond_the_budget_are_429_before_they_are_parsed(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
     """One body that is only half there holds its place; a second finds none, the third does."""
-    job = start("--log", tmp_path / "wal", "--schema", "v long",
-                "--max-body", 100, "--max-pending", 100)  # fmt: skip
+    job = start(
+        "--log", tmp_path / "wal", "--schema", "v long", "--max-body", 100, "--max-pending", 100
+    )
     host, port = job.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as half:
         half.sendall(
@@ -292,11 +294,21 @@ def test_sigterm_right_after_listening_is_not_swallowed(tmp_path: Path) -> None:
         "http_ingest.main()\n"
     )
     done = subprocess.run(
-        [sys.executable, str(early), "--log", str(tmp_path / "wal"), "--schema", "v long",
-         "--port", "0"],
-        capture_output=True, text=True, timeout=120,
+        [
+            sys.executable,
+            str(early),
+            "--log",
+            str(tmp_path / "wal"),
+            "--schema",
+            "v long",
+            "--port",
+            "0",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
         env=environment(),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "listening on" in done.stderr and "stopped; nothing is durable" in done.stderr
 
@@ -304,8 +316,10 @@ def test_sigterm_right_after_listening_is_not_swallowed(tmp_path: Path) -> None:
 def test_a_schema_without_columns_is_refused(tmp_path: Path) -> None:
     refused = subprocess.run(
         [sys.executable, str(JOB), "--log", str(tmp_path / "wal"), "--schema", "", "--port", "0"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert refused.returncode == 2 and "the schema has no columns" in refused.stderr
 
 
@@ -313,10 +327,19 @@ def test_a_port_that_is_taken_is_told_before_the_log_is_taken_over(tmp_path: Pat
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = subprocess.run(
-            [sys.executable, str(JOB), "--log", str(tmp_path / "wal"), "--schema", "v long",
-             "--port", str(port)],
-            capture_output=True, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                str(JOB),
+                "--log",
+                str(tmp_path / "wal"),
+                "--schema",
+                "v long",
+                "--port",
+                str(port),
+            ],
+            capture_output=True,
+            text=True,
+        )
     assert refused.returncode == 2 and f"cannot listen on 127.0.0.1:{port}" in refused.stderr
     assert not (tmp_path / "wal").exists()
 
@@ -346,8 +369,13 @@ def test_back_pressure_is_429_and_sigterm_drains(
     start: Callable[..., Job], s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path
-    given = {**options, "endpoint": s3_proxy.url, "maxInFlightRequests": 1,
-             "batchSizeThreshold": 64, "maxBufferedBytes": 64}  # fmt: skip
+    given = {
+        **options,
+        "endpoint": s3_proxy.url,
+        "maxInFlightRequests": 1,
+        "batchSizeThreshold": 64,
+        "maxBufferedBytes": 64,
+    }
     arguments = [f"--log-option={name}={value}" for name, value in given.items()]
     job = start("--log", path, "--schema", "v long", *arguments)
     # Every record takes a second, one at a time, and one may wait.

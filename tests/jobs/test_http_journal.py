@@ -50,8 +50,9 @@ def away(
             open_now.pop().close()
         else:
             port = int(s3_proxy.url.rpartition(":")[2])
-            open_now.append(S3Proxy(f"http://127.0.0.1:{options['endpoint'].rpartition(':')[2]}",
-                                    port=port))  # fmt: skip
+            open_now.append(
+                S3Proxy(f"http://127.0.0.1:{options['endpoint'].rpartition(':')[2]}", port=port)
+            )
             open_now[0].__enter__()
 
     yield [*arguments], take
@@ -116,8 +117,12 @@ def test_rows_are_accepted_while_the_store_is_away(
     assert job.post(b'{"v":0}')[:2] == (202, {"sequence": 0, "rows": 1})
     until(job, "sparkwal_journal_waiting 0.0")
     assert health(job) == {
-        "status": "ok", "last_sequence": 0, "store": "there", "waiting": 0, "lost": None
-    }  # fmt: skip
+        "status": "ok",
+        "last_sequence": 0,
+        "store": "there",
+        "waiting": 0,
+        "lost": None,
+    }
     take(True)
     for value in (1, 2, 3):
         assert job.post(b'{"v":%d}' % value)[1] == {"sequence": value, "rows": 1}
@@ -140,8 +145,10 @@ def test_rows_are_accepted_while_the_store_is_away(
     )
     refused = subprocess.run(
         [sys.executable, str(JOB), *map(str, arguments), "--port", "0"],
-        capture_output=True, text=True, env=environment(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
     assert refused.returncode == 1 and "stays in the journal" in refused.stderr
     take(False)
     job = start(*arguments)
@@ -309,8 +316,15 @@ def test_one_sync_is_for_all_that_wait_and_others_are_answered_meanwhile(
         "import http_ingest\n"
         "http_ingest.main()\n"
     )
-    job = start("--log", tmp_path / "wal", "--schema", "v long", "--journal", tmp_path / "journal",
-                script=script)  # fmt: skip
+    job = start(
+        "--log",
+        tmp_path / "wal",
+        "--schema",
+        "v long",
+        "--journal",
+        tmp_path / "journal",
+        script=script,
+    )
     before = syncs.stat().st_size
     slow.touch()
     answers: list[int] = []
@@ -338,8 +352,10 @@ def test_a_journal_that_another_process_holds_is_refused_and_nobody_is_fenced(
     job = start(*arguments)
     refused = subprocess.run(
         [sys.executable, str(JOB), *map(str, arguments), "--port", "0"],
-        capture_output=True, text=True, env=environment(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
     assert refused.returncode == 2 and f"held by process {job.process.pid}" in refused.stderr
     assert job.post(b'{"v":1}')[0] == 202
     assert job.stop() == 0 and values(str(tmp_path / "wal")) == [1]

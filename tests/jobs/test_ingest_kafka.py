@@ -42,7 +42,9 @@ class Pipeline:
     def __init__(
         self, topic: Topic, log: tuple[str, dict[str, str]], folder: Path, where: tuple[str, str]
     ) -> None:
-        self._topic, (self._path, self._options), self._folder = topic, log, folder
+        self._topic = topic
+        (self._path, self._options) = log
+        self._folder = folder
         self._where = where
         self._machine = folder / "machine 0"
         self._lives: list[Application] = []
@@ -60,14 +62,29 @@ class Pipeline:
     def start(self, trigger: str) -> Application:
         """jobs/ingest.py, on the present machine."""
         command = [
-            "env", f"XDG_STATE_HOME={self._machine / 'state'}", sys.executable,
-            str(JOBS / "ingest.py"), "--format", "kafka", "--source", self._topic.broker.url,
-            "--jars", ",".join(self._topic.broker.connector),
-            "--option", f"subscribe={self._topic.name}", "--option", "startingOffsets=earliest",
-            "--option", f"maxOffsetsPerTrigger={ROWS_FOR_EACH_MICROBATCH}",
-            "--log", self._path, *(f"--log-option={k}={v}" for k, v in self._options.items()),
-            *(word.format(machine=self._machine) for word in self._where), "--trigger", trigger,
-        ]  # fmt: skip
+            "env",
+            f"XDG_STATE_HOME={self._machine / 'state'}",
+            sys.executable,
+            str(JOBS / "ingest.py"),
+            "--format",
+            "kafka",
+            "--source",
+            self._topic.broker.url,
+            "--jars",
+            ",".join(self._topic.broker.connector),
+            "--option",
+            f"subscribe={self._topic.name}",
+            "--option",
+            "startingOffsets=earliest",
+            "--option",
+            f"maxOffsetsPerTrigger={ROWS_FOR_EACH_MICROBATCH}",
+            "--log",
+            self._path,
+            *(f"--log-option={k}={v}" for k, v in self._options.items()),
+            *(word.format(machine=self._machine) for word in self._where),
+            "--trigger",
+            trigger,
+        ]
         name, temporary = f"life {len(self._lives)}", self._machine / "tmp"
         self._lives.append(Application(name, self._folder, command, temporary))
         return self._lives[-1]

@@ -51,8 +51,11 @@ def submit(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProce
     kept = {k: v for k, v in os.environ.items() if k not in ("SPARK_CONF_DIR", "SPARK_HOME")}
     return subprocess.run(
         [str(script), "--master", "local[1]", *command(job, *arguments)[1:]],
-        cwd=cwd, env={**kept, "PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=cwd,
+        env={**kept, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.slow
@@ -95,9 +98,13 @@ def test_jars_come_too_late_under_spark_submit(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_a_connector_that_cannot_be_downloaded_is_told_as_that(tmp_path: Path) -> None:
     failed = run(
-        tmp_path, "ingest", "--format", "kafka", *INGEST[3:],
+        tmp_path,
+        "ingest",
+        "--format",
+        "kafka",
+        *INGEST[3:],
         PYSPARK_SUBMIT_ARGS="--conf spark.jars.ivySettings=missing.xml pyspark-shell",
-    )  # fmt: skip
+    )
     assert failed.returncode == 1, failed.stderr
     reported = failed.stderr.split("Error: ")[-1]
     assert reported.startswith("Spark did not start: a connector could not be downloaded, or Java")
@@ -108,9 +115,12 @@ def test_a_connector_that_cannot_be_downloaded_is_told_as_that(tmp_path: Path) -
 def test_what_is_not_installed_is_told_in_one_line(tmp_path: Path, job: str) -> None:
     bare = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     failed = subprocess.run(
-        [sys.executable, "-S", str(JOBS / f"{job}.py")], cwd=tmp_path, env=bare,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-S", str(JOBS / f"{job}.py")],
+        cwd=tmp_path,
+        env=bare,
+        capture_output=True,
+        text=True,
+    )
     assert failed.returncode == 1
     [line] = failed.stderr.splitlines()
     assert line.startswith("sparkwal is not installed") and "jobs/quickstart.sh" in line
@@ -125,10 +135,22 @@ def test_files_to_log_to_parquet_also_when_the_disk_is_lost_between(tmp_path: Pa
     example = (ROOT / "conf" / "options.example.conf").read_text()
     options.write_text(f"{example}\ninlineThreshold = 0\n")
     ingest = (
-        "ingest", "--format", "json", "--source", "in", "--log", "wal", "--name", "orders",
-        "--schema", "id BIGINT, name STRING", "--max-files-per-trigger", 1,
-        "--options-file", options,
-    )  # fmt: skip
+        "ingest",
+        "--format",
+        "json",
+        "--source",
+        "in",
+        "--log",
+        "wal",
+        "--name",
+        "orders",
+        "--schema",
+        "id BIGINT, name STRING",
+        "--max-files-per-trigger",
+        1,
+        "--options-file",
+        options,
+    )
     first = run(tmp_path, *ingest, XDG_STATE_HOME=str(tmp_path / "one machine"))
     assert first.returncode == 0, first.stderr
     assert "300 rows in 3 microbatches" in first.stderr
@@ -148,9 +170,21 @@ def test_files_to_log_to_parquet_also_when_the_disk_is_lost_between(tmp_path: Pa
     assert list(zip(rows["id"], rows["name"], strict=True)) == expected
 
     replayed = run(
-        tmp_path, "replay", "--log", "wal", "--from", commits[1].position, "--files", 1,
-        "--columns", "id,name,_wal_position", "--format", "parquet", "--output", "out",
-    )  # fmt: skip
+        tmp_path,
+        "replay",
+        "--log",
+        "wal",
+        "--from",
+        commits[1].position,
+        "--files",
+        1,
+        "--columns",
+        "id,name,_wal_position",
+        "--format",
+        "parquet",
+        "--output",
+        "out",
+    )
     assert replayed.returncode == 0, replayed.stderr
     assert "300 rows" in replayed.stderr
     found = pyarrow.parquet.read_table(tmp_path / "out").to_pydict()
@@ -164,9 +198,17 @@ def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path) -> None:
     """SIGTERM while microbatches run → 143; the checkpoint owes nothing to the log, and
     after the next run the log holds every value exactly once."""
     arguments = (
-        "--format", "rate-micro-batch", "--option", "rowsPerBatch=50", "--log", "wal",
-        "--checkpoint", "checkpoint", "--trigger", "0 seconds",
-    )  # fmt: skip
+        "--format",
+        "rate-micro-batch",
+        "--option",
+        "rowsPerBatch=50",
+        "--log",
+        "wal",
+        "--checkpoint",
+        "checkpoint",
+        "--trigger",
+        "0 seconds",
+    )
 
     def commits() -> list[CommitHeader]:
         records = sparkwal.Log(str(tmp_path / "wal")).records()
@@ -220,9 +262,19 @@ def test_a_query_that_fails_ends_with_1_and_one_message(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.parquet").write_text("not parquet")
     failed = run(
-        tmp_path, "ingest", "--format", "parquet", "--source", "in", "--log", "wal",
-        "--schema", "id BIGINT", "--checkpoint", "checkpoint",
-    )  # fmt: skip
+        tmp_path,
+        "ingest",
+        "--format",
+        "parquet",
+        "--source",
+        "in",
+        "--log",
+        "wal",
+        "--schema",
+        "id BIGINT",
+        "--checkpoint",
+        "checkpoint",
+    )
     assert failed.returncode == 1, failed.stderr
     assert "x.parquet" in failed.stderr.split("Error: ")[-1]
     assert "Traceback" not in failed.stderr and "\tat " not in failed.stderr.split("Error: ")[-1]
@@ -262,7 +314,7 @@ REPLAY = ("replay", "--log", "wal")
         ((*REPLAY, "--stream", "--to", "3"), "a stream has no end"),
         ((*REPLAY, "--checkpoint", "x"), "--checkpoint is for --stream"),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_ends_with_2_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:

@@ -26,8 +26,11 @@ def read(kind: str, body: str | bytes) -> list[Any]:
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        ("decimal(38,18)", "12345678901234567890.123456789012345678",
-         Decimal("12345678901234567890.123456789012345678")),
+        (
+            "decimal(38,18)",
+            "12345678901234567890.123456789012345678",
+            Decimal("12345678901234567890.123456789012345678"),
+        ),
         ("decimal(10,2)", "0.1", Decimal("0.10")),
         ("decimal(10,2)", '"1.50"', Decimal("1.50")),
         ("bigint", "9223372036854775807", 2**63 - 1),
@@ -36,11 +39,13 @@ def read(kind: str, body: str | bytes) -> list[Any]:
         ("double", "0.1", 0.1),
         ("double", "1e308", 1e308),
         ("float", "3.4028234663852886e38", 3.4028234663852886e38),
-        ("timestamp", '"2026-01-31T12:00:00.123456+02:00"',
-         datetime(2026, 1, 31, 10, 0, 0, 123456, UTC)),
+        (
+            "timestamp",
+            '"2026-01-31T12:00:00.123456+02:00"',
+            datetime(2026, 1, 31, 10, 0, 0, 123456, UTC),
+        ),
         ("timestamp", '"2026-01-31T12:00:00"', datetime(2026, 1, 31, 12, tzinfo=UTC)),
-        ("timestamp_ntz", '"2026-01-31T12:00:00.1234560"',
-         datetime(2026, 1, 31, 12, 0, 0, 123456)),
+        ("timestamp_ntz", '"2026-01-31T12:00:00.1234560"', datetime(2026, 1, 31, 12, 0, 0, 123456)),
         ("date", '"2026-01-31"', date(2026, 1, 31)),
         ("time(6)", '"12:30:00.5"', time(12, 30, 0, 500_000)),
         ("binary", '"AAE="', b"\0\1"),
@@ -48,7 +53,7 @@ def read(kind: str, body: str | bytes) -> list[Any]:
         ("string", '"naïve"', "naïve"),
         ("double", "null", None),
     ],
-)  # fmt: skip
+)
 def test_a_value_is_what_the_text_says(kind: str, text: str, value: Any) -> None:
     assert read(kind, f'{{"v":{text}}}') == [value]
 

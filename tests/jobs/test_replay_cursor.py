@@ -40,9 +40,16 @@ def path(tmp_path: Path) -> Path:
 def run(path: Path, *more: object, output: str = "out") -> Result:
     folder = path.parent
     arguments = [
-        "--log", path, "--cursor", folder / "cursor", "--format", "parquet",
-        "--output", folder / output, *more,
-    ]  # fmt: skip
+        "--log",
+        path,
+        "--cursor",
+        folder / "cursor",
+        "--format",
+        "parquet",
+        "--output",
+        folder / output,
+        *more,
+    ]
     return CliRunner().invoke(main, [str(each) for each in arguments])
 
 

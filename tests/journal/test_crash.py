@@ -288,7 +288,9 @@ def explore(
     begin: Callable[[], World], script: Script, seeds: int, nested: int, seen: Counter[str]
 ) -> int:
     """Crashes in all."""
-    origin, count, call = begin(), 0, 0
+    origin = begin()
+    count = 0
+    call = 0
     while True:
         world = origin.copy()
         if not crash_at(world, script, call):
@@ -297,9 +299,11 @@ def explore(
             rng = random.Random(f"{SEED} {script.__name__} {call} {number}")
             state = f"{begin.__name__}, {script.__name__}: call {call}, seed {SEED} {number}"
             try:
-                left = world.copy() if number == seeds else replace(
-                    world, folder=world.folder.after_crash(rng), run=None
-                )  # fmt: skip
+                left = (
+                    world.copy()
+                    if number == seeds
+                    else replace(world, folder=world.folder.after_crash(rng), run=None)
+                )
                 left.folder.crash_at = None
                 for _ in range(nested):
                     deeper = left.copy()

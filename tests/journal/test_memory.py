@@ -64,7 +64,9 @@ def measured(path: Path, *numbers: int) -> tuple[int, int]:
 
 
 def test_a_large_journal_is_read_with_the_memory_of_a_block(tmp_path: Path) -> None:
-    size, length, count = 32 * MEBI, MEBI, 300
+    size = 32 * MEBI
+    length = MEBI
+    count = 300
     script(MAKE, tmp_path, size, length, count)
     resident, traced = measured(tmp_path, size, length, count, -1)
     assert traced < 24 * MEBI
@@ -83,7 +85,9 @@ def test_a_large_journal_is_read_with_the_memory_of_a_block(tmp_path: Path) -> N
 def test_a_journal_of_many_small_entries_is_read_with_the_memory_of_a_block(
     tmp_path: Path,
 ) -> None:
-    size, length, count = 8 * MEBI, 256, 100_000
+    size = 8 * MEBI
+    length = 256
+    count = 100_000
     script(MAKE, tmp_path, size, length, count)
     with min(tmp_path.glob("*.wal")).open("r+b") as file:
         file.seek(300)

@@ -162,10 +162,18 @@ class Life:
 
     def live(self, steps: int) -> None:
         operations = {
-            self.write: 30, self.wait: 10, self.acknowledge: 8, self.drain: 6,
-            self.close_and_open: 2, self.kill: 3, self.other_slots: 1, self.other_sizes: 1,
-            self.other_sync: 1, self.other_schema: 1, self.log_is_ahead: 1,
-        }  # fmt: skip
+            self.write: 30,
+            self.wait: 10,
+            self.acknowledge: 8,
+            self.drain: 6,
+            self.close_and_open: 2,
+            self.kill: 3,
+            self.other_slots: 1,
+            self.other_sizes: 1,
+            self.other_sync: 1,
+            self.other_schema: 1,
+            self.log_is_ahead: 1,
+        }
         self.open()
         for _ in range(steps):
             (do,) = self.rng.choices(list(operations), list(operations.values()))

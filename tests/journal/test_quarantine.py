@@ -69,14 +69,28 @@ def noted(**changed: object) -> bytes:
 @pytest.mark.parametrize(
     "note",
     [
-        b"", bytes(300), b'[4, "log-1", "orders"]', b"garbage", noted(first=2**63 - 1),
-        noted(last=2), noted(last=2**63 - 1), noted(files=["\0"]), noted(name="cursor"),
+        b"",
+        bytes(300),
+        b'[4, "log-1", "orders"]',
+        b"garbage",
+        noted(first=2**63 - 1),
+        noted(last=2),
+        noted(last=2**63 - 1),
+        noted(files=["\0"]),
+        noted(name="cursor"),
     ],
     ids=[
-        "empty", "zeros", "without a CRC", "garbage", "from the last on", "backwards",
-        "without end", "no file", "no segment",
+        "empty",
+        "zeros",
+        "without a CRC",
+        "garbage",
+        "from the last on",
+        "backwards",
+        "without end",
+        "no file",
+        "no segment",
     ],
-)  # fmt: skip
+)
 def test_a_note_that_cannot_be_read_is_never_taken_for_empty(note: bytes) -> None:
     folder = five()
     folder.put(NOTE, note)

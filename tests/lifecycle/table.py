@@ -88,9 +88,14 @@ class ModelTable:
         return [each.change.k for each in self.versions if each.change.k]
 
     def _commit(
-        self, operation: str, rows: tuple[int, ...], txns: dict[str, int],
-        state: LifecycleRecord | None = None, undoes: bool = False, restores: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        operation: str,
+        rows: tuple[int, ...],
+        txns: dict[str, int],
+        state: LifecycleRecord | None = None,
+        undoes: bool = False,
+        restores: int | None = None,
+    ) -> None:
         change = Change(len(self.versions), operation, undoes=undoes, restores=restores)
         if state is not None:
             reported = {name: getattr(state, name) for name in ("log_id", "k", "cut", "to")}

@@ -68,7 +68,7 @@ ROWS = pa.table(
         ("n = 1.5", None),
         ("f = 1", None),
         ("op", None),
-        ("op = \"d\"", None),
+        ('op = "d"', None),
         ("op = 'a\\'b'", None),
         ("lower(op) = 'd'", None),
         ("op like 'd%'", None),
@@ -92,7 +92,7 @@ ROWS = pa.table(
         ("op = 'd' = true", None),
         ("op is 'd'", None),
     ],
-)  # fmt: skip
+)
 def test_a_condition_means_what_it_means_in_spark_or_is_refused(
     condition: str, expected: str | None
 ) -> None:

@@ -242,8 +242,9 @@ def test_a_bound_asks_for_the_age_of_those_only_that_hold_it_down(
 def written(tmp_path: Path) -> tuple[str, LogStore, str]:
     """A log of a leader record and three commits, a second apart; its path and its id."""
     clock = StoppedClock()
-    query = Query(LocalStore(tmp_path / "log", fsync=False), hints_in(tmp_path), prefix="",
-                  clock=clock)  # fmt: skip
+    query = Query(
+        LocalStore(tmp_path / "log", fsync=False), hints_in(tmp_path), prefix="", clock=clock
+    )
     for batch in range(3):
         query.microbatch(batch, (batch,))
         clock.wall_ms += 1000
@@ -262,8 +263,11 @@ def test_consumers_are_listed_with_their_lag(written: tuple[str, LogStore, str])
     assert (behind.name, behind.lag, behind.lag_ms, behind.live) == ("behind", 3, 2000, True)
     assert (there.name, there.lag, there.lag_ms, there.live) == ("there", 0, 0, True)
     assert (before.name, before.of_this_log, before.live, before.lag_ms) == (
-        "before", False, False, None,
-    )  # fmt: skip
+        "before",
+        False,
+        False,
+        None,
+    )
     assert behind.host == "here" and behind.sequencer == "default" and behind.age_ms >= 0
     assert [each.live for each in sparkwal.consumers(path, expiry="1d")] == [False, True, True]
     sparkwal.forget_consumer(path, "behind")
@@ -281,8 +285,9 @@ def test_consumers_of_all_sequencers_are_listed(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     reported = sparkwal.consumers(path, sequencers="*")
     assert [(each.sequencer, each.name, each.lag) for each in reported] == [
-        ("a", "daily", 1), ("b", "daily", 1),
-    ]  # fmt: skip
+        ("a", "daily", 1),
+        ("b", "daily", 1),
+    ]
     sparkwal.forget_consumer(path, "daily", sequencer="a")
     assert [each.sequencer for each in sparkwal.consumers(path, sequencers="*")] == ["b"]
     sparkwal.forget_consumer(path, "daily", sequencers="*")

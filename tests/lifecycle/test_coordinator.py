@@ -39,7 +39,9 @@ class Mortal(MemoryStore):
     """A store whose client dies before or after its n-th call."""
 
     def __init__(self, under: MemoryStore, lives: int, answered: bool) -> None:
-        self._under, self._lives, self._answered = under, lives, answered
+        self._under = under
+        self._lives = lives
+        self._answered = answered
 
     def __getattribute__(self, name: str) -> Any:
         found = getattr(object.__getattribute__(self, "_under"), name)
@@ -349,7 +351,9 @@ def test_what_is_put_while_a_collection_deletes_stays(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = life.plot.store
-    everything, remove, freed = store.list, store.delete_many, life.log.key(keys.slot(1, 1000))
+    everything = store.list
+    remove = store.delete_many
+    freed = life.log.key(keys.slot(1, 1000))
 
     def etag(key: str) -> str:
         return hashlib.md5(store.objects[key]).hexdigest()

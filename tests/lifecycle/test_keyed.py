@@ -86,9 +86,12 @@ def test_nan_is_one_key() -> None:
 
 
 def after_merge(
-    table: list[dict[str, Any]], tail: list[dict[str, Any]], schema: pa.Schema, by: str = "",
+    table: list[dict[str, Any]],
+    tail: list[dict[str, Any]],
+    schema: pa.Schema,
+    by: str = "",
     only_table: tuple[str, ...] = (),
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """The table's rows after a MERGE of `tail` by the column k; a row with v = "gone" deletes."""
     rows = [pa.RecordBatch.from_pylist(each, schema) for each in (table, tail)]
     won = winners(iter([rows[1]]), schema, ["k"], by)

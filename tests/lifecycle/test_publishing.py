@@ -24,7 +24,9 @@ class Stream:
     """Runs of streams over one log, and one clock for all."""
 
     def __init__(self, folder: Path) -> None:
-        self.store, self.clock, self.holds = MemoryStore(), StoppedClock(), Holds(folder)
+        self.store = MemoryStore()
+        self.clock = StoppedClock()
+        self.holds = Holds(folder)
         self.log = LogStore(self.store, "wal")
 
     def run(self, at: int, log_id: str = "log-1") -> Publisher:

@@ -120,10 +120,18 @@ def test_every_metric_of_a_log_is_on_the_dashboard() -> None:
     asked = {re.sub("_(bucket|sum|count)$", "", name) for name in asked}
     left_out = {
         # In other words there already, or for a closer look.
-        "objects", "unacknowledged_appends", "last_sequence", "rejected", "events", "body_bytes",
-        "answered_rows", "pending_body_bytes", "compactions", "collected_objects",
+        "objects",
+        "unacknowledged_appends",
+        "last_sequence",
+        "rejected",
+        "events",
+        "body_bytes",
+        "answered_rows",
+        "pending_body_bytes",
+        "compactions",
+        "collected_objects",
         "consumer_position",
-    }  # fmt: skip
+    }
     assert {m.name for m in METRICS if m.full_name not in asked} == left_out
 
 
@@ -158,5 +166,7 @@ def test_the_panels_have_places_and_numbers_of_their_own() -> None:
         assert not cells & taken and max(x for x, _ in cells) < 24
         taken |= cells
     assert {v["name"] for v in DASHBOARD["templating"]["list"]} == {
-        "datasource", "log", "sequencer",
-    }  # fmt: skip
+        "datasource",
+        "log",
+        "sequencer",
+    }

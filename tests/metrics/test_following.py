@@ -159,9 +159,16 @@ def test_an_open_range_and_a_floor_are_told(
     following.look()
     assert ("sparkwal_compaction_lag_positions",) not in reported(meter, path)
     first = put_next(
-        log, beginning(head.log_id, "default", 1000), INTENT, clock, "here",
-        k=1, cut=2, to=5, target=Target("memory://table"),
-    )  # fmt: skip
+        log,
+        beginning(head.log_id, "default", 1000),
+        INTENT,
+        clock,
+        "here",
+        k=1,
+        cut=2,
+        to=5,
+        target=Target("memory://table"),
+    )
     assert first is not None
     following.look()
     seen = reported(meter, path)
@@ -265,9 +272,16 @@ def test_a_log_that_is_damaged_hides_no_other(tmp_path: Path) -> None:
     head = sparkwal.Log(path).head()
     assert head is not None
     put_next(
-        the_log(path), beginning(head.log_id, "default", 1000), INTENT, StoppedClock(), "here",
-        k=1, cut=1, to=1, target=Target("memory://table"),
-    )  # fmt: skip
+        the_log(path),
+        beginning(head.log_id, "default", 1000),
+        INTENT,
+        StoppedClock(),
+        "here",
+        k=1,
+        cut=1,
+        to=1,
+        target=Target("memory://table"),
+    )
     (record,) = (file for file in (tmp_path / "lifecycle").rglob("*") if file.is_file())
     record.write_bytes(record.read_bytes()[:-10])
     write(path, 2, sequencer="late")

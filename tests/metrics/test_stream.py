@@ -52,9 +52,13 @@ def threads() -> list[threading.Thread]:
 
 @pytest.mark.s3
 def test_the_numbers_are_those_of_the_log(
-    spark: SparkSession, s3_bucket: str, s3_proxy: S3Proxy, tmp_path: Path,
-    meter: tuple[Prometheus, Callable[[], dict[str, float]]], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    s3_bucket: str,
+    s3_proxy: S3Proxy,
+    tmp_path: Path,
+    meter: tuple[Prometheus, Callable[[], dict[str, float]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made, look = meter
     # The listener reads a progress as JSON: PySpark's own conversion is slow.
     monkeypatch.delattr(QueryProgressEvent, "fromJObject")
@@ -105,19 +109,22 @@ def commits_schema() -> Any:
 
 
 def test_a_query_that_was_fenced_is_counted(
-    spark: SparkSession, tmp_path: Path,
+    spark: SparkSession,
+    tmp_path: Path,
     meter: tuple[Prometheus, Callable[[], dict[str, float]]],
-) -> None:  # fmt: skip
+) -> None:
     made, look = meter
     path = str(tmp_path / "log")
     unwatch = watch_stream(spark, path, made)
     (rows := tmp_path / "rows").mkdir()
     (rows / "0.json").write_text('{"id": 0}')
     query: StreamingQuery = (
-        spark.readStream.schema("id BIGINT").json(str(rows))
-        .writeStream.format("weaselwal").option("checkpointLocation", str(tmp_path / "c"))
+        spark.readStream.schema("id BIGINT")
+        .json(str(rows))
+        .writeStream.format("weaselwal")
+        .option("checkpointLocation", str(tmp_path / "c"))
         .start(path)
-    )  # fmt: skip
+    )
     query.processAllAvailable()
     append(numbers(spark, 1).selectExpr("value AS id"), path, tmp_path / "other")
     (rows / "1.json").write_text('{"id": 1}')
@@ -133,7 +140,9 @@ def test_a_meter_that_hangs_or_fails_holds_up_no_query(
 ) -> None:
     """The thread that counts stands still: events find no room, and Spark goes on."""
     monkeypatch.setattr(stream, "_MOST_WAITING", 2)
-    stuck, go_on, dropped = threading.Event(), threading.Event(), []
+    stuck = threading.Event()
+    go_on = threading.Event()
+    dropped = []
 
     class Hanging:
         def add(self, metric: table.Metric, amount: float, *labels: str) -> None:
@@ -209,8 +218,10 @@ def test_it_ends_with_spark_and_a_fork_has_none_of_it(tmp_path: Path) -> None:
     source = str(Path(sparkwal.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source},
+    )
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
     assert "Traceback" not in done.stderr
 
@@ -229,7 +240,9 @@ class Session:
 
 def test_spark_that_is_started_again_at_once_is_watched(tmp_path: Path) -> None:
     """The thread of the watch before has not seen yet that its Spark has stopped."""
-    made, first, second = separate(), Session(), Session()
+    made = separate()
+    first = Session()
+    second = Session()
     before: Any = watch_stream(cast(Any, first), str(tmp_path), made)
     first.sparkContext._jsc = None
     again: Any = watch_stream(cast(Any, second), str(tmp_path), made)

@@ -200,9 +200,14 @@ def test_what_this_process_compacts_is_counted(tmp_path: Path) -> None:
     log = open_log(from_keywords(SourceOptions, path, {}))
     table = ModelTable(log)
     process = Lifecycle(
-        log, host="here", policy=Policy(late_window_seconds=0), table=table,
-        target=Target("memory://table"), gc_grace_ms=3_600_000, clock=Clock(),
-    )  # fmt: skip
+        log,
+        host="here",
+        policy=Policy(late_window_seconds=0),
+        table=table,
+        target=Target("memory://table"),
+        gc_grace_ms=3_600_000,
+        clock=Clock(),
+    )
     run = process.run_once()
     place = (log.url, "default")
     seen = samples(meter.text())

@@ -201,18 +201,30 @@ def test_sizes(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1", 1), ("500ms", 500), ("2s", 2000), ("1 min", 60_000), ("1m", 60_000), ("1h", 3_600_000),
-     ("2d", 172_800_000)],
-)  # fmt: skip
+    [
+        ("1", 1),
+        ("500ms", 500),
+        ("2s", 2000),
+        ("1 min", 60_000),
+        ("1m", 60_000),
+        ("1h", 3_600_000),
+        ("2d", 172_800_000),
+    ],
+)
 def test_durations(text: str, expected: int) -> None:
     assert types.duration(text) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1000", 1000), ("1970-01-01", 0), ("1970-01-01T00:00:01", 1000),
-     ("1970-01-01T01:00:00.5+01:00", 500), ("1970-01-01T00:00:00Z", 0)],
-)  # fmt: skip
+    [
+        ("1000", 1000),
+        ("1970-01-01", 0),
+        ("1970-01-01T00:00:01", 1000),
+        ("1970-01-01T01:00:00.5+01:00", 500),
+        ("1970-01-01T00:00:00Z", 0),
+    ],
+)
 def test_timestamps(text: str, expected: int) -> None:
     assert types.timestamp(text) == expected
 
@@ -228,8 +240,12 @@ def test_any_text_is_a_value_or_a_readable_refusal(text: str) -> None:
 
 
 def test_secrets_are_in_no_representation() -> None:
-    given = {"path": "/log", "accessKeyId": SECRET, "secretAccessKey": SECRET,
-             "sessionToken": SECRET}  # fmt: skip
+    given = {
+        "path": "/log",
+        "accessKeyId": SECRET,
+        "secretAccessKey": SECRET,
+        "sessionToken": SECRET,
+    }
     for kind in KINDS:
         parsed = parse(kind, given)
         assert SECRET not in f"{parsed!r} {parsed} {parsed.s3!r}"

@@ -30,7 +30,9 @@ class StoppedClock:
     """A clock that only tests move."""
 
     def __init__(self) -> None:
-        self.wall_ms, self.since_boot_ms, self.boot = 1_700_000_000_000, 1_000_000, "boot"
+        self.wall_ms = 1_700_000_000_000
+        self.since_boot_ms = 1_000_000
+        self.boot = "boot"
 
     def now_ms(self) -> int:
         return self.wall_ms

@@ -26,11 +26,18 @@ ROWS = pa.record_batch([pa.array(range(10_000), pa.int64())], names=["v"])
 
 def common(position: int) -> dict[str, object]:
     return {
-        "number": keys.slot(position, 1000), "position": position, "window": 1000,
-        "leader_id": "forger", "term": 1, "plan_id": "p", "in_flight_limit": 1,
-        "timestamp_ms": 1_700_000_000_000, "schema_crc32": arrowfile.schema_crc(SCHEMA),
-        "log_id": "forged", "txns": {},
-    }  # fmt: skip
+        "number": keys.slot(position, 1000),
+        "position": position,
+        "window": 1000,
+        "leader_id": "forger",
+        "term": 1,
+        "plan_id": "p",
+        "in_flight_limit": 1,
+        "timestamp_ms": 1_700_000_000_000,
+        "schema_crc32": arrowfile.schema_crc(SCHEMA),
+        "log_id": "forged",
+        "txns": {},
+    }
 
 
 def put(folder: Path, number: int, data: bytes) -> None:
@@ -44,12 +51,23 @@ def begin(folder: Path) -> None:
     put(folder, header.number, arrowfile.encode(header, SCHEMA))
 
 
-def commit(folder: Path, rows: int, batches: tuple[Batch, ...], inline: tuple[Inline, ...],
-           body: bytes = b"") -> None:  # fmt: skip
+def commit(
+    folder: Path,
+    rows: int,
+    batches: tuple[Batch, ...],
+    inline: tuple[Inline, ...],
+    body: bytes = b"",
+) -> None:
     header = CommitHeader(
-        **common(1), query_id="q", batch_id=0, rows=rows, bytes=rows, batches=batches,
-        inline=inline, metrics={},
-    )  # type: ignore[arg-type]  # fmt: skip
+        **common(1),
+        query_id="q",
+        batch_id=0,
+        rows=rows,
+        bytes=rows,
+        batches=batches,
+        inline=inline,
+        metrics={},
+    )  # type: ignore[arg-type]
     data = arrowfile.encode(header, SCHEMA)
     at = arrowfile.needed(data)
     put(folder, header.number, data[:at] + body + data[at:])

@@ -53,9 +53,13 @@ class Place:
         options = from_keywords(SinkOptions, self.path, self.options)
         log = open_log(options)
         return Query(
-            log.store, hints_in(self.folder / name), name, prefix=log.prefix,
-            spark_schema=SCHEMA, limits=replace(LIMITS, **limits),
-        )  # fmt: skip
+            log.store,
+            hints_in(self.folder / name),
+            name,
+            prefix=log.prefix,
+            spark_schema=SCHEMA,
+            limits=replace(LIMITS, **limits),
+        )
 
 
 def appended(place: Place, options: dict[str, Any], producer: str, *values: int) -> None:
@@ -89,9 +93,17 @@ def write_rows(place: Place) -> None:
     values = range(700_000)
     for again in (False, True):
         reported = write_partition(
-            query.open, plan.for_tasks(), "large", 0, 0, iter([rows_of(*values)]), query.limits,
-            attempt=int(again), again=again, run_id=query.run_id,
-        )  # fmt: skip
+            query.open,
+            plan.for_tasks(),
+            "large",
+            0,
+            0,
+            iter([rows_of(*values)]),
+            query.limits,
+            attempt=int(again),
+            again=again,
+            run_id=query.run_id,
+        )
     query.commit([reported])
     with short_memory():
         for producer in ("c", "d", "c"):

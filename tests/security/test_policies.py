@@ -133,12 +133,20 @@ def test_a_compaction_into_a_table_needs_the_policy_of_the_table(
             appended(Place(path, root, tmp_path), root, "p", value)
             done = subprocess.run(
                 [
-                    sys.executable, str(ROOT / "jobs" / "compact.py"), path,
-                    f"s3a://{bucket}/team/lake", "--key", "v", "--now", "--no-collect",
-                    "--options-file", str(file),
+                    sys.executable,
+                    str(ROOT / "jobs" / "compact.py"),
+                    path,
+                    f"s3a://{bucket}/team/lake",
+                    "--key",
+                    "v",
+                    "--now",
+                    "--no-collect",
+                    "--options-file",
+                    str(file),
                 ],
-                capture_output=True, text=True,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+            )
             assert done.returncode == 0, done.stderr
         current = sparkwal.Log(path, **given).current()
         assert sorted(current.to_pandas()["v"]) == [0, 1]

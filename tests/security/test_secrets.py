@@ -96,9 +96,12 @@ def test_no_secret_is_said_or_kept(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     path = f"s3://{s3_bucket}/log"
     reach: dict[str, object] = {
-        "endpoint": s3_proxy.url, "region": REGION, **CANARIES, "maxRetryAttempts": 1,
+        "endpoint": s3_proxy.url,
+        "region": REGION,
+        **CANARIES,
+        "maxRetryAttempts": 1,
         "retryBaseDelayMs": 1,
-    }  # fmt: skip
+    }
     s3_proxy.faults = [
         Fault("lost_reply", kind="PUT", times=1),
         Fault("error", kind="GET", times=1, status=503),

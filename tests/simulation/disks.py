@@ -63,7 +63,9 @@ class WorldWriter:
     """See `sparkwal.journal.storage.Writer`."""
 
     def __init__(self, folder: WorldFolder, name: str, writer: MemoryWriter) -> None:
-        self._folder, self._name, self._writer = folder, name, writer
+        self._folder = folder
+        self._name = name
+        self._writer = writer
 
     @property
     def size(self) -> int:

@@ -218,7 +218,9 @@ class _Checks:
         ending: Callable[[State], None] | None,
     ) -> None:
         self._histories, self._names = histories, names
-        self._every_start, self._gets_in, self._ending = every_start, gets_in, ending
+        self._every_start = every_start
+        self._gets_in = gets_in
+        self._ending = ending
         self._ends = {name: outcomes.split() for name, outcomes in ends.items()}
         # World → its verdict; None where it is not searched on.
         self._verdicts: dict[State, oracle.Verdict | None] = {begin: ()}
@@ -283,7 +285,9 @@ class _Moves:
         self, histories: Histories, names: list[str], calm: Calm, follows: Mapping[int, int]
     ) -> None:
         self.histories = histories
-        self._names, self._calm, self._follows = names, calm, follows
+        self._names = names
+        self._calm = calm
+        self._follows = follows
         self._worlds: dict[Hashable, State] = {}
         self._outside: dict[tuple[State, Budget], list[Move]] = {}
         self._own: dict[tuple[int, int, State, Budget], list[Move]] = {}

@@ -345,9 +345,14 @@ class Run:
 
     def _with_other_log(self) -> None:
         """A life that finds another log: it takes no row of this one, and loses none."""
-        state, verdict, disk, self._state = self._state, self._verdict, self.disk, State()
+        state = self._state
+        verdict = self._verdict
+        disk = self.disk
+        self._state = State()
         self._verdict, missing = (), set(self.ledger.accepted) - set(in_order(state))
-        self.disk, calm, self.calm = disk.after_kill(), self.calm, True
+        self.disk = disk.after_kill()
+        calm = self.calm
+        self.calm = True
         process = service(replace(self.shape.plan, appends=0), self.disk, Ledger(dict))
         machine = Machine(process, "other", timed=True)
         while machine.outcome is None:
@@ -368,7 +373,9 @@ class Run:
         if outcome == "done" and (missing or self._values()):
             raise oracle.Violation(f"with another log it forgot {missing}, wrote {self._values()}")
         self.outcomes["other log"] += 1
-        self._state, self._verdict, self.calm = state, verdict, calm
+        self._state = state
+        self._verdict = verdict
+        self.calm = calm
         self.disk = disk if outcome == "done" else self.disk.after_kill()
 
     # The oracle.

@@ -202,7 +202,9 @@ def _check_memory(head: dict[str, Any], last: dict[str, int], state: State) -> N
 
 
 def _check_rows(record: dict[str, Any], state: State) -> None:
-    position, query, number = record["position"], record["query_id"], record["batch_id"]
+    position = record["position"]
+    query = record["query_id"]
+    number = record["batch_id"]
     if query == JOURNALED:
         return  # `journal_runs` knows what it appended
     found: dict[int, list[int]] = {}

@@ -66,12 +66,16 @@ class Query:
         """
         content = self.read()
         planned, done = _latest(content, "offsets"), _latest(content, "commits")
-        number, start, end = 0, 0, None
+        number = 0
+        start = 0
+        end = None
         if planned is not None:
             number, end = planned, _offset(content, planned)
             start = _offset(content, planned - 1) if planned else 0
             if done == planned:
-                number, start, end = number + 1, end, None
+                number = number + 1
+                start = end
+                end = None
         while True:
             if end is None:
                 end = self._latest_offset(start)
@@ -87,7 +91,9 @@ class Query:
                 raise Stopped("the rows are no longer there")
             yield Microbatch(number, rows)
             self.add(f"commits/{number}", b'v1\n{"nextBatchWatermarkMs":0}')
-            number, start, end = number + 1, end, None
+            number = number + 1
+            start = end
+            end = None
 
     def _latest_offset(self, start: int) -> int:
         ready: int = self.ask(Call("source_end"))

@@ -29,7 +29,9 @@ SETTINGS = Settings(segment_bytes=900, max_bytes=2**20, slots=100)
 
 
 def _runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
-    steps, tickets, outcomes = 0, 0, Counter[str]()
+    steps = 0
+    tickets = 0
+    outcomes = Counter[str]()
     for seed in range(FIRST_SEED, FIRST_SEED + count):
         run = Run(seed, SHAPES[name], Chance())
         run.run()

@@ -175,7 +175,10 @@ class Thread:
         *,
         daemon: bool = False,
     ) -> None:
-        self._target, self.name, self._args, self.daemon = target, name, args, daemon
+        self._target = target
+        self.name = name
+        self._args = args
+        self.daemon = daemon
         self._ended = Event()
         self.ident = -1
 
@@ -280,9 +283,11 @@ _THREADING = _Threading(
     get_ident=lambda: Machine.current.me(),
 )
 _INSTEAD = (
-    (threading, _THREADING), (RealQueue, SimpleQueue), (ThreadPoolExecutor, Pool),
+    (threading, _THREADING),
+    (RealQueue, SimpleQueue),
+    (ThreadPoolExecutor, Pool),
     (hedge.run_in_daemon, run_in_daemon),
-)  # fmt: skip
+)
 
 
 def _uses() -> Iterator[tuple[Any, str, Any, Any]]:

@@ -1,7 +1,5 @@
 """What new users get wrong: each is answered by one line that says what to do."""
 
-# ruff: noqa: E501 (tables are easier to read than wrapped)
-
 from __future__ import annotations
 
 import socket
@@ -36,50 +34,176 @@ class Case:
 
 
 CASES = {
-    "misspelt option": Case("write", ("'batchsizetreshold'", "did you mean 'batchSizeThreshold'"), {"batchSizeTreshold": "1mb"}),
-    "misspelt option of a stream": Case("stream", ("inlinethreshhold", "did you mean 'inlineThreshold'"), {"inlinethreshhold": "1mb"}),
-    "misspelt option of a read": Case("read", ("'startposition'", "did you mean 'startingPosition'"), {"startPosition": 1}),
-    "option of the other side": Case("read", ("'mergeschema' is for writing", "remove it"), {"mergeSchema": True}),
-    "wrong type of a number": Case("write", ("maxInFlightRequests is 'many'", "a whole number"), {"maxInFlightRequests": "many"}),
-    "wrong type of a size": Case("write", ("inlineThreshold is '1 elephant'", "1mb"), {"inlineThreshold": "1 elephant"}),
-    "wrong type of a switch": Case("write", ("mergeSchema is 'yes'", "true or false"), {"mergeSchema": "yes"}),
-    "number out of range": Case("write", ("maxInFlightRequests is '5000'", "1…1000"), {"maxInFlightRequests": 5000}),
-    "window that is no power of ten": Case("write", ("windowSize is '5000'", "10000"), {"windowSize": 5000}),
+    "misspelt option": Case(
+        "write",
+        ("'batchsizetreshold'", "did you mean 'batchSizeThreshold'"),
+        {"batchSizeTreshold": "1mb"},
+    ),
+    "misspelt option of a stream": Case(
+        "stream",
+        ("inlinethreshhold", "did you mean 'inlineThreshold'"),
+        {"inlinethreshhold": "1mb"},
+    ),
+    "misspelt option of a read": Case(
+        "read", ("'startposition'", "did you mean 'startingPosition'"), {"startPosition": 1}
+    ),
+    "option of the other side": Case(
+        "read", ("'mergeschema' is for writing", "remove it"), {"mergeSchema": True}
+    ),
+    "wrong type of a number": Case(
+        "write",
+        ("maxInFlightRequests is 'many'", "a whole number"),
+        {"maxInFlightRequests": "many"},
+    ),
+    "wrong type of a size": Case(
+        "write", ("inlineThreshold is '1 elephant'", "1mb"), {"inlineThreshold": "1 elephant"}
+    ),
+    "wrong type of a switch": Case(
+        "write", ("mergeSchema is 'yes'", "true or false"), {"mergeSchema": "yes"}
+    ),
+    "number out of range": Case(
+        "write", ("maxInFlightRequests is '5000'", "1…1000"), {"maxInFlightRequests": 5000}
+    ),
+    "window that is no power of ten": Case(
+        "write", ("windowSize is '5000'", "10000"), {"windowSize": 5000}
+    ),
     "complete mode": Case("complete", ('outputMode("append")', "foreachBatch")),
     "overwrite": Case("overwrite", ('mode("append")', "new path")),
-    "another schema": Case("write", ("column 'name' (string) is only in these rows", "mergeSchema"), columns="id, 'x' as name"),
-    "another type": Case("write", ("'id' is bigint in the log and string in these rows", "cast"), columns="cast(id as string) as id"),
+    "another schema": Case(
+        "write",
+        ("column 'name' (string) is only in these rows", "mergeSchema"),
+        columns="id, 'x' as name",
+    ),
+    "another type": Case(
+        "write",
+        ("'id' is bigint in the log and string in these rows", "cast"),
+        columns="cast(id as string) as id",
+    ),
     "unknown column": Case("read", ("'nme'", "it has id"), columns="nme string"),
-    "type that cannot be carried": Case("write", ("'c' has type interval year", "cast it"), {"path": "{folder}/new"}, columns="id, interval '1' year as c"),
-    "path that is a file": Case("write", ("file is in the way", "another path"), {"path": "{folder}/file"}),
-    "reading a path that is a file": Case("read", ("file is in the way", "another path"), {"path": "{folder}/file"}),
-    "unsupported scheme": Case("write", ("hdfs is no supported store", "s3://"), {"path": "hdfs://host/wal"}),
-    "bucket left out": Case("write", ("names no bucket", "s3://bucket/folder"), {"path": "s3:///wal"}),
-    "directory bucket": Case("write", ("--x-s3", "order"), {"path": "s3://logs--euw1-az1--x-s3/wal", "region": "eu-west-1"}),
-    "no log there": Case("read", ("there is no log at", "check the path"), {"path": "{folder}/nothing"}),
-    "position after the end": Case("read", ("startingPosition 99", "next position is 2"), {"startingPosition": 99}),
-    "end after the end": Case("read", ("endingPosition 99", "last position is 1"), {"endingPosition": 99}),
-    "end before start": Case("read", ("endingPosition 1 lies before startingPosition 2",), {"startingPosition": 2, "endingPosition": 1}),
-    "two starts": Case("read", ("startingPosition and startingTimestamp", "one of them"), {"startingPosition": 1, "startingTimestamp": 5}),
-    "stop without checksums": Case("read", ("onCorruption=stop needs verifyChecksums=true",), {"onCorruption": "stop", "verifyChecksums": False}),
-    "key without its secret": Case("write", ("accessKeyId and secretAccessKey go together",), {"accessKeyId": SECRET}),
+    "type that cannot be carried": Case(
+        "write",
+        ("'c' has type interval year", "cast it"),
+        {"path": "{folder}/new"},
+        columns="id, interval '1' year as c",
+    ),
+    "path that is a file": Case(
+        "write", ("file is in the way", "another path"), {"path": "{folder}/file"}
+    ),
+    "reading a path that is a file": Case(
+        "read", ("file is in the way", "another path"), {"path": "{folder}/file"}
+    ),
+    "unsupported scheme": Case(
+        "write", ("hdfs is no supported store", "s3://"), {"path": "hdfs://host/wal"}
+    ),
+    "bucket left out": Case(
+        "write", ("names no bucket", "s3://bucket/folder"), {"path": "s3:///wal"}
+    ),
+    "directory bucket": Case(
+        "write",
+        ("--x-s3", "order"),
+        {"path": "s3://logs--euw1-az1--x-s3/wal", "region": "eu-west-1"},
+    ),
+    "no log there": Case(
+        "read", ("there is no log at", "check the path"), {"path": "{folder}/nothing"}
+    ),
+    "position after the end": Case(
+        "read", ("startingPosition 99", "next position is 2"), {"startingPosition": 99}
+    ),
+    "end after the end": Case(
+        "read", ("endingPosition 99", "last position is 1"), {"endingPosition": 99}
+    ),
+    "end before start": Case(
+        "read",
+        ("endingPosition 1 lies before startingPosition 2",),
+        {"startingPosition": 2, "endingPosition": 1},
+    ),
+    "two starts": Case(
+        "read",
+        ("startingPosition and startingTimestamp", "one of them"),
+        {"startingPosition": 1, "startingTimestamp": 5},
+    ),
+    "stop without checksums": Case(
+        "read",
+        ("onCorruption=stop needs verifyChecksums=true",),
+        {"onCorruption": "stop", "verifyChecksums": False},
+    ),
+    "key without its secret": Case(
+        "write", ("accessKeyId and secretAccessKey go together",), {"accessKeyId": SECRET}
+    ),
     "token alone": Case("write", ("sessionToken needs",), {"sessionToken": SECRET}),
-    "profile and key": Case("write", ("profile and accessKeyId", "one of them"), {"profile": "me", "accessKeyId": "a", "secretAccessKey": SECRET}),
+    "profile and key": Case(
+        "write",
+        ("profile and accessKeyId", "one of them"),
+        {"profile": "me", "accessKeyId": "a", "secretAccessKey": SECRET},
+    ),
     "endpoint that is no URL": Case("write", ("endpoint", "http"), {"endpoint": "localhost:9000"}),
-    "no columns": Case("write", ("no columns", "at least one"), {"path": "{folder}/new"}, columns=""),
-    "a column of nulls only": Case("write", ("column 'n' has type void", "cast"), {"path": "{folder}/new"}, columns="id, null as n"),
-    "nulls only inside a column": Case("write", ("column 'c.element' has type void",), {"path": "{folder}/new"}, columns="id, array() as c"),
-    "a collation": Case("write", ("column 'c' has the collation UTF8_LCASE", "c collate UTF8_BINARY"), {"path": "{folder}/new"}, columns="id, 'x' collate UTF8_LCASE as c"),
-    "structs deeper than Arrow writes them": Case("write", ("column 'c' is nested 65 levels deep", "64"), {"path": "{folder}/new"}, columns="id, " + "named_struct('a'," * 64 + "1" + ")" * 64 + " as c"),
-    "names that differ only in case": Case("write", ("'id' and 'ID' differ only in case",), {"path": "{folder}/new"}, columns="id, id as ID"),
-    "names inside a column that differ only in case": Case("write", ("'c.a' and 'c.A' differ only in case",), {"path": "{folder}/new"}, columns="id, named_struct('a',1,'A',2) as c"),
-    "a transaction named as an anonymous append": Case("write", ("txnAppId must not begin with 'append:'",), {"txnAppId": "append:x", "txnVersion": 1}),
-    "a transaction beyond 63 bits": Case("write", ("txnVersion is '9223372036854775808'", "63 bits"), {"txnAppId": "x", "txnVersion": 2**63}),
-    "progress tracked asynchronously": Case("stream", ("asynchronous progress tracking", "remove the option"), {"asyncProgressTrackingEnabled": True, "_asyncProgressTrackingOverrideSinkSupportCheck": True}),
-    "half a transaction": Case("write", ("txnAppId and txnVersion go together",), {"txnAppId": "nightly"}),
-    "a transaction for a stream": Case("stream", ("are for df.write",), {"txnAppId": "nightly", "txnVersion": 1}),
-    "pool below in flight": Case("write", ("targetPoolSize 3 is below maxInFlightRequests 50",), {"targetPoolSize": 3}),
-}  # fmt: skip
+    "no columns": Case(
+        "write", ("no columns", "at least one"), {"path": "{folder}/new"}, columns=""
+    ),
+    "a column of nulls only": Case(
+        "write",
+        ("column 'n' has type void", "cast"),
+        {"path": "{folder}/new"},
+        columns="id, null as n",
+    ),
+    "nulls only inside a column": Case(
+        "write",
+        ("column 'c.element' has type void",),
+        {"path": "{folder}/new"},
+        columns="id, array() as c",
+    ),
+    "a collation": Case(
+        "write",
+        ("column 'c' has the collation UTF8_LCASE", "c collate UTF8_BINARY"),
+        {"path": "{folder}/new"},
+        columns="id, 'x' collate UTF8_LCASE as c",
+    ),
+    "structs deeper than Arrow writes them": Case(
+        "write",
+        ("column 'c' is nested 65 levels deep", "64"),
+        {"path": "{folder}/new"},
+        columns="id, " + "named_struct('a'," * 64 + "1" + ")" * 64 + " as c",
+    ),
+    "names that differ only in case": Case(
+        "write",
+        ("'id' and 'ID' differ only in case",),
+        {"path": "{folder}/new"},
+        columns="id, id as ID",
+    ),
+    "names inside a column that differ only in case": Case(
+        "write",
+        ("'c.a' and 'c.A' differ only in case",),
+        {"path": "{folder}/new"},
+        columns="id, named_struct('a',1,'A',2) as c",
+    ),
+    "a transaction named as an anonymous append": Case(
+        "write",
+        ("txnAppId must not begin with 'append:'",),
+        {"txnAppId": "append:x", "txnVersion": 1},
+    ),
+    "a transaction beyond 63 bits": Case(
+        "write",
+        ("txnVersion is '9223372036854775808'", "63 bits"),
+        {"txnAppId": "x", "txnVersion": 2**63},
+    ),
+    "progress tracked asynchronously": Case(
+        "stream",
+        ("asynchronous progress tracking", "remove the option"),
+        {
+            "asyncProgressTrackingEnabled": True,
+            "_asyncProgressTrackingOverrideSinkSupportCheck": True,
+        },
+    ),
+    "half a transaction": Case(
+        "write", ("txnAppId and txnVersion go together",), {"txnAppId": "nightly"}
+    ),
+    "a transaction for a stream": Case(
+        "stream", ("are for df.write",), {"txnAppId": "nightly", "txnVersion": 1}
+    ),
+    "pool below in flight": Case(
+        "write", ("targetPoolSize 3 is below maxInFlightRequests 50",), {"targetPoolSize": 3}
+    ),
+}
 
 
 def attempt(spark: SparkSession, case: Case, options: dict[str, object], folder: Path) -> None:

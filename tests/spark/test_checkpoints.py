@@ -65,7 +65,9 @@ def checkpoint(path: object, place: Path, name: str = "orders", **options: objec
 def test_the_third_of_many_backups_is_refused_and_the_log_brings_all_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    log, place, source = tmp_path / "log", tmp_path / "ck", tmp_path / "in"
+    log = tmp_path / "log"
+    place = tmp_path / "ck"
+    source = tmp_path / "in"
     add(source, range(3))
     append(read_files(spark, source), log, checkpoint(log, place))
     shutil.copytree(place, tmp_path / "backup")
@@ -283,7 +285,9 @@ def test_microbatches_without_rows_are_in_no_log(
 
 
 def test_each_of_several_sources_is_remembered(spark: SparkSession, tmp_path: Path) -> None:
-    log, one, two = tmp_path / "log", tmp_path / "one", tmp_path / "two"
+    log = tmp_path / "log"
+    one = tmp_path / "one"
+    two = tmp_path / "two"
     spark.conf.set(COMPACT_INTERVAL, "3")
     for number in range(3):
         add(one, range(number, number + 1))

@@ -186,8 +186,10 @@ def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> N
     stream.reader.commit(offset)
     found = sparkwal.consumers(str(log), sequencers="*")
     assert [(each.sequencer, each.position, each.lag) for each in found] == [
-        ("a", offset["a"], 0), ("b", offset["b"], 0), ("c", offset["c"], 0),
-    ]  # fmt: skip
+        ("a", offset["a"], 0),
+        ("b", offset["b"], 0),
+        ("c", offset["c"], 0),
+    ]
     assert not (log / "consumers").exists()
 
 

@@ -23,9 +23,14 @@ def test_tables_take_ranges_of_a_log(chosen: str) -> None:
     # A time limit of one test must not be that of what Ivy downloads for all.
     command += ["-o", "timeout_func_only=true", "tests/spark/tables"]
     ran = subprocess.run(
-        command, cwd=ROOT, env=dict(os.environ, SPARKWAL_TABLES="1"), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        command,
+        cwd=ROOT,
+        env=dict(os.environ, SPARKWAL_TABLES="1"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     # All of it: a seed is printed early.
     print(ran.stdout if ran.returncode else ran.stdout[-20_000:])
     assert ran.returncode == 0, ran.stderr[-2000:]

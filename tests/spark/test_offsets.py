@@ -49,10 +49,12 @@ class Stream:
         self.clock.wall_ms = 1_700_000_000_000 + 1000 * at
         writer = Query(
             LocalStore(self.folder / "log", fsync=False),
-            hints_in(self.folder / f"{query}{sequencer}"), query,
-            prefix=f"sequencers/{sequencer}" if sequencer else "", clock=self.clock,
+            hints_in(self.folder / f"{query}{sequencer}"),
+            query,
+            prefix=f"sequencers/{sequencer}" if sequencer else "",
+            clock=self.clock,
             limits=replace(LIMITS, inline_threshold=2**20),
-        )  # fmt: skip
+        )
         for value in values:
             writer.microbatch(self.batch, (value,))
             self.batch += 1

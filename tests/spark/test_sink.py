@@ -122,8 +122,11 @@ def test_merge_schema_adds_columns_and_older_rows_read_null(
     back = read(spark, tmp_path)
     assert back.schema.simpleString() == "struct<id:bigint,name:string,extra:struct<x:bigint>>"
     assert [tuple(row) for row in back.orderBy("id").collect()] == [
-        (0, "old", None), (1, "old", None), (2, None, (2,)), (3, None, (3,)),
-    ]  # fmt: skip
+        (0, "old", None),
+        (1, "old", None),
+        (2, None, (2,)),
+        (3, None, (3,)),
+    ]
 
 
 def test_a_column_that_differs_only_in_case_is_refused_also_when_merging(
@@ -195,7 +198,9 @@ def test_the_end_of_the_commit_log_lost_stores_each_row_once(
 def test_a_checkpoint_restored_from_the_last_copy_stores_each_row_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    log, checkpoint, copy = tmp_path / "log", tmp_path / "cp", tmp_path / "copy"
+    log = tmp_path / "log"
+    checkpoint = tmp_path / "cp"
+    copy = tmp_path / "copy"
     append(numbers(spark, 20, 2), log, checkpoint)
     shutil.copytree(checkpoint, copy)
     append(numbers(spark, 20, 2), log, checkpoint)
@@ -270,8 +275,11 @@ def test_a_second_query_takes_the_log_over_and_the_first_stops_without_loss(
 
     first = start(take_over(numbers(spark, 10)), log, tmp_path / "first")
     wait_for(lambda: (tmp_path / "gate").exists() or not first.isActive)
-    append(numbers(spark, 10).selectExpr("timestamp", "value + 1000 as value"), log,
-           tmp_path / "second")  # fmt: skip
+    append(
+        numbers(spark, 10).selectExpr("timestamp", "value + 1000 as value"),
+        log,
+        tmp_path / "second",
+    )
     (tmp_path / "done").touch()
     shown = refused(first.awaitTermination)
     assert_one_error(shown, "FencedError", "another writer leads", "host", "position 2", "Stop one")
@@ -284,7 +292,9 @@ def test_a_second_query_takes_the_log_over_and_the_first_stops_without_loss(
 def test_a_stateful_query_survives_a_replayed_microbatch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    log, checkpoint, copy = tmp_path / "log", tmp_path / "cp", tmp_path / "copy"
+    log = tmp_path / "log"
+    checkpoint = tmp_path / "cp"
+    copy = tmp_path / "copy"
 
     def distinct() -> DataFrame:
         return numbers(spark, 20, 2).selectExpr("value % 30 as value").dropDuplicates()

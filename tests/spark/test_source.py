@@ -1,7 +1,5 @@
 """The source: every option, every kind of damage, streams beside writers, long logs."""
 
-# ruff: noqa: E501 (tables are easier to read than wrapped)
-
 from __future__ import annotations
 
 import json
@@ -77,10 +75,17 @@ class Writer:
             plan = make_plan(lambda: self.log, claim, self.hints, self.clock, 10**9)
             tasks = plan.for_tasks()
             results = [
-                write_partition(lambda: self.log, tasks, "q", self.count, partition,
-                                iter([self.rows(partition)]), self.limits)
+                write_partition(
+                    lambda: self.log,
+                    tasks,
+                    "q",
+                    self.count,
+                    partition,
+                    iter([self.rows(partition)]),
+                    self.limits,
+                )
                 for partition in (0, 1)
-            ]  # fmt: skip
+            ]
             commit(lambda: self.log, results, self.hints, self.clock, 10**9, None)
             self.count += 1
 
@@ -127,10 +132,16 @@ BOUNDS: list[tuple[dict[str, object], list[int]]] = [
     ({"startingTimestamp": 1_002_001}, span(3, 4)),
     ({"endingTimestamp": 1_002_000}, span(0, 2)),
     ({"endingTimestamp": 1_001_999}, span(0, 1)),
-    ({"startingTimestamp": "1970-01-01T00:16:43Z", "endingTimestamp": "1970-01-01T01:16:43+01:00"}, span(3, 3)),
+    (
+        {
+            "startingTimestamp": "1970-01-01T00:16:43Z",
+            "endingTimestamp": "1970-01-01T01:16:43+01:00",
+        },
+        span(3, 3),
+    ),
     ({"startingTimestamp": 9_000_000}, []),
     ({"endingTimestamp": 0}, []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("options", "expected"), BOUNDS, ids=[str(o) for o, _ in BOUNDS])
@@ -262,9 +273,14 @@ def test_metadata_columns_tell_where_each_row_came_from(spark: SparkSession, log
     found = row.asDict()
     del found["_wal_timestamp"]
     assert found == {
-        "value": 27, "_wal_position": 3, "_wal_partition": 1, "_wal_leader_id": "me",
-        "_wal_batch_id": 2, "_wal_query_id": "q", "ms": 1_002_000,
-    }  # fmt: skip
+        "value": 27,
+        "_wal_position": 3,
+        "_wal_partition": 1,
+        "_wal_leader_id": "me",
+        "_wal_batch_id": 2,
+        "_wal_query_id": "q",
+        "ms": 1_002_000,
+    }
 
 
 def test_the_users_schema_selects_columns(spark: SparkSession, tmp_path: Path) -> None:

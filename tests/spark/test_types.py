@@ -1,7 +1,5 @@
 """Every type that Spark's Python data source API carries, there and back bit by bit."""
 
-# ruff: noqa: E501 (tables are easier to read than wrapped)
-
 from __future__ import annotations
 
 import json
@@ -35,9 +33,25 @@ VALUES: dict[str, list[str]] = {
     "smallint": cast("smallint", "-32768", "32767"),
     "int": cast("int", "-2147483648", "2147483647"),
     "bigint": cast("bigint", "-9223372036854775808", "9223372036854775807"),
-    "float": cast("float", "NaN", "0.0", "-0.0", "Infinity", "-Infinity", "1.4E-45", "3.4028235E38"),
-    "double": cast("double", "NaN", "0.0", "-0.0", "Infinity", "-Infinity", "4.9E-324", "1.7976931348623157E308"),
-    "decimal(38,18)": cast("decimal(38,18)", "99999999999999999999.999999999999999999", "-99999999999999999999.999999999999999999", "0.000000000000000001"),
+    "float": cast(
+        "float", "NaN", "0.0", "-0.0", "Infinity", "-Infinity", "1.4E-45", "3.4028235E38"
+    ),
+    "double": cast(
+        "double",
+        "NaN",
+        "0.0",
+        "-0.0",
+        "Infinity",
+        "-Infinity",
+        "4.9E-324",
+        "1.7976931348623157E308",
+    ),
+    "decimal(38,18)": cast(
+        "decimal(38,18)",
+        "99999999999999999999.999999999999999999",
+        "-99999999999999999999.999999999999999999",
+        "0.000000000000000001",
+    ),
     "decimal(38,0)": cast("decimal(38,0)", "9" * 38, "-" + "9" * 38),
     "decimal(5,2)": cast("decimal(5,2)", "-999.99", "0.01"),
     "string": ["''", "'𝄞 ä'", "concat('a', char(0), 'b')", "repeat('long', 100000)"],
@@ -45,12 +59,20 @@ VALUES: dict[str, list[str]] = {
     "varchar(5)": cast("varchar(5)", "ab", ""),
     "binary": ["X''", ALL_BYTES],
     "date": cast("date", "0001-01-01", "9999-12-31", "1969-12-31"),
-    "timestamp": ["timestamp_micros(9223372036854775807)", "timestamp_micros(-9223372036854775808)", "timestamp_micros(-1)", *cast("timestamp", "2026-03-29 02:30:00.123456 Europe/Berlin")],
+    "timestamp": [
+        "timestamp_micros(9223372036854775807)",
+        "timestamp_micros(-9223372036854775808)",
+        "timestamp_micros(-1)",
+        *cast("timestamp", "2026-03-29 02:30:00.123456 Europe/Berlin"),
+    ],
     "timestamp_ntz": cast("timestamp_ntz", "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"),
     "interval day": ["interval '-3' day", "interval '106751991' day"],
     "interval day to hour": ["interval '-3 04' day to hour"],
     "interval day to minute": ["interval '-3 04:05' day to minute"],
-    "interval day to second": ["interval '-3 04:05:06.000007' day to second", "interval '106751991 04:00:54.775807' day to second"],
+    "interval day to second": [
+        "interval '-3 04:05:06.000007' day to second",
+        "interval '106751991 04:00:54.775807' day to second",
+    ],
     "interval hour": ["interval '-25' hour"],
     "interval hour to minute": ["interval '-25:06' hour to minute"],
     "interval hour to second": ["interval '25:06:07.000008' hour to second"],
@@ -81,7 +103,7 @@ VALUES: dict[str, list[str]] = {
         "named_struct('k', null), null)"
     ],
     "array<map<string, geography(4326)>>": [f"array(map('g', st_geogfromwkb({POINT})), null)"],
-}  # fmt: skip
+}
 ROWS = 1 + max(len(literals) for literals in VALUES.values())
 
 
@@ -90,7 +112,8 @@ def every_type(numbered: DataFrame, number: str) -> DataFrame:
     columns = []
     for kind, literals in VALUES.items():
         cases = [*(f"cast({literal} as {kind})" for literal in literals), f"cast(null as {kind})"]
-        choice = f"element_at(array({', '.join(cases)}), cast(least({number}, {len(cases) - 1}) as int) + 1)"
+        index = f"cast(least({number}, {len(cases) - 1}) as int) + 1"
+        choice = f"element_at(array({', '.join(cases)}), {index})"
         columns.append(f"{choice} as `{kind}`")
     return numbered.selectExpr(f"{number} as id", *columns)
 

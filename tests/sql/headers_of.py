@@ -31,9 +31,16 @@ def commit(
     if metrics is None:
         metrics = {} if put_ms is None else {"put_ms": put_ms, "tasks": len(objects)}
     return replace(
-        COMMIT, number=keys.slot(position, 1000), position=position, timestamp_ms=timestamp_ms,
-        rows=rows, bytes=size, batches=batches, term=term, metrics=metrics,
-    )  # fmt: skip
+        COMMIT,
+        number=keys.slot(position, 1000),
+        position=position,
+        timestamp_ms=timestamp_ms,
+        rows=rows,
+        bytes=size,
+        batches=batches,
+        term=term,
+        metrics=metrics,
+    )
 
 
 def leader(
@@ -47,7 +54,14 @@ def leader(
 ) -> LeaderHeader:
     """A leader record that saw the position before it as the head."""
     return replace(
-        LEADER, number=keys.slot(position, 1000), position=position, timestamp_ms=timestamp_ms,
-        term=term, reason=reason, host=host, prev_position=position - 1, in_flight_limit=limit,
+        LEADER,
+        number=keys.slot(position, 1000),
+        position=position,
+        timestamp_ms=timestamp_ms,
+        term=term,
+        reason=reason,
+        host=host,
+        prev_position=position - 1,
+        in_flight_limit=limit,
         txns_archive=archive,
-    )  # fmt: skip
+    )

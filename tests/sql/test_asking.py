@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """What SQL answers about a log, what is asked of its store for that, and what no query reaches."""
 
 from __future__ import annotations
@@ -55,18 +54,29 @@ def path(tmp_path: Path) -> str:
         ("SELECT count(*) FROM log a JOIN log b ON a.id = b.id + 1 WHERE b.id > 3", [(5,)]),
         ("WITH x AS (FROM log) SELECT count(*) FROM x a, x b", [(81,)]),
         ("SELECT count(*) FROM log WHERE id = (SELECT max(id) FROM log)", [(1,)]),
-        ("SELECT DISTINCT _wal_query_id, _wal_sequencer, _wal_row FROM LOG", [("gateway", "default", 0)]),
-        ("SELECT kind, count(*), sum(rows)::INT FROM records GROUP BY 1 ORDER BY 1",
-         [("commit", 9, 9), ("leader", 1, None)]),
-        ("SELECT query, batch, rows, objects FROM records WHERE position = 4", [("gateway", 3, 1, 1)]),
+        (
+            "SELECT DISTINCT _wal_query_id, _wal_sequencer, _wal_row FROM LOG",
+            [("gateway", "default", 0)],
+        ),
+        (
+            "SELECT kind, count(*), sum(rows)::INT FROM records GROUP BY 1 ORDER BY 1",
+            [("commit", 9, 9), ("leader", 1, None)],
+        ),
+        (
+            "SELECT query, batch, rows, objects FROM records WHERE position = 4",
+            [("gateway", 3, 1, 1)],
+        ),
         ("SELECT count(*) FROM records WHERE time < '2020-01-01'", [(0,)]),
-        ("SELECT log.id, records.kind FROM log JOIN records ON position = _wal_position WHERE id = 7",
-         [(7, "commit")]),
+        (
+            "SELECT log.id, records.kind FROM log JOIN records ON position = _wal_position "
+            "WHERE id = 7",
+            [(7, "commit")],
+        ),
         ("SELECT count(*) FROM consumers", [(0,)]),
         ("SELECT count(*), max(id) FROM current", [(9, 9)]),
         ("SELECT 1 + 1", [(2,)]),
     ],
-)  # fmt: skip
+)
 def test_answers(path: str, query: str, found: list[tuple[Any, ...]]) -> None:
     assert ask(path, query) == found
 
@@ -157,7 +167,9 @@ def test_only_what_a_query_needs_is_fetched(
 
 
 def test_an_aggregate_holds_some_batches_and_not_the_log(tmp_path: Path) -> None:
-    path, commits, each = str(tmp_path / "wal"), 40, 100_000
+    path = str(tmp_path / "wal")
+    commits = 40
+    each = 100_000
     with sparkwal.Appender(path, SCHEMA, producer_id="p", maxBufferedBytes="1gb") as wal:
         for n in range(commits):
             names = pa.repeat(str(n) * 100, each)
@@ -232,10 +244,14 @@ def test_a_query_reads_its_relations_and_nothing_else(
 def test_the_database_itself_is_closed_and_stays_so(tmp_path: Path) -> None:
     database = connect()
     for statement in (
-        f"COPY (SELECT 1) TO '{tmp_path}/x.csv'", f"ATTACH '{tmp_path}/x.db'", "INSTALL httpfs",
-        "LOAD httpfs", "SET enable_external_access = true", "RESET lock_configuration",
+        f"COPY (SELECT 1) TO '{tmp_path}/x.csv'",
+        f"ATTACH '{tmp_path}/x.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "RESET lock_configuration",
         "SELECT * FROM frame",
-    ):  # fmt: skip
+    ):
         with pytest.raises(duckdb.Error):
             database.execute(statement).fetchall()
     assert [*tmp_path.iterdir()] == []
@@ -285,13 +301,21 @@ def test_forms(path: str, tmp_path: Path) -> None:
 def test_types_that_no_log_has_are_printed(path: str) -> None:
     query = """SELECT INTERVAL 90 MINUTE a, INTERVAL '-1 month 3 days' b, [INTERVAL 1 SECOND] c,
         uuid() IS NULL d, 'a'::ENUM ('a', 'b') e, [1, 2]::INT[2] f, '101'::BIT::VARCHAR g,
-        12345678901234567890::HUGEINT h, TIME '12:00:00' i, '00000000-0000-0000-0000-000000000001'::UUID j
+        12345678901234567890::HUGEINT h, TIME '12:00:00' i,
+        '00000000-0000-0000-0000-000000000001'::UUID j
     """
     (found,) = lines("sql", path, query)
     assert list(found.values())[:9] == [
-        "PT5400S", "P-1M3DT0S", ["PT1S"], False, "a", [1, 2], "101", 12345678901234567890,
+        "PT5400S",
+        "P-1M3DT0S",
+        ["PT1S"],
+        False,
+        "a",
+        [1, 2],
+        "101",
+        12345678901234567890,
         "12:00:00.000000",
-    ]  # fmt: skip
+    ]
     assert "0001" in found["j"] and "P-1M3DT0S" in ran("sql", path, query)
     ran("sql", path, query, "--format", "csv")
     file = str(Path(path).parent / "x.parquet")
@@ -343,8 +367,11 @@ def test_a_fork_in_the_middle_of_an_answer_asks_again(tmp_path: Path) -> None:
     program = textwrap.dedent(program)
     done = subprocess.run(
         [sys.executable, "-P", "-c", program, str(tmp_path / "wal")],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     found = [
         "a fork cannot read an answer of its parent: ask again in the fork",
         "[{'n': 59}]",

@@ -21,12 +21,26 @@ from sparkwal.testing.servers import Server, start_server
 OLD, NEW = "3.1.0", "4.0.0"
 # Of the clouds that it can stand before; what is left keeps objects in memory.
 _CLOUDS = (
-    "com.amazonaws", "com.azure", "com.google.api", "com.google.api.grpc", "com.google.apis",
-    "com.google.auth", "com.google.cloud", "com.google.cloud.opentelemetry",
-    "com.google.http-client", "com.google.oauth-client", "com.microsoft.azure", "io.grpc",
-    "io.netty", "io.opencensus", "io.projectreactor", "io.projectreactor.netty",
-    "net.java.dev.jna", "org.apache.sshd", "org.conscrypt",
-)  # fmt: skip
+    "com.amazonaws",
+    "com.azure",
+    "com.google.api",
+    "com.google.api.grpc",
+    "com.google.apis",
+    "com.google.auth",
+    "com.google.cloud",
+    "com.google.cloud.opentelemetry",
+    "com.google.http-client",
+    "com.google.oauth-client",
+    "com.microsoft.azure",
+    "io.grpc",
+    "io.netty",
+    "io.opencensus",
+    "io.projectreactor",
+    "io.projectreactor.netty",
+    "net.java.dev.jna",
+    "org.apache.sshd",
+    "org.conscrypt",
+)
 _PROPERTIES = """\
 s3proxy.authorization=none
 s3proxy.endpoint=http://127.0.0.1:{port}

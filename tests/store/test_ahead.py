@@ -37,7 +37,9 @@ class Pacing(Pace):
 
     def __init__(self, given_up: float = 30.0, spare: bool = True) -> None:
         super().__init__()
-        self.given_up, self.spare, self.seen = given_up, spare, 0
+        self.given_up = given_up
+        self.spare = spare
+        self.seen = 0
 
     def begin(self, kind: tuple[str, int]) -> tuple[float, float]:
         return 0.02, self.given_up
@@ -53,7 +55,9 @@ class Reply:
     """A reply that comes after `comes` looks, and what it brings."""
 
     def __init__(self, found: bytes | None | Transient, comes: int = 0) -> None:
-        self.found, self.looks, self.closed = found, comes, False
+        self.found = found
+        self.looks = comes
+        self.closed = False
 
     def wait(self, seconds: float) -> bool:
         self.looks -= 1
@@ -228,9 +232,12 @@ def filled(s3_bucket: str, s3_proxy: S3Proxy) -> tuple[RetryingStore, S3Proxy]:
     """A store of 40 objects behind a proxy, with some open connections."""
     given = log_options(s3_proxy.url)
     config = S3Config(
-        endpoint=s3_proxy.url, region="us-east-1", access_key_id=given["accessKeyId"],
-        secret_access_key=given["secretAccessKey"], max_pool_connections=8,
-    )  # fmt: skip
+        endpoint=s3_proxy.url,
+        region="us-east-1",
+        access_key_id=given["accessKeyId"],
+        secret_access_key=given["secretAccessKey"],
+        max_pool_connections=8,
+    )
     bare = S3Store(s3_bucket, config)
     for key in KEYS:
         bare.put(key, key.encode())

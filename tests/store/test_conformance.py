@@ -65,10 +65,22 @@ def store(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterator
 
 
 # What a user may ask of any store; the races, which moto loses, are in test_prove_store.py.
-SUITE = [check for check in CHECKS if check.name in (
-    "put-if-absent", "GET and LIST after write", "LIST order", "LIST pages", "deletes", "ranges",
-    "age", "key characters", "big object",
-)]  # fmt: skip
+SUITE = [
+    check
+    for check in CHECKS
+    if check.name
+    in (
+        "put-if-absent",
+        "GET and LIST after write",
+        "LIST order",
+        "LIST pages",
+        "deletes",
+        "ranges",
+        "age",
+        "key characters",
+        "big object",
+    )
+]
 
 
 @pytest.mark.parametrize("check", SUITE, ids=lambda check: check.name)

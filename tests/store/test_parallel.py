@@ -45,9 +45,14 @@ def test_results_come_in_the_order_of_their_items(at_once: int | None) -> None:
         return number
 
     found = run_parallel(
-        WIDE, nap, range(200), at_once=at_once,
-        weigh=lambda number: number % 3, capacity=7, is_here=lambda number: number % 5 == 0,
-    )  # fmt: skip
+        WIDE,
+        nap,
+        range(200),
+        at_once=at_once,
+        weigh=lambda number: number % 3,
+        capacity=7,
+        is_here=lambda number: number % 5 == 0,
+    )
     assert [*found] == [*range(200)]
 
 

@@ -149,8 +149,19 @@ def test_conflicts_are_repeated_and_decided(ministack_url: str, s3_proxy: S3Prox
 def test_the_command_tells_the_verdict_and_no_secret(ministack_url: str) -> None:
     store = at(ministack_url)
     keys = ["--log-option", "accessKeyId=t", "--log-option", "secretAccessKey=hush-hush"]
-    arguments = ["prove-store", f"s3://{store.bucket}/wal", "--endpoint", ministack_url, *keys,
-                 "--rounds", "2", "--threads", "4", "--seed", "5"]  # fmt: skip
+    arguments = [
+        "prove-store",
+        f"s3://{store.bucket}/wal",
+        "--endpoint",
+        ministack_url,
+        *keys,
+        "--rounds",
+        "2",
+        "--threads",
+        "4",
+        "--seed",
+        "5",
+    ]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert "FIT for a log: every check passed." in result.output
@@ -163,8 +174,16 @@ def test_the_command_tells_the_verdict_and_no_secret(ministack_url: str) -> None
 
 @pytest.mark.s3
 def test_no_bucket_is_no_verdict(ministack_url: str) -> None:
-    arguments = ["prove-store", "s3://absent-bucket/wal", "--endpoint", ministack_url,
-                 "--log-option", "accessKeyId=t", "--log-option", "secretAccessKey=t"]  # fmt: skip
+    arguments = [
+        "prove-store",
+        "s3://absent-bucket/wal",
+        "--endpoint",
+        ministack_url,
+        "--log-option",
+        "accessKeyId=t",
+        "--log-option",
+        "secretAccessKey=t",
+    ]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code in (1, 2)
     assert "create the bucket" in result.output
@@ -177,8 +196,17 @@ def test_a_stopped_proof_leaves_nothing(
     ministack_url: str, s3_proxy: S3Proxy, signum: signal.Signals
 ) -> None:
     store = at(ministack_url)
-    command = [sys.executable, "-m", "sparkwal", "prove-store", f"s3://{store.bucket}/wal",
-               "--endpoint", s3_proxy.url, "--rounds", "10000"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "sparkwal",
+        "prove-store",
+        f"s3://{store.bucket}/wal",
+        "--endpoint",
+        s3_proxy.url,
+        "--rounds",
+        "10000",
+    ]
     for name, value in log_options(s3_proxy.url).items():
         if name != "endpoint":
             command += ["--log-option", f"{name}={value}"]

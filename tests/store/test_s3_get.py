@@ -83,8 +83,9 @@ def test_one_bucket_of_a_client_is_not_taken_for_another(stub: Stub) -> None:
     one = opened(OPTIONS[0], stub.url)
     two = S3Store("other-bucket", one.config)
     assert [asked(stub, store, "key")[0] for store in (one, two, one, two)] == [
-        "/bucket/key", "/other-bucket/key"
-    ] * 2  # fmt: skip
+        "/bucket/key",
+        "/other-bucket/key",
+    ] * 2
 
 
 def test_a_client_whose_requests_look_otherwise_is_left_to_botocore(stub: Stub) -> None:

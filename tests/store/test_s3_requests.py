@@ -25,9 +25,17 @@ ON_ALL = {"requesterPays": "true", "expectedBucketOwner": "111122223333"}
 NEW = {"PUT", "CREATE_MULTIPART"}
 SENT = {"PUT", "UPLOAD_PART"}
 EVERY = {
-    "PUT", "GET", "HEAD", "LIST", "DELETE", "CREATE_MULTIPART", "UPLOAD_PART",
-    "COMPLETE_MULTIPART", "ABORT_MULTIPART", "LIST_MULTIPART",
-}  # fmt: skip
+    "PUT",
+    "GET",
+    "HEAD",
+    "LIST",
+    "DELETE",
+    "CREATE_MULTIPART",
+    "UPLOAD_PART",
+    "COMPLETE_MULTIPART",
+    "ABORT_MULTIPART",
+    "LIST_MULTIPART",
+}
 SSE = "x-amz-server-side-encryption"
 # Options → the headers that they become, and the requests that carry them.
 CASES: list[tuple[dict[str, str], dict[str, str], set[str]]] = [
@@ -47,8 +55,15 @@ CASES: list[tuple[dict[str, str], dict[str, str], set[str]]] = [
         EVERY,
     ),
 ]
-ABOUT = ("x-amz-server-side", "x-amz-storage", "x-amz-checksum", "x-amz-request-payer",
-         "x-amz-expected", "x-amz-acl", "x-amz-grant")  # fmt: skip
+ABOUT = (
+    "x-amz-server-side",
+    "x-amz-storage",
+    "x-amz-checksum",
+    "x-amz-request-payer",
+    "x-amz-expected",
+    "x-amz-acl",
+    "x-amz-grant",
+)
 
 
 @pytest.fixture

@@ -40,8 +40,13 @@ def test_what_a_collection_asks_is_counted_as_the_proxy_counts_it() -> None:
     store.upload("b").part(1, 0, b"x")
     store.discard(*store.unfinished("").uploads)
     assert store.counts == {
-        "PUT": 1, "GET": 1, "DELETE": 1, "PART": 1, "LIST_MULTIPART": 1, "ABORT_MULTIPART": 1,
-    }  # fmt: skip
+        "PUT": 1,
+        "GET": 1,
+        "DELETE": 1,
+        "PART": 1,
+        "LIST_MULTIPART": 1,
+        "ABORT_MULTIPART": 1,
+    }
     with pytest.raises(AssertionError):
         store.delete_many([str(number) for number in range(1001)])
 

@@ -106,17 +106,29 @@ def test_counts_what_the_client_did(s3_proxy: S3Proxy, s3_bucket: str, client: A
     client.list_multipart_uploads(**at)
 
     assert s3_proxy.counts() == {
-        "PUT": 3, "GET": 4, "HEAD": 1, "LIST": 2, "DELETE": 1, "CREATE_MULTIPART": 2,
-        "UPLOAD_PART": 4, "COMPLETE_MULTIPART": 1, "ABORT_MULTIPART": 1,
+        "PUT": 3,
+        "GET": 4,
+        "HEAD": 1,
+        "LIST": 2,
+        "DELETE": 1,
+        "CREATE_MULTIPART": 2,
+        "UPLOAD_PART": 4,
+        "COMPLETE_MULTIPART": 1,
+        "ABORT_MULTIPART": 1,
         "LIST_MULTIPART": 1,
-    }  # fmt: skip
+    }
     seen = s3_proxy.requests
     assert [(x.key, x.status, x.conditional, x.bytes_in) for x in seen if x.kind == "PUT"] == [
-        ("a", 200, False, 3), ("b", 200, True, 3), ("b", 412, True, 5),
-    ]  # fmt: skip
+        ("a", 200, False, 3),
+        ("b", 200, True, 3),
+        ("b", 412, True, 5),
+    ]
     assert [(x.key, x.status) for x in seen if x.kind == "GET"] == [
-        ("a", 200), ("b", 206), ("none", 404), ("big", 200),
-    ]  # fmt: skip
+        ("a", 200),
+        ("b", 206),
+        ("none", 404),
+        ("big", 200),
+    ]
     assert [x.bytes_out for x in seen if x.kind == "GET" and x.key == "big"] == [2 * PART]
     assert [x.bytes_in for x in seen if x.kind == "UPLOAD_PART"] == [PART] * 4
     assert [x.conditional for x in seen if x.kind == "COMPLETE_MULTIPART"] == [True]
@@ -247,8 +259,9 @@ def test_lost_reply_takes_effect(
         client.put_object(Bucket=s3_bucket, Key="k", Body=b"x", IfNoneMatch="*")
     assert status_of(taken) == 412
     assert [(x.status, x.upstream, x.fault) for x in s3_proxy.requests] == [
-        (0, 200, "lost_reply"), (412, 412, None),
-    ]  # fmt: skip
+        (0, 200, "lost_reply"),
+        (412, 412, None),
+    ]
     assert s3_proxy.injected == {"lost_reply": 1}
 
 

@@ -82,7 +82,9 @@ def deletes(tested: StoreUnderTest) -> Found:
 
 def ranges(tested: StoreUnderTest) -> Found:
     """Any part of an object, up to its end and beyond."""
-    store, key, body = tested.store, tested.key(), tested.body(1000)
+    store = tested.store
+    key = tested.key()
+    body = tested.body(1000)
     store.put_if_absent(key, body)
     for offset, length in ((0, 1000), (0, 1), (10, 20), (990, 100), (999, 1), (1000, 5), (5000, 5)):
         same = store.get_range(key, offset, length) == body[offset : offset + length]
@@ -104,8 +106,23 @@ def age(tested: StoreUnderTest) -> Found:
 def key_characters(tested: StoreUnderTest) -> Found:
     """Names that URLs and XML write in other ways."""
     store, folder = tested.store, f"{tested.key('names')}/"
-    names = ["a b", "a+b", "a%20b", "a&b<c>", "a'\"b", "é", "日本", "😀", "a=b", "a,b;c", "a?b#c",
-             "a!(b)*~", "a@b:c", "[a]{b}", "x" * 200]  # fmt: skip
+    names = [
+        "a b",
+        "a+b",
+        "a%20b",
+        "a&b<c>",
+        "a'\"b",
+        "é",
+        "日本",
+        "😀",
+        "a=b",
+        "a,b;c",
+        "a?b#c",
+        "a!(b)*~",
+        "a@b:c",
+        "[a]{b}",
+        "x" * 200,
+    ]
     for name in names:
         store.put_if_absent(folder + name, name.encode())
     listed = [entry.key.removeprefix(folder) for entry in store.list(folder).entries]
@@ -118,7 +135,9 @@ def key_characters(tested: StoreUnderTest) -> Found:
 
 def big_object(tested: StoreUnderTest) -> Found:
     """One PUT of more than 8 MiB, and an upload in parts that came in another order."""
-    store, key, body = tested.store, tested.key("big"), tested.body(PART_SIZE + 12_345)
+    store = tested.store
+    key = tested.key("big")
+    body = tested.body(PART_SIZE + 12_345)
     store.put_if_absent(key, body)
     must(store.get(key) == body, "one PUT of 8 MiB does not come back as it was written")
     key = tested.key("parts")

@@ -136,10 +136,12 @@ def _put(store: Store, key: str, body: bytes, meet: Meet) -> bool:
 
 
 def _race(
-    tested: StoreUnderTest, name: str, rounds: int,
+    tested: StoreUnderTest,
+    name: str,
+    rounds: int,
     racers_of: Callable[[int, str], Mapping[bytes, Attempt]],
     allowed: Collection[bytes | None] = (),
-) -> None:  # fmt: skip
+) -> None:
     """One key a round, and racers by what they write. Raises Wrong unless all that happened says
     the same. `allowed` may be there when nobody won."""
     for number in range(rounds):

@@ -27,10 +27,17 @@ class Compaction:
     """What a test works on: `append` rows, `carry` them to the table, look at both."""
 
     def __init__(
-        self, spark: SparkSession, folder: Path, schema: pa.Schema, *keys: str,
-        table: str = "", **target: Any,
-    ) -> None:  # fmt: skip
-        self.spark, self.schema, self.path = spark, schema, str(folder / "log")
+        self,
+        spark: SparkSession,
+        folder: Path,
+        schema: pa.Schema,
+        *keys: str,
+        table: str = "",
+        **target: Any,
+    ) -> None:
+        self.spark = spark
+        self.schema = schema
+        self.path = str(folder / "log")
         mode = MERGE if keys else APPEND
         self.target = Target(table or str(folder / "table"), mode=mode, keys=keys, **target)
         self.table = SparkDeltaTable(spark, self.target, {"path": self.path})
@@ -57,11 +64,22 @@ class Compaction:
         found = self.table.look(head.log_id, -1)
         assert found is not None
         return LifecycleRecord(
-            kind=INTENT, number=1, record_id="r", log_id=head.log_id, sequencer="default",
-            k=self.k + 1, cut=self.cut, to=head.position + 1 if to is None else to, floor=0,
-            target=self.target, table_id=found.table_id, table_version=found.version,
-            gc_grace_ms=0, timestamp_ms=0, host="",
-        )  # fmt: skip
+            kind=INTENT,
+            number=1,
+            record_id="r",
+            log_id=head.log_id,
+            sequencer="default",
+            k=self.k + 1,
+            cut=self.cut,
+            to=head.position + 1 if to is None else to,
+            floor=0,
+            target=self.target,
+            table_id=found.table_id,
+            table_version=found.version,
+            gc_grace_ms=0,
+            timestamp_ms=0,
+            host="",
+        )
 
     def carry(self, state: LifecycleRecord | None = None) -> TableState:
         """The next range, or one that was promised before, confirmed as rule 4 asks for."""
@@ -83,10 +101,12 @@ class Compaction:
         found: list[Rows] = [[] for _ in versions]
         path = spark_path(self.target.table)
         each = [
-            self.spark.read.format("delta").option("versionAsOf", version).load(path)
+            self.spark.read.format("delta")
+            .option("versionAsOf", version)
+            .load(path)
             .withColumn("_n", F.lit(n))
             for n, version in enumerate(versions)
-        ]  # fmt: skip
+        ]
         for row in reduce(DataFrame.union, each).collect():
             values = row.asDict(recursive=True)
             found[values.pop("_n")].append(values)

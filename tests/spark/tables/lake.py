@@ -31,7 +31,9 @@ class Lake:
     def __init__(
         self, spark: SparkSession, folder: Path, *keys: str, sequencer: str = "default", **how: Any
     ) -> None:
-        self.spark, self.path, self.name = spark, str(folder / "log"), sequencer
+        self.spark = spark
+        self.path = str(folder / "log")
+        self.name = sequencer
         mode = "merge" if keys else "append"
         self.target = Target(str(folder / "table"), mode, tuple(keys), **how)
         options = {"path": self.path, "sequencer": sequencer}
@@ -64,8 +66,10 @@ class Lake:
             found = self.table.look(head.log_id, -1)
             assert found is not None
             changes = {
-                "target": self.target, "table_id": found.table_id, "table_version": found.version,
-            }  # fmt: skip
+                "target": self.target,
+                "table_id": found.table_id,
+                "table_version": found.version,
+            }
         self.put(INTENT, k=head.k + 1, to=info.position + 1, **changes)
 
     def write(self) -> None:

@@ -231,13 +231,23 @@ def test_what_is_current_is_what_the_table_has_after_the_merge(
         return {"k": {"a": key}, "n": n, "v": v}
 
     lake = Lake(delta, tmp_path, "k", sequence_by=by, delete_when="v = 'gone'")
-    lake.append(*(row(key, n, "old") for key, n in zip("abcd", (nan, 1.0, nan, 2.0), strict=True)),
-                row(None, 1.0, "old"), schema=schema)  # fmt: skip
+    lake.append(
+        *(row(key, n, "old") for key, n in zip("abcd", (nan, 1.0, nan, 2.0), strict=True)),
+        row(None, 1.0, "old"),
+        schema=schema,
+    )
     lake.compact()
     table = f"delta.`{lake.target.table}`"
     delta.sql(f"INSERT INTO {table} SELECT k, 5.0, 'again' FROM {table} WHERE k.a IN ('b', 'd')")
-    tail = [row("a", 5.0, "new"), row("b", 3.0, "new"), row("c", nan, "new"), row("d", 7.0, "gone"),
-            row(None, nan, "new"), row("e", nan, "first"), row("e", 1.0, "new")]  # fmt: skip
+    tail = [
+        row("a", 5.0, "new"),
+        row("b", 3.0, "new"),
+        row("c", nan, "new"),
+        row("d", 7.0, "gone"),
+        row(None, nan, "new"),
+        row("e", nan, "first"),
+        row("e", 1.0, "new"),
+    ]
     lake.append(*tail, schema=schema)
     small, without = rows(lake.current()), arrow_rows(lake)
     delta.sql(f"ALTER TABLE {table} ADD COLUMN `order` STRING")

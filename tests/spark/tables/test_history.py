@@ -35,10 +35,15 @@ UNDOING = {
     "overwrite": "INSERT OVERWRITE {t} VALUES (9, 'z')",
     "replace": "",
 }
-HARMLESS = ("OPTIMIZE {t}", "VACUUM {t}", "DELETE FROM {t} WHERE id = 7",
-            "UPDATE {t} SET v = 'w' WHERE id = 7", "ALTER TABLE {t} ADD COLUMNS (more INT)",
-            "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
-            "INSERT INTO {t} (id, v) VALUES (8, 'user')")  # fmt: skip
+HARMLESS = (
+    "OPTIMIZE {t}",
+    "VACUUM {t}",
+    "DELETE FROM {t} WHERE id = 7",
+    "UPDATE {t} SET v = 'w' WHERE id = 7",
+    "ALTER TABLE {t} ADD COLUMNS (more INT)",
+    "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+    "INSERT INTO {t} (id, v) VALUES (8, 'user')",
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,9 @@ def log(begun: Compaction, tmp_path: Path) -> Compaction:
     """A copy of it."""
     shutil.copytree(Path(begun.path).parent, tmp_path, dirs_exist_ok=True)
     found = Compaction(begun.spark, tmp_path, SCHEMA)
-    found.k, found.cut, found.log_id = begun.k, begun.cut, begun.log_id
+    found.k = begun.k
+    found.cut = begun.cut
+    found.log_id = begun.log_id
     return found
 
 

@@ -44,7 +44,9 @@ class Log:
     """A log, and its lifecycle in this process."""
 
     def __init__(self, spark: SparkSession, folder: Path, table: str) -> None:
-        self.spark, self.path, self.table = spark, str(folder / "log"), table
+        self.spark = spark
+        self.path = str(folder / "log")
+        self.table = table
         self.life = sparkwal.Lifecycle(
             self.path, spark=spark, table=table, keys=["id"], lateArriveWindowSeconds=0
         )

@@ -33,7 +33,11 @@ SCHEMA = pa.schema(
     ]
 )
 DAYS = (None, dt.date(2024, 2, 29), dt.date(1969, 12, 31))
-MOMENTS = (None, dt.datetime(2024, 2, 29, 23, 59, 59, 1, dt.UTC), dt.datetime(1960, 1, 1, tzinfo=dt.UTC))  # fmt: skip  # noqa: E501
+MOMENTS = (
+    None,
+    dt.datetime(2024, 2, 29, 23, 59, 59, 1, dt.UTC),
+    dt.datetime(1960, 1, 1, tzinfo=dt.UTC),
+)
 
 
 def drawn(draw: random.Random, v: int) -> dict[str, Any]:
@@ -53,7 +57,9 @@ class Model:
     """What the table holds after each range."""
 
     def __init__(self, keys: tuple[str, ...], sequence_by: str, deletes: bool) -> None:
-        self.keys, self.sequence_by, self.deletes = keys, sequence_by, deletes
+        self.keys = keys
+        self.sequence_by = sequence_by
+        self.deletes = deletes
         self.rows: dict[tuple[object, ...], dict[str, Any]] = {}
 
     def apply(self, rows: Rows) -> None:
@@ -115,11 +121,13 @@ FOUND = [("clustered", 47)]
 @pytest.mark.parametrize(
     ("shape", "seed"),
     [
-        *(pytest.param(each, None, marks=[] if each in OFTEN else pytest.mark.slow, id=each)
-          for each in SHAPES),
+        *(
+            pytest.param(each, None, marks=[] if each in OFTEN else pytest.mark.slow, id=each)
+            for each in SHAPES
+        ),
         *(pytest.param(*each, marks=pytest.mark.slow, id="{}-{}".format(*each)) for each in FOUND),
     ],
-)  # fmt: skip
+)
 def test_the_table_is_the_model_after_each_range(
     delta: SparkSession, tmp_path: Path, shape: str, seed: int | None
 ) -> None:
@@ -182,9 +190,13 @@ def test_a_condition_that_fails_on_rows_promises_no_range(
 
     def compact(condition: str) -> None:
         sparkwal.Lifecycle(
-            log.path, spark=delta, table=log.target.table, keys=["id"], delete_when=condition,
+            log.path,
+            spark=delta,
+            table=log.target.table,
+            keys=["id"],
+            delete_when=condition,
             collects=False,
-        ).run_once(whole=True)  # fmt: skip
+        ).run_once(whole=True)
 
     for fails in ("n = 'abc'", "1 / n > 1"):
         with pytest.raises(PlanError, match="delete_when .* fails on rows of the log"):

@@ -38,8 +38,9 @@ def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: 
     reported = log.table.look(log.log_id, 0)
     assert reported is not None
     assert [(each.version, each.log_id, each.k) for each in reported.changes] == [
-        (1, log.log_id, 1), (2, log.log_id, 2),
-    ]  # fmt: skip
+        (1, log.log_id, 1),
+        (2, log.log_id, 2),
+    ]
     assert not any(each.undoes for each in reported.changes)
 
 

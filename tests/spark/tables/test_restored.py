@@ -21,9 +21,12 @@ from .lake import Lake, value
 
 def lifecycle(lake: Lake) -> sparkwal.Lifecycle:
     return sparkwal.Lifecycle(
-        lake.path, spark=lake.spark, table=lake.target.table, keys=list(lake.target.keys),
+        lake.path,
+        spark=lake.spark,
+        table=lake.target.table,
+        keys=list(lake.target.keys),
         lateArriveWindowSeconds=0,
-    )  # fmt: skip
+    )
 
 
 def restore(lake: Lake, to: str) -> None:
