@@ -18,8 +18,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from sparkwal.console.exit_codes import Failed, Refused, Stopped
-from sparkwal.console.lifecycles import (
+from sparkwal.cli.exit_codes import Failed, Refused, Stopped
+from sparkwal.cli.flags import (
+    key_values,
+    takes_every,
+    takes_interval,
+    takes_log,
+    with_flags,
+)
+from sparkwal.cli.lifecycle_flags import (
     EXIT_CODES,
     Failures,
     Story,
@@ -29,14 +36,7 @@ from sparkwal.console.lifecycles import (
     narrated,
     takes_lifecycle_options,
 )
-from sparkwal.console.options import (
-    key_values,
-    takes_every,
-    takes_interval,
-    takes_log,
-    with_flags,
-)
-from sparkwal.console.output import size, table
+from sparkwal.cli.output import size, table
 from sparkwal.errors import (
     CompactionError,
     OptionError,
@@ -44,12 +44,12 @@ from sparkwal.errors import (
     SparkWalError,
     StoreUnavailableError,
 )
-from sparkwal.format.lifecycle import Target
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, fits
 from sparkwal.protocol.chain import look
-from sparkwal.spark.lifecycle import Lifecycle, target_of
+from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
 from support import jvm
 from support.follow import Meter, Signals, attended
 from support.session import as_exit, need_delta, need_spark, packages, s3a_settings, start_session

@@ -13,9 +13,9 @@ import click
 from rich.console import Console
 
 from sparkwal import Appender
-from sparkwal.console.exit_codes import Failed, Refused
-from sparkwal.console.options import takes_log_options
-from sparkwal.console.output import escape
+from sparkwal.cli.exit_codes import Failed, Refused
+from sparkwal.cli.flags import takes_log_options
+from sparkwal.cli.output import escape
 from sparkwal.errors import SparkWalError, StoreUnavailableError
 from support.json_rows import parse_schema
 from support.session import as_exit, open_log_at

@@ -22,13 +22,13 @@ import pyarrow as pa
 from rich.console import Console
 
 import sparkwal
-from sparkwal.console.exit_codes import Failed, Refused
-from sparkwal.console.options import takes_log_options
-from sparkwal.console.output import table as print_table
+from sparkwal.cli.exit_codes import Failed, Refused
+from sparkwal.cli.flags import takes_log_options
+from sparkwal.cli.output import table as print_table
 from sparkwal.errors import SparkWalError
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.options.parsing import parse
-from sparkwal.options.writing import SinkOptions
+from sparkwal.options.writers import SinkOptions
 from support.checkpoints import made_from_log, write_plainly
 from support.flights import WITH_SEQ, checks, load, stage
 from support.follow import Meter, Totals

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from sparkwal.console.exit_codes import Refused, Stopped
-from sparkwal.console.options import named_or_all, takes_log_options
-from sparkwal.console.output import escape, facts
+from sparkwal.cli.exit_codes import Refused, Stopped
+from sparkwal.cli.flags import named_or_all, takes_log_options
+from sparkwal.cli.output import escape, facts
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from support import jvm
 from support.cursor import Replayed, replay_from
 from support.follow import Meter, Signals, attended, run_query, trigger

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from sparkwal.reading.sequencers import partition_by as partition_by
     from sparkwal.reading.sequencers import sequencer_for as sequencer_for
     from sparkwal.reading.verification import verify as verify
-    from sparkwal.spark.current import read_current as read_current
-    from sparkwal.spark.lifecycle import Lifecycle as Lifecycle
+    from sparkwal.spark.delta_lifecycle import Lifecycle as Lifecycle
+    from sparkwal.spark.read_current import read_current as read_current
 
 
 def register(spark: SparkSession) -> None:
@@ -79,8 +79,8 @@ _LAZY = {
     "sparkwal.reading.repair": ["repair"],
     "sparkwal.reading.sequencers": ["list_sequencers", "partition_by", "sequencer_for"],
     "sparkwal.reading.verification": ["verify"],
-    "sparkwal.spark.current": ["read_current"],
-    "sparkwal.spark.lifecycle": ["Lifecycle"],
+    "sparkwal.spark.read_current": ["read_current"],
+    "sparkwal.spark.delta_lifecycle": ["Lifecycle"],
 }
 _ERRORS = [name for name in globals() if name.endswith("Error")]
 __all__ = sorted(["register", *_ERRORS, *chain.from_iterable(_LAZY.values())])

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 import sparkwal
-from sparkwal.console.exit_codes import Refused
+from sparkwal.cli.exit_codes import Refused
 from sparkwal.format.schema import conform
 from sparkwal.reading.metadata import selected
 from sparkwal.reading.replaying import Entry, Replay, Stop, places_of

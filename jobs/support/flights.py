@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import sparkwal
-from sparkwal.console.exit_codes import Refused
+from sparkwal.cli.exit_codes import Refused
 from sparkwal.format.header import CommitHeader, SlotHeader
 
 if TYPE_CHECKING:

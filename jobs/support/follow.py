@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sparkwal.console.exit_codes import Stopped
+from sparkwal.cli.exit_codes import Stopped
 from support import jvm
 from support.session import as_exit
 

@@ -41,9 +41,9 @@ from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.leader import Leadership
-from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.pipeline import Pipeline
 from sparkwal.protocol.recovery import Head
+from sparkwal.protocol.takeover import Claim, lead
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.hedge import run_in_daemon
 

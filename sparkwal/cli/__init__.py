@@ -12,8 +12,8 @@ def run() -> None:
         raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")
     try:
         try:
+            from sparkwal.cli.exit_codes import hear_signals, spells_out_the_rest
             from sparkwal.cli.main import main
-            from sparkwal.console.exit_codes import hear_signals, spells_out_the_rest
 
             hear_signals()
             spells_out_the_rest()

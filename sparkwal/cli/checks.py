@@ -6,10 +6,10 @@ from typing import Any
 import click
 from rich.text import Text
 
+from sparkwal.cli.exit_codes import RESTORE, Failed
+from sparkwal.cli.flags import as_json, takes_log, takes_logs
 from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log, progress
-from sparkwal.console.exit_codes import RESTORE, Failed
-from sparkwal.console.options import as_json, takes_log, takes_logs
-from sparkwal.console.output import escape, facts, moment, out, print_json, table
+from sparkwal.cli.output import escape, facts, moment, out, print_json, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, to_json

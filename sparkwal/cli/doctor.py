@@ -16,21 +16,21 @@ from typing import Literal
 import click
 
 from sparkwal.checkpoints.folder import local_folder, owner_of, query_of
-from sparkwal.cli.prove_store import print_line, stores_at, takes_endpoints
-from sparkwal.console.options import (
+from sparkwal.cli.flags import (
     as_json,
     key_values,
     takes_log_options,
     takes_sequencer,
     with_flags,
 )
-from sparkwal.console.output import print_json
+from sparkwal.cli.output import print_json
+from sparkwal.cli.prove_store import print_line, stores_at, takes_endpoints
 from sparkwal.errors import CollectedError, InvalidLogError, SparkWalError
 from sparkwal.lifecycle import consumers
 from sparkwal.lifecycle.policy import MISDATED_MS
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.options.spark_versions import INSTALL, is_supported, numbers
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import find_head

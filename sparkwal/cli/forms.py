@@ -19,10 +19,10 @@ from pyarrow import types
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
+from sparkwal.cli.exit_codes import Failed, Refused
+from sparkwal.cli.flags import Decorator, options
+from sparkwal.cli.output import escape
 from sparkwal.cli.texts import bare_texts, csv_batch, json_rows
-from sparkwal.console.exit_codes import Failed, Refused
-from sparkwal.console.options import Decorator, options
-from sparkwal.console.output import escape
 
 # Rows that are texts at once: those take many times what they are in Arrow.
 _CHUNK = 2000

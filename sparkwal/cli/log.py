@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from sparkwal.cli.exit_codes import takes_colours
+from sparkwal.cli.flags import as_json, takes_interval
 from sparkwal.cli.open_logs import Damage, log_at, notify, takes_range, wait
-from sparkwal.console.exit_codes import takes_colours
-from sparkwal.console.options import as_json, takes_interval
-from sparkwal.console.output import as_json_line, escape, moment, size
+from sparkwal.cli.output import as_json_line, escape, moment, size
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.reading.history import Collected, Follower, Found, is_seal, walk

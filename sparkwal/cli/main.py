@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sparkwal.console.exit_codes import EXIT_CODES, ended_quietly, takes_colours
+from sparkwal.cli.exit_codes import EXIT_CODES, ended_quietly, takes_colours
 
 # A command's module holds it as `command`; its docstring is the rest of its help.
 COMMANDS = {

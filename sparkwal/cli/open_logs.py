@@ -11,14 +11,14 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from sparkwal.console.exit_codes import RESTORE, Failed, Refused
-from sparkwal.console.options import EXAMPLES, as_moment, options, takes_log
-from sparkwal.console.output import escape, moment
+from sparkwal.cli.exit_codes import RESTORE, Failed, Refused
+from sparkwal.cli.flags import EXAMPLES, as_moment, options, takes_log
+from sparkwal.cli.output import escape, moment
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs

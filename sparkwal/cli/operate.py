@@ -7,10 +7,10 @@ import click
 from rich.console import Console
 
 from sparkwal.checkpoints import rebuild
-from sparkwal.console import lifecycles
-from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, takes_log, takes_logs
-from sparkwal.console.output import escape, print_json, table
+from sparkwal.cli import lifecycle_flags
+from sparkwal.cli.exit_codes import Refused
+from sparkwal.cli.flags import as_json, takes_log, takes_logs
+from sparkwal.cli.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.snapshot import NewestLake
@@ -59,9 +59,9 @@ def checkpoint(
     click.echo(f"{f'made anew: {escape(how.why)}' if how.why else 'as it was'}; {last}", err=True)
 
 
-@click.command("collect", epilog=lifecycles.EXIT_CODES)
+@click.command("collect", epilog=lifecycle_flags.EXIT_CODES)
 @takes_logs
-@lifecycles.takes_lifecycle_options(policy=False)
+@lifecycle_flags.takes_lifecycle_options(policy=False)
 @click.option(
     "--delete", "deletes", is_flag=True, help="Delete it. Without this nothing is changed."
 )
@@ -79,13 +79,13 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     each consumer; 1 LIST for a thousand objects below the floor, with --delete 1 DELETE too.
     """
     every = bool(given.pop("sequencers", None))
-    settings = lifecycles.checked(path, given, every)
-    states = {name: (log, look(log)) for name, log in lifecycles.logs(settings, every).items()}
+    settings = lifecycle_flags.checked(path, given, every)
+    states = {name: (log, look(log)) for name, log in lifecycle_flags.logs(settings, every).items()}
     if not states:
         raise Refused(f"there is no log at {settings.log_path}; check the path")
     found: list[dict[str, Any]] = []
     failures: dict[str, SparkWalError] = {}
-    with lifecycles.narrated(Console(stderr=True)):
+    with lifecycle_flags.narrated(Console(stderr=True)):
         for name, (log, state) in states.items():
             about = {"sequencer": name, "floor": state.floor if state else 0, "deleted": deletes}
             try:
@@ -124,4 +124,4 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     elif found:
         table(found, f"{settings.path}: {'deleted' if deletes else 'this would be deleted'}")
     if failures:
-        raise lifecycles.Failures(failures, every)
+        raise lifecycle_flags.Failures(failures, every)

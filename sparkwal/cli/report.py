@@ -18,11 +18,11 @@ from typing import Any
 
 import click
 
+from sparkwal.cli.exit_codes import Refused
+from sparkwal.cli.flags import as_json, key_values, options, takes_log, takes_logs
 from sparkwal.cli.forms import whole_file
 from sparkwal.cli.open_logs import Damage, log_at, logs_at, progress, takes_times
-from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, key_values, options, takes_log, takes_logs
-from sparkwal.console.output import escape, length, moment, print_json, table, text, words
+from sparkwal.cli.output import escape, length, moment, print_json, table, text, words
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.schema import columns, type_name

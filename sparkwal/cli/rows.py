@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 import click
 import pyarrow as pa
 
+from sparkwal.cli.exit_codes import EXIT_CODES, Refused
+from sparkwal.cli.flags import named_or_all, options, takes_interval
 from sparkwal.cli.forms import Form, takes_form, writer
 from sparkwal.cli.open_logs import Damage, logs_at, notify, takes_range
 from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows
-from sparkwal.console.exit_codes import EXIT_CODES, Refused
-from sparkwal.console.options import named_or_all, options, takes_interval
 from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.lifecycle.snapshot import Current
-from sparkwal.options.reading import CONSUMERS, TRIGGERS
-from sparkwal.options.store import refuse
+from sparkwal.options.connection import refuse
+from sparkwal.options.readers import CONSUMERS, TRIGGERS
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, selected
 from sparkwal.sql.database import Condition, answer, together

@@ -6,17 +6,17 @@ from typing import Any
 import click
 from rich.text import Text
 
+from sparkwal.cli.exit_codes import Refused
+from sparkwal.cli.flags import as_json, as_moment, takes_log, takes_logs, time_with_unit
 from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
-from sparkwal.console.exit_codes import Refused
-from sparkwal.console.options import as_json, as_moment, takes_log, takes_logs, time_with_unit
-from sparkwal.console.output import facts, length, moment, print_json, rate, size, table
+from sparkwal.cli.output import facts, length, moment, print_json, rate, size, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import separate
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.options.types import duration
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.estimates import pace_of, size_of

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from sparkwal.console.output import escape
+from sparkwal.cli.output import escape
 
 # An answer may hold values that no log has and JSON does not know: they become texts.
 _as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode

@@ -7,6 +7,6 @@ Spark, most happen in Spark's Python workers; what is a warning shows up in thei
 
 # ruff: noqa: F403
 from sparkwal.events.emitting import *
-from sparkwal.events.journal import *
-from sparkwal.events.lifecycle import *
+from sparkwal.events.journaling import *
+from sparkwal.events.maintenance import *
 from sparkwal.events.writing import *

@@ -15,7 +15,7 @@ from sparkwal.journal.files import Cursor, segment_id, segment_name
 from sparkwal.journal.journal import Journal, Publish, Settings
 from sparkwal.journal.quarantine import Incident, Quarantine
 from sparkwal.journal.scanning import Contents, Damage
-from sparkwal.journal.segment import VERSION, Header, Segment
+from sparkwal.journal.segment_format import VERSION, Header, Segment
 from sparkwal.journal.segments import Segments
 from sparkwal.journal.storage import QUARANTINE, Folder, Handle, blocks, sync_folder
 

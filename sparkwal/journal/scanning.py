@@ -13,7 +13,15 @@ from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.journal import DEFAULT_SLOTS, Settings
 from sparkwal.journal.quarantine import Quarantine, read_quarantine
-from sparkwal.journal.segment import Header, Invalid, Scan, Segment, entry_size, intact, read_header
+from sparkwal.journal.segment_format import (
+    Header,
+    Invalid,
+    Scan,
+    Segment,
+    entry_size,
+    intact,
+    read_header,
+)
 from sparkwal.journal.storage import Folder
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import LifecycleRecord, decode
+from sparkwal.format.lifecycle_record import LifecycleRecord, decode
 from sparkwal.lifecycle.compaction import confirmed
 from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.consumers import forget_expired_leases, is_live, standing

@@ -23,7 +23,7 @@ from sparkwal.errors import (
     WriteError,
 )
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import DONE, FLOOR, INTENT, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import DONE, FLOOR, INTENT, LifecycleRecord, Target
 from sparkwal.lifecycle.table import (
     NEWEST,
     Change,

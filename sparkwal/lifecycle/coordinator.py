@@ -14,7 +14,7 @@ from typing import TypeVar
 from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError
 from sparkwal.format.keys import ROOT
-from sparkwal.format.lifecycle import FLOOR, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collection, collect
 from sparkwal.lifecycle.compaction import (
     Chain,

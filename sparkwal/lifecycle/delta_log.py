@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sparkwal.errors import TableReadError
-from sparkwal.format.lifecycle import NO_TABLE_VERSION
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
 from sparkwal.lifecycle.table import Change, TableState
 from sparkwal.protocol.clock import SYSTEM
 

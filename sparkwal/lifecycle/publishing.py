@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
-from sparkwal.format.consumer import Consumer
+from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import join, publish, read
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.holds import Holds

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, need
 from sparkwal.format import schema
 from sparkwal.format.keys import join_key
-from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.current import Tail, plan_current, refuse_parts, with_table
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds, merged, resolve, winners
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState
-from sparkwal.options.reading import SourceOptions
-from sparkwal.options.store import StoreOptions, refuse
+from sparkwal.options.connection import StoreOptions, refuse
+from sparkwal.options.readers import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected
 from sparkwal.store.base import LogStore, NotFound, Store, all_entries

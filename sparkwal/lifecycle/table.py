@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format.keys import sequencers_prefix
-from sparkwal.format.lifecycle import LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import LifecycleRecord, Target
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import overlap
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import LifecycleRecord, decode, encode
+from sparkwal.format.lifecycle_record import LifecycleRecord, decode, encode
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore, NotFound
 

@@ -23,10 +23,10 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import Carried, microbatch_record
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.leader import Leadership
-from sparkwal.protocol.leadership import deleted, fenced
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
 from sparkwal.protocol.slots import OpenLog, read_slot
+from sparkwal.protocol.takeover import deleted, fenced
 from sparkwal.protocol.task import TaskResult
 from sparkwal.store.base import LogStore
 

@@ -12,8 +12,8 @@ from sparkwal.errors import FencedError, InvalidLogError, RecomputedError, Store
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader, Frame
-from sparkwal.protocol.leadership import fenced
 from sparkwal.protocol.slots import OpenLog, read_front, read_slot
+from sparkwal.protocol.takeover import fenced
 from sparkwal.store.base import PART_SIZE, LogStore, NotFound, Upload
 
 

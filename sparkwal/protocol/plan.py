@@ -15,8 +15,8 @@ from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
 from sparkwal.protocol.leader import Leadership
-from sparkwal.protocol.leadership import Claim, fenced_by, lead
 from sparkwal.protocol.slots import OpenLog
+from sparkwal.protocol.takeover import Claim, fenced_by, lead
 from sparkwal.store.base import LogStore, NotFound
 
 

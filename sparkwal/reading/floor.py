@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sparkwal.errors import CollectedError, InvalidLogError
-from sparkwal.format.lifecycle import LifecycleRecord
+from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.slots import SlotRecord

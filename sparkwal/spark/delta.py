@@ -14,13 +14,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType, VariantType
 
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
-from sparkwal.format.lifecycle import APPEND, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import APPEND, LifecycleRecord, Target
 from sparkwal.format.schema import columns, normalize, type_name
 from sparkwal.format.widening import contradictions, holds, widened
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableConflict, TableState
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.datasource import PINNED
-from sparkwal.spark.delta_log import FORGETS, check_put_if_absent, delta_log, held, spark_path
+from sparkwal.spark.delta_files import FORGETS, check_put_if_absent, delta_log, held, spark_path
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.spark.registering import register_once
 from sparkwal.store.base import LogStore

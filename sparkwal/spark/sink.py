@@ -28,14 +28,14 @@ from sparkwal.errors import OptionError, OutcomeUnknownError
 from sparkwal.format import schema
 from sparkwal.format.header import ANONYMOUS
 from sparkwal.options.open import check_place, open_log
-from sparkwal.options.writing import SinkOptions
+from sparkwal.options.writers import SinkOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.commit import Carrier, commit
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import Plan, TaskPlan, check_visible, cold_plan, make_plan
 from sparkwal.protocol.repeated import check_newest
+from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.readable import readable_errors

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import LifecycleRecord, decode
+from sparkwal.format.lifecycle_record import LifecycleRecord, decode
 from sparkwal.protocol.chain import look
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import Needs, connect

@@ -11,7 +11,7 @@ import pytest
 
 from sparkwal import Appender
 from sparkwal.errors import InvalidLogError
-from sparkwal.format.lifecycle import FLOOR
+from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.protocol import chain, recovery
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot

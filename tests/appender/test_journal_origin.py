@@ -7,7 +7,7 @@ from journal.disk import MemoryFolder
 
 from sparkwal.appender import journal_backend
 from sparkwal.errors import OptionError
-from sparkwal.format.lifecycle import FLOOR
+from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import SENDER
 
 from .away import Away

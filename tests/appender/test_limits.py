@@ -14,7 +14,7 @@ from sparkwal.appender import limits
 from sparkwal.errors import BackPressureError, InvalidLogError, OptionError, OutcomeUnknownError
 from sparkwal.events import Event, SizeLimit
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import DONE, FLOOR, Target
+from sparkwal.format.lifecycle_record import DONE, FLOOR, Target
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot

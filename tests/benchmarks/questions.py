@@ -23,7 +23,7 @@ from benchmarks.measuring import BUCKET, spawned
 from benchmarks.microbatch import reset
 from benchmarks.report import table
 from sparkwal.appender.appender import Appender
-from sparkwal.format.consumer import Consumer
+from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import join
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head

@@ -23,9 +23,9 @@ from sparkwal.format.keys import sequencer_prefix
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
+from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import write_partition
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore

@@ -12,8 +12,8 @@ from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.plan import make_plan
+from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import write_partition
 from sparkwal.store.base import LogStore
 

@@ -17,10 +17,10 @@ from protocol.query import StoppedClock
 from reading.collected import move_floor
 
 import sparkwal
-from sparkwal.console.output import moment
+from sparkwal.cli.output import moment
 from sparkwal.format import keys
 from sparkwal.format.header import REMOTE, Checkpoint
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange

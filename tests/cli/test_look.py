@@ -11,9 +11,9 @@ from reading.collected import move_floor
 
 import sparkwal
 from sparkwal.cli.open_logs import logs_at
-from sparkwal.console.output import moment
+from sparkwal.cli.output import moment
 from sparkwal.format import keys
-from sparkwal.format.consumer import Consumer
+from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.reading.estimates import pace_of, size_of
 from sparkwal.testing.proxy import S3Proxy

@@ -17,8 +17,8 @@ from reading.collected import move_floor
 import sparkwal
 from sparkwal.cli.main import main
 from sparkwal.format import keys
-from sparkwal.format.consumer import Consumer
-from sparkwal.format.lifecycle import INTENT, Target
+from sparkwal.format.consumer_record import Consumer
+from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock

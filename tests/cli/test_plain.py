@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from reading.collected import move_floor
 
+from sparkwal.cli import output
+from sparkwal.cli.exit_codes import as_exit
 from sparkwal.cli.open_logs import notify
-from sparkwal.console import output
-from sparkwal.console.exit_codes import as_exit
-from sparkwal.console.output import escape
+from sparkwal.cli.output import escape
 from sparkwal.errors import FencedError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
-from sparkwal.format.lifecycle import INTENT, Target
+from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.format.schema import from_arrow
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock

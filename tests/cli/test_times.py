@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwal.console.options import EXPECTED, moment_ms
-from sparkwal.console.output import length
+from sparkwal.cli.flags import EXPECTED, moment_ms
+from sparkwal.cli.output import length
 
 NOW = 1_800_000_000_000
 

@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 
 from faults.driver import error_line, say, session
 from sparkwal.errors import SparkWalError
-from sparkwal.format.lifecycle import Target
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Lifecycle, Run
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_log import delta_log, held, spark_path
+from sparkwal.spark.delta_files import delta_log, held, spark_path
 from sparkwal.testing.servers import log_options
 from support.session import DELTA_CONF, DELTA_VERSION, SCALA
 

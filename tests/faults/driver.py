@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import sparkwal
-from sparkwal.console.options import key_values
+from sparkwal.cli.flags import key_values
 from sparkwal.spark.readable import readable
 from sparkwal.testing.servers import log_options
 from support.checkpoints import made_from_log, write_plainly

@@ -9,7 +9,7 @@ import pytest
 
 import sparkwal
 from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
-from sparkwal.console.exit_codes import Refused
+from sparkwal.cli.exit_codes import Refused
 from sparkwal.protocol import archive
 from support.checkpoints import check_checkpoint, write_plainly
 

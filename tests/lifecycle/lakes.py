@@ -11,10 +11,18 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import sparkwal
-from sparkwal.format.lifecycle import APPEND, DONE, FLOOR, INTENT, MERGE, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import (
+    APPEND,
+    DONE,
+    FLOOR,
+    INTENT,
+    MERGE,
+    LifecycleRecord,
+    Target,
+)
 from sparkwal.lifecycle.snapshot import storage_options
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from sparkwal.appender.appender import Appender
-from sparkwal.format.lifecycle import LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import LifecycleRecord, Target
 from sparkwal.lifecycle.policy import LogState, Policy, measure
 from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.recovery import Head, find_head

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.lifecycle import LifecycleRecord
+from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.lifecycle.table import Change, TableConflict, TableState
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records

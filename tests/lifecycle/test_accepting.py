@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwal.errors import ConfirmError, PlanError
-from sparkwal.format.lifecycle import FLOOR
+from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.protocol.chain import look, put_next
 
 from .test_coordinator import Died, Life, Mortal

@@ -12,10 +12,10 @@ from lifecycle.lakes import SCHEMA, Lake
 
 import sparkwal
 from sparkwal.errors import OptionError
-from sparkwal.format.lifecycle import Target
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.table import check_apart
 from sparkwal.options.open import check_place
-from sparkwal.spark.lifecycle import Lifecycle
+from sparkwal.spark.delta_lifecycle import Lifecycle
 from sparkwal.store.base import LogStore, Page
 from sparkwal.store.path import overlap
 from sparkwal.testing.memory import MemoryStore

@@ -12,8 +12,8 @@ from protocol.query import Query, StoppedClock, hints_in
 import sparkwal
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
-from sparkwal.format.consumer import Consumer, decode, encode
-from sparkwal.format.lifecycle import FLOOR
+from sparkwal.format.consumer_record import Consumer, decode, encode
+from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.lifecycle.consumers import (
     ConsumerInfo,
     bound,

@@ -13,8 +13,8 @@ import pytest
 from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError, ReadError
 from sparkwal.format import keys
-from sparkwal.format.consumer import Consumer
-from sparkwal.format.lifecycle import MERGE, LifecycleRecord, Target
+from sparkwal.format.consumer_record import Consumer
+from sparkwal.format.lifecycle_record import MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy

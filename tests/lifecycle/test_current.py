@@ -17,7 +17,7 @@ from lifecycle.lakes import SCHEMA, STAGES, Lake
 import sparkwal
 from sparkwal.errors import ConfirmError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, Event, subscribe
-from sparkwal.format.lifecycle import MERGE
+from sparkwal.format.lifecycle_record import MERGE
 from sparkwal.protocol.clock import Clock
 
 

@@ -14,14 +14,14 @@ from protocol.query import StoppedClock
 import sparkwal
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
-from sparkwal.format.consumer import Consumer
-from sparkwal.format.lifecycle import FLOOR, INTENT, Target
+from sparkwal.format.consumer_record import Consumer
+from sparkwal.format.lifecycle_record import FLOOR, INTENT, Target
 from sparkwal.lifecycle.consumers import forget, publish
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, separate
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.protocol.chain import beginning, put_next
 from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy

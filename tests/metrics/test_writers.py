@@ -13,7 +13,7 @@ import pytest
 import sparkwal
 from sparkwal import events
 from sparkwal.errors import FencedError, OptionError
-from sparkwal.format.lifecycle import Target
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.metrics.following import Following
@@ -22,7 +22,7 @@ from sparkwal.metrics.table import Labels
 from sparkwal.metrics.writers import watch_appender, watch_lifecycle
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options

@@ -10,7 +10,7 @@ import pytest
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import (
+from sparkwal.format.lifecycle_record import (
     DONE,
     FLOOR,
     INTENT,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sparkwal.errors import FencedError, InvalidLogError, StoreUnavailableError
-from sparkwal.protocol import leadership
+from sparkwal.protocol import takeover
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.plan import cold_plan
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.takeover import Claim, lead
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
@@ -238,7 +238,7 @@ def test_a_newcomer_that_is_stopped_takes_its_request_back(
     asked: list[str] = []
     claim = Claim("a", "host", "1", SCHEMA, False, None, 1, "test")
     lead(LogStore(store, "wal"), claim, Stopping(), TTL_MS)
-    monkeypatch.setattr(leadership, "put_leader", lambda *_: False)
+    monkeypatch.setattr(takeover, "put_leader", lambda *_: False)
     with pytest.raises(type(stop)):
         lead(LogStore(store, "wal"), replace(claim, plan_id="2"), Stopping(), TTL_MS)
     assert len(asked) == 1 and asked[0] not in store.objects

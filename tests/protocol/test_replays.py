@@ -10,7 +10,7 @@ import pytest
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.errors import DivergedCheckpointError, OptionError
 from sparkwal.protocol import archive
-from sparkwal.protocol.leadership import Claim, lead
+from sparkwal.protocol.takeover import Claim, lead
 from sparkwal.testing.memory import MemoryStore
 
 from .query import LIMITS, SCHEMA, TTL_MS, Query, hints_in

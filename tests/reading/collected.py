@@ -8,7 +8,7 @@ from pathlib import Path
 from protocol.query import LIMITS, Query, hints_in
 
 from sparkwal.format import keys
-from sparkwal.format.lifecycle import FLOOR, LifecycleRecord
+from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head

@@ -9,8 +9,8 @@ import pytest
 from protocol.query import SCHEMA, Query, StoppedClock, hints_in
 
 from sparkwal.format import keys
-from sparkwal.protocol.leadership import Claim, lead
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.takeover import Claim, lead
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore

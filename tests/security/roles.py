@@ -21,14 +21,14 @@ from reading.collected import move_floor
 import sparkwal
 from sparkwal.errors import FencedError
 from sparkwal.format import keys
-from sparkwal.format.consumer import Consumer
+from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
-from sparkwal.options.writing import SinkOptions
+from sparkwal.options.readers import SourceOptions
+from sparkwal.options.writers import SinkOptions
 from sparkwal.protocol import archive
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.handover import Lookout, Requests

@@ -21,8 +21,8 @@ import sparkwal
 from sparkwal import events
 from sparkwal.cli.main import main
 from sparkwal.options.parsing import parse
-from sparkwal.options.reading import SourceOptions
-from sparkwal.options.writing import SinkOptions
+from sparkwal.options.readers import SourceOptions
+from sparkwal.options.writers import SinkOptions
 from sparkwal.store.config import S3Config
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import REGION, s3_client
@@ -155,7 +155,7 @@ def test_the_command_says_no_secret(s3_path: tuple[str, dict[str, str]], tmp_pat
 
 
 def test_a_tables_url_with_credentials_is_not_written_into_the_log(tmp_path: Path) -> None:
-    from sparkwal.spark.lifecycle import target_of
+    from sparkwal.spark.delta_lifecycle import target_of
 
     with pytest.raises(sparkwal.OptionError, match="must hold no credentials") as refused:
         target_of(f"s3a://AKIA:{PASSWORD}@bucket/table")

@@ -14,7 +14,7 @@ MUTATIONS = [
     Mutation(
         "archive-first",
         _CRASH,
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "        put_archive(log, header.txns_archive, archived)\n",
         "",
         (
@@ -54,7 +54,7 @@ MUTATIONS = [
     Mutation(
         "leader-names-archive",
         _CRASH,
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "txns_archive=progress.txns_archive,",
         'txns_archive="",',
         ("put_archive(log, header.txns_archive, ", "put_archive(log, claim.plan_id, "),

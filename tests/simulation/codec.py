@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 from sparkwal.format import arrowfile
 from sparkwal.format.header import CommitHeader, Header
-from sparkwal.format.lifecycle import LifecycleRecord
-from sparkwal.format.lifecycle import encode as encode_state
+from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.format.lifecycle_record import encode as encode_state
 from sparkwal.lifecycle import collection, consumers
 from sparkwal.protocol import chain, commit_record
 from sparkwal.protocol.commit_record import Inlined

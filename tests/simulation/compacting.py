@@ -15,7 +15,7 @@ from sparkwal.errors import (
 )
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.lifecycle import LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import LifecycleRecord, Target
 from sparkwal.lifecycle.coordinator import Lifecycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState

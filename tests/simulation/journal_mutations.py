@@ -81,7 +81,7 @@ MUTATIONS = [
     Mutation(
         "content-crc",
         ROT,
-        "journal/segment.py",
+        "journal/segment_format.py",
         "if crc32(content) != crc:",
         "if False:",
     ),

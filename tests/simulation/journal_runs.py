@@ -12,7 +12,7 @@ from typing import Protocol
 from journal.disk import MemoryFolder
 
 from sparkwal.errors import SparkWalError
-from sparkwal.format.lifecycle import FLOOR
+from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import SENDER
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.recovery import find_head

@@ -34,7 +34,7 @@ MUTATIONS = [
     Mutation(
         "inherit-txns",
         "two lives of one query, every fault",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "txns=progress.txns,",
         "txns={},",
     ),
@@ -55,7 +55,7 @@ MUTATIONS = [
     Mutation(
         "leader-read-back",
         "two lives of one query, every fault",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "return found is not None and found.header.plan_id == header.plan_id",
         "return found is not None",
     ),
@@ -83,7 +83,7 @@ MUTATIONS = [
     Mutation(
         "leader-in-gap",
         "one life, two batches, two partitions, every fault twice",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "position=head.gap,",
         "position=head.gap + 1,",
         ("number=keys.slot(head.gap, window),", "number=keys.slot(head.gap + 1, window),"),
@@ -119,14 +119,14 @@ MUTATIONS = [
     Mutation(
         "seal-the-zone",
         "two appenders and a reader in the middle",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "    _seal(log, header, spark_schema, reach, head.after)\n",
         "",
     ),
     Mutation(
         "higher-term",
         "two appenders and a reader in the middle",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "term=live.term + 1 if live else 1,",
         "term=live.term if live else 1,",
         ("found.header.term >= leader.term", "found.header.term > leader.term"),
@@ -134,14 +134,14 @@ MUTATIONS = [
     Mutation(
         "limit-covers-former",
         "three in flight, a takeover with one, a reader after them",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "in_flight_limit=max(claim.in_flight_limit, head.in_flight_limit),",
         "in_flight_limit=claim.in_flight_limit,",
     ),
     Mutation(
         "loser-asks",
         "a busy appender is taken over in five looks whatever its pace",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "requests.ask(head.live.header)",
         "pass",
     ),
@@ -162,14 +162,14 @@ MUTATIONS = [
     Mutation(
         "request-no-right",
         "a busy appender hands over, a crash",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "requests.ask(head.live.header)",
         "requests.ask(head.live.header); return looked_ms, head, header, spark_schema",
     ),
     Mutation(
         "seal-limit",
         "three in flight, takeovers with one and with two",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "position=position, reason=SEAL)",
         "position=position, reason=SEAL, in_flight_limit=1)",
     ),
@@ -197,7 +197,7 @@ MUTATIONS = [
     Mutation(
         "seal-decided",
         "three and one in flight, takeovers with two and with one",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "position=position, reason=SEAL)",
         "position=position, reason=SEAL, decided=position - 1)",
     ),
@@ -211,7 +211,7 @@ MUTATIONS = [
     Mutation(
         "read-all-after-gap",
         "a record is lost of three in flight, after a takeover that died",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "head = find_head(log, claim.window or DEFAULT_WINDOW, thorough=True)",
         "head = find_head(log, claim.window or DEFAULT_WINDOW)",
     ),
@@ -274,7 +274,7 @@ MUTATIONS = [
     Mutation(
         "refused-seal-fences",
         "two in flight, a sink, three in flight",
-        "protocol/leadership.py",
+        "protocol/takeover.py",
         "if found.header.term >= leader.term:",
         "if False:",
     ),

@@ -15,15 +15,15 @@ from sparkwal.errors import FencedError, InvalidLogError, SparkWalError, StoreUn
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
 from sparkwal.format.header import Checkpoint, CommitHeader
-from sparkwal.options.writing import AppenderOptions
+from sparkwal.options.writers import AppenderOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.handover import Lookout
-from sparkwal.protocol.leadership import ATTEMPTS, Claim, lead
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import TaskPlan, make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
+from sparkwal.protocol.takeover import ATTEMPTS, Claim, lead
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.store.base import LogStore
 

@@ -20,10 +20,10 @@ from sparkwal.errors import (
 )
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.holds import Span
-from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import write_partition
 from sparkwal.store.base import LogStore
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from sparkwal.errors import FencedError, SparkWalError, StoreUnavailableError
 from sparkwal.protocol.commit import commit
-from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import cold_plan
+from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import write_partition
 
 from .clients import WorldClock, WorldHints, WorldStore, world_log

@@ -16,7 +16,7 @@ from sparkwal import events
 from sparkwal.errors import OptionError
 from sparkwal.protocol.clock import Clock
 from sparkwal.spark.datasource import WeaselWalDataSource
-from sparkwal.spark.delta_log import held
+from sparkwal.spark.delta_files import held
 from sparkwal.spark.sink import BatchWriter
 
 # The planner knows from Spark which runs have ended.

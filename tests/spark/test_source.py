@@ -26,13 +26,13 @@ from queries import (
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.options.parsing import parse
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.leadership import Claim
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
+from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import write_partition
 from sparkwal.spark.source import StreamReader
 from sparkwal.store.base import LogStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwal.errors import OptionError
-from sparkwal.spark.lifecycle import target_of
+from sparkwal.spark.delta_lifecycle import target_of
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import sparkwal
-from sparkwal.format.lifecycle import APPEND, INTENT, MERGE, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import APPEND, INTENT, MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.table import TableState, check_history
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_log import spark_path
+from sparkwal.spark.delta_files import spark_path
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 

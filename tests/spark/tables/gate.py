@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkwal.format.lifecycle import DONE
+from sparkwal.format.lifecycle_record import DONE
 from sparkwal.lifecycle import compaction
 from sparkwal.spark import delta
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import sparkwal
-from sparkwal.format.lifecycle import DONE, INTENT, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import DONE, INTENT, LifecycleRecord, Target
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.spark.delta import SparkDeltaTable

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import sparkwal
 from sparkwal.errors import ConfirmError
-from sparkwal.format.lifecycle import FLOOR
-from sparkwal.spark import current as reading
+from sparkwal.format.lifecycle_record import FLOOR
+from sparkwal.spark import read_current as reading
 
 from .lake import SCHEMA, STAGES, Lake, value
 

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError
-from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.delta_log import change
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_log import delta_log, held, spark_path
+from sparkwal.spark.delta_files import delta_log, held, spark_path
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 

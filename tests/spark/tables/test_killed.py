@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from faults.processes import Application
-from sparkwal.spark.delta_log import delta_log, spark_path
+from sparkwal.spark.delta_files import delta_log, spark_path
 
 from .gate import Gate
 from .lake import SCHEMA, value

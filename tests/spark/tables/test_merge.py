@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.errors import OptionError, PlanError
-from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.spark.delta import last_of_each
 
 from .compaction import Compaction, Rows, as_set

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
-from sparkwal.format.lifecycle import APPEND
+from sparkwal.format.lifecycle_record import APPEND
 
 from .lake import Lake, value
 

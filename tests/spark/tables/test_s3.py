@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkwal.errors import PlanError
-from sparkwal.spark import delta_log, log_store
+from sparkwal.spark import delta_files, log_store
 
 from .compaction import Compaction, as_set
 
@@ -92,10 +92,10 @@ def test_a_table_on_s3_takes_ranges(delta: SparkSession, tmp_path: Path, bucket:
 def test_a_log_store_that_may_overwrite_a_version_is_refused(
     delta: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delta_log.check_put_if_absent(delta, "s3a://bucket/table")
+    delta_files.check_put_if_absent(delta, "s3a://bucket/table")
     for kind in (DELTAS_OWN, "io.delta.storage.GCSLogStore"):
-        monkeypatch.setattr(delta_log, "_log_store", lambda *_, kind=kind: kind)
+        monkeypatch.setattr(delta_files, "_log_store", lambda *_, kind=kind: kind)
         with pytest.raises(PlanError, match=f"s3a.*{kind}.*{log_store.SETTING}={log_store.CLASS}"):
-            delta_log.check_put_if_absent(delta, "s3a://bucket/table")
-    monkeypatch.setattr(delta_log, "_log_store", lambda *_: "com.example.TheirLogStore")
-    delta_log.check_put_if_absent(delta, "s3a://bucket/table")
+            delta_files.check_put_if_absent(delta, "s3a://bucket/table")
+    monkeypatch.setattr(delta_files, "_log_store", lambda *_: "com.example.TheirLogStore")
+    delta_files.check_put_if_absent(delta, "s3a://bucket/table")

@@ -1,4 +1,4 @@
-"""What every command is given: the options of a log, from flags and files."""
+"""What every command and job is given: the options of a log, from flags and files."""
 
 import functools
 import time
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from sparkwal.console.exit_codes import Refused
+from sparkwal.cli.exit_codes import Refused
 from sparkwal.options.types import duration, timestamp
 
 

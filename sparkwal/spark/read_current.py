@@ -12,20 +12,20 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
-from sparkwal.format.lifecycle import MERGE, Target
+from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, refuse_parts, with_table
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
+from sparkwal.options.readers import SourceOptions
 from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta import DELETES, as_stored, last_of_each, own_session, quoted
-from sparkwal.spark.delta_log import delta_log, spark_path
+from sparkwal.spark.delta_files import delta_log, spark_path
 from sparkwal.spark.registering import register_once
 from sparkwal.store.path import absolute
 

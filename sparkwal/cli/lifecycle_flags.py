@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 
 from sparkwal import events
-from sparkwal.console.options import Decorator, options, time_with_unit, with_flags
-from sparkwal.console.output import escape
+from sparkwal.cli.flags import Decorator, options, time_with_unit, with_flags
+from sparkwal.cli.output import escape
 from sparkwal.errors import CompactionError, OptionError, SparkWalError
 from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.policy import LifecycleOptions, Policy

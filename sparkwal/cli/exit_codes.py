@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import click
 
-from sparkwal.console.output import escape
+from sparkwal.cli.output import escape
 from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
 
 

@@ -1,1 +1,0 @@
-"""What the command and the jobs share on a terminal: options, output, exit codes."""
