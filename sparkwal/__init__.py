@@ -1,8 +1,8 @@
 """sparkwal: an exactly-once, totally ordered write-ahead log on plain object storage.
 
-``sparkwal.register(spark)`` makes ``format("weaselwal")`` known to a Spark
-session; ``sparkwal.Log(path)`` reads a log without Spark, ``sparkwal.verify(path)``
-proves it; ``sparkwal.Appender(path, schema, producer_id=…)`` writes one.
+- ``sparkwal.register(spark)`` makes ``format("weaselwal")`` known to a Spark session.
+- ``sparkwal.Log(path)`` reads a log without Spark, and ``sparkwal.verify(path)`` checks it.
+- ``sparkwal.Appender(path, schema, producer_id=…)`` writes a log without Spark.
 """
 
 from __future__ import annotations
@@ -49,13 +49,18 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("weaselwal")`` known to `spark` (classic or Spark Connect).
+    """Make ``format("weaselwal")`` known to a Spark session.
 
-    Of a classic session it also notes which runs of queries have ended. Where the master is local
-    and nobody chose otherwise, Spark's workers run this very Python, and checkpoints on the disk
-    are written without a process for each file. Harmless where it is known already.
+    Call it once for each session. Another call changes nothing. In a classic session it also
+    records which runs of queries have ended. With a local master it makes Spark's workers use
+    this Python, and lets Spark write local checkpoints without a process for each file, unless
+    the session's configuration sets either.
 
-    Raises OptionError for a Spark before 4.2, or none.
+    Args:
+        spark: a classic session or one of Spark Connect.
+
+    Raises:
+        OptionError: PySpark is not installed, or its version or the server's is not supported.
     """
     need("pyspark", "sparkwal[spark]")
     import pyspark

@@ -1,25 +1,27 @@
-"""The errors a user can meet: few kinds, each saying what to do next."""
+"""The errors that users can meet. Each message ends with what to do."""
 
 from importlib.util import find_spec
 from typing import ClassVar
 
 
 class SparkWalError(Exception):
-    """Base of every error this library raises on purpose."""
+    """The base class of all errors that sparkwal raises on purpose."""
 
 
 class OptionError(SparkWalError, ValueError):
-    """The request itself is wrong: an option, a path, a schema, a mode.
+    """The request is wrong: an option, a path, a schema, a mode or a row.
 
-    Nothing was written. Change what the message names and run again.
+    sparkwal wrote nothing. Change what the message names, then run again.
     """
 
 
 class StoreUnavailableError(SparkWalError):
-    """The object store did not do what was asked, after all attempts.
+    """The object store failed each attempt of a request.
 
-    Nothing was acknowledged. Run again with the same checkpoint once the store answers. With
-    `maybe_applied` a write among the attempts may have taken effect although no answer came.
+    sparkwal acknowledged nothing. When the store answers again, run again with the same checkpoint.
+
+    Attributes:
+        maybe_applied: a write among the attempts may have taken effect, although it got no answer.
     """
 
     def __init__(self, message: str, *, maybe_applied: bool = False) -> None:
@@ -28,12 +30,14 @@ class StoreUnavailableError(SparkWalError):
 
 
 class FencedError(SparkWalError):
-    """Another writer leads this log now; this one must not write any more.
+    """Another writer leads this log now, so this writer stops.
 
-    Only what was reported to it as durable is in the log: neither this microbatch, nor what an
-    appender had not acknowledged. Stop one of the two writers; a restart with the same checkpoint,
-    or a new appender with the same producer_id, takes the log over again. `leader` is the part of
-    the message that names who leads.
+    The log holds only what this writer acknowledged: not this microbatch, and no append
+    without acknowledgement. Stop one of the two writers. A restart with the same checkpoint, or a
+    new appender with the same `producer_id`, takes the log over again.
+
+    Attributes:
+        leader: the part of the message that names the new leader.
     """
 
     def __init__(self, message: str, *, leader: str = "") -> None:
@@ -42,36 +46,37 @@ class FencedError(SparkWalError):
 
 
 class RecomputedError(SparkWalError):
-    """Spark computed a partition again, and its rows differ from those it stored before.
+    """Spark computed a partition again, and its rows differ from those that it stored before.
 
-    Nothing of this microbatch was committed. Restart with the same checkpoint: all of it is
-    written again, into a new window.
+    sparkwal committed nothing of this microbatch. Restart with the same checkpoint: Spark then
+    writes the microbatch again, into a new window.
     """
 
 
 class DivergedCheckpointError(SparkWalError):
-    """The checkpoint, or a batch write, and the log have different rows under the same number.
+    """A checkpoint or a batch write and the log have different rows under the same number.
 
-    A checkpoint was restored from a backup, copied from another query, or its log was recreated.
-    Nothing was written and nothing is lost: give the query the folder that
+    The checkpoint was restored from a backup or copied from another query, or its log was
+    recreated. sparkwal wrote nothing, and nothing is lost. Give the query the folder that
     ``sparkwal.checkpoint(path, name)`` makes from the log, and restart it.
     """
 
 
 class OutcomeUnknownError(SparkWalError):
-    """A commit was sent and no answer came: it may or may not be durable.
+    """A commit was sent and got no answer: it may be durable or not.
 
-    Restart with the same checkpoint (a query) or open a new appender with the same
-    producer_id: the log's record of transactions shows whether it is there, and it is
-    not written twice. A batch write without txnAppId has no such record: read the log.
+    Restart the query with the same checkpoint, or open a new appender with the same `producer_id`:
+    the log shows what is durable, and sparkwal writes nothing twice. The log cannot show that of
+    a batch write without `txnAppId`: read the log.
     """
 
 
 class InvalidLogError(SparkWalError):
-    """The log holds something that the protocol never writes, or lacks something that it must hold.
+    """An object of the log is damaged or missing, or the protocol never writes such an object.
 
-    `position` is that of the record that is damaged or missing, where it is a record; `key` that
-    of the object, where it holds rows.
+    Attributes:
+        position: the position of the damaged or missing record, if it is a record.
+        key: the name of the damaged or missing object, if it holds rows.
     """
 
     position: int | None = None
@@ -81,9 +86,12 @@ class InvalidLogError(SparkWalError):
 class CollectedError(SparkWalError):
     """The rows left the log: these positions are below the log's floor.
 
-    Where the log has a table they are there (``sparkwal.read_current`` reads both
-    as one). To go on with what the log still holds set failOnDataLoss=false, or start at `floor`,
-    the first position that is still there, with a new checkpoint or cursor.
+    If the log has a table, the table has the rows, and ``sparkwal.read_current`` reads both as
+    one. To continue with what the log still holds, set `failOnDataLoss=false`, or start at `floor`
+    with a new checkpoint or cursor.
+
+    Attributes:
+        floor: the first position that the log still holds.
     """
 
     def __init__(self, message: str, *, floor: int = 0) -> None:
@@ -92,24 +100,23 @@ class CollectedError(SparkWalError):
 
 
 class TableReadError(SparkWalError):
-    """The log's table, or the version of it that a read began with, cannot be read.
+    """The log's table, or the version that a read began with, is unreadable.
 
-    Nothing of the log is lost. After a VACUUM look at the current state again; else mend what
-    the message names.
+    The log has lost nothing. After a VACUUM read again; otherwise fix what the message names.
     """
 
 
 class BackPressureError(SparkWalError):
-    """More was appended than the store takes, and `maxBufferedBytes` wait already; or the log
-    has reached `hardLimitBytes`, because its compaction is behind.
+    """A buffer, a journal or the log is full, so nothing of this append was accepted.
 
-    Nothing of this append was accepted. Try it again later, or let `append` block.
+    Either `maxBufferedBytes` already wait for the store, or the journal is full, or the log has
+    reached `hardLimitBytes` because its compaction is behind. Append again later, or let `append`
+    block.
     """
 
 
 class _Staged:
-    """What the kinds of one error say: `stage`, how far it came; `retryable`, whether it may be
-    tried again as it is."""
+    """Gives each kind of an error its `stage` and whether a caller may retry."""
 
     stage: ClassVar[str] = ""
     retryable: ClassVar[bool] = False
@@ -119,67 +126,82 @@ class _Staged:
 
 
 class CompactionError(_Staged, SparkWalError):
-    """A range of the log could not be brought into its table.
+    """A range of the log did not reach its table.
 
-    Compaction is suspended, never skips: the log keeps every row that the table is not
-    confirmed to have. Mend what the message names and run it again: it goes on where it stopped.
+    Compaction stops and skips nothing: the log keeps every row that the table is not confirmed
+    to hold. Fix what the message names and run compaction again; it continues with this range.
+
+    Attributes:
+        stage: how far it came: plan, read, write, confirm or publish.
     """
 
 
 class PlanError(CompactionError, stage="plan"):
-    """Before anything was promised: the policy's range, or the table's settings."""
+    """The table's settings, the options or the log do not allow this compaction."""
 
 
 class ReadError(CompactionError, stage="read"):
-    """The log's records or rows of the range cannot be read."""
+    """A record or an object of the range is unreadable."""
 
 
 class WriteError(CompactionError, stage="write"):
-    """The table did not take the range."""
+    """The table did not accept the range."""
 
 
 class ConfirmError(CompactionError, stage="confirm"):
-    """The table is not what the log's lifecycle knows: restored, replaced or recreated."""
+    """The table differs from what the log recorded: it was restored, replaced or recreated."""
 
 
 class PublishError(CompactionError, stage="publish"):
-    """The table has the range, and the log's record of it could not be written."""
+    """The table has the range, but the log could not record it."""
 
 
 class JournalError(_Staged, SparkWalError):
-    """The journal on this machine's disk could not do what was asked.
+    """The journal on this machine's disk failed.
 
-    What was accepted before is on the disk still. Where it is not `retryable` the journal has
-    stopped, because nobody can know what the disk holds: mend what the message names and open
-    the journal again, which reads all of it; its `last_sequence` shows what it has.
+    Appends that it accepted before are still on the disk. Unless the error is `retryable`, the
+    journal has stopped, because the content of the disk is uncertain. Fix what the message names
+    and open the journal again: it then reads all its files, and `last_sequence` shows what it has.
+
+    Attributes:
+        stage: the step that failed: encode, write, read, sync, rename or sync of the folder.
+        retryable: the journal wrote nothing, and the same append may be repeated.
     """
 
 
 class JournalEncodeError(JournalError, stage="encode", retryable=True):
-    """What is to be written could not be put into bytes; nothing was."""
+    """The rows could not be encoded; the journal wrote nothing."""
 
 
 class JournalWriteError(JournalError, stage="write"):
-    """A file was not written, or only a part of it, for another reason than a full disk."""
+    """A file was written in part or not at all, and the disk is not full."""
 
 
 class JournalReadError(JournalError, stage="read"):
-    """A file cannot be read, or holds at rest what was not written."""
+    """A file is unreadable, or its content changed after it was written."""
 
 
 class JournalSyncError(JournalError, stage="sync"):
-    """fsync of a file failed: what the disk holds is unknown, and a second fsync may lie."""
+    """The fsync of a file failed: a second fsync may report success without a sync."""
 
 
 class JournalRenameError(JournalError, stage="rename", retryable=True):
-    """A file that is written and synced did not get its name; the former one is untouched."""
+    """A complete file did not get its name; the former file is untouched."""
 
 
 class JournalFolderSyncError(JournalError, stage="sync of the folder"):
-    """fsync of the folder failed: which files a restart will find is unknown."""
+    """The fsync of the folder failed: a restart may find other files."""
 
 
 def need(library: str, install: str) -> None:
-    """Raises OptionError where a library is not installed."""
+    """Check that an optional library is installed.
+
+    Args:
+        library: the module to import.
+        install: the argument of `pip install` that the error names.
+
+    Raises:
+        OptionError: the library is not installed.
+    """
     if find_spec(library) is None:
         raise OptionError(f"{library} is not installed for this Python: pip install '{install}'")

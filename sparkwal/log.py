@@ -1,4 +1,4 @@
-"""The log without Spark: opens read-only, and works while others write."""
+"""A log without Spark: opens it read-only, also while others write."""
 
 from __future__ import annotations
 
@@ -33,8 +33,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadInfo:
-    """The end of a log: `position` is the last one taken. A log that is recreated at the same path
-    has another `log_id`."""
+    """The end of a log.
+
+    Attributes:
+        position: the last position that holds a record.
+        log_id: the id of this log. A log that is recreated at the same path has another one.
+        term: the term of the leader that wrote the last live record.
+        leader_id: names that leader: its host first.
+        timestamp_ms: when the last live record was made, in milliseconds since 1970.
+        window: the number of object names of each position (option `windowSize`).
+        schema: the columns of the log.
+    """
 
     position: int
     log_id: str
@@ -46,16 +55,18 @@ class HeadInfo:
 
 
 class Log:
-    """A log to look at.
+    """Reads a log without Spark, also while others write it.
 
-    >>> log = Log("s3://bucket/wal", endpoint="http://127.0.0.1:9000")
-    >>> log.head().position, log.to_pandas()
+    Examples:
+        >>> log = Log("s3://bucket/wal", endpoint="http://127.0.0.1:9000")
+        >>> log.head().position, log.to_pandas()
 
     Args:
         path: s3://bucket/prefix, file:///folder or a folder.
-        options: of reading, by their names in docs/options.md.
+        **options: the options of reading (docs/options.md) as keywords.
 
-    Raises OptionError for options that are wrong.
+    Raises:
+        OptionError: an option or the path is wrong.
     """
 
     def __init__(self, path: str, **options: object) -> None:
@@ -74,9 +85,19 @@ class Log:
         return found
 
     def head(self) -> HeadInfo | None:
-        """The end of the log, or None when there is none yet: 1 LIST + 1 GET, and m − 1 GETs more
-        where its last writer may have m requests in flight. Raises InvalidLogError,
-        StoreUnavailableError, OptionError."""
+        """Find the end of the log.
+
+        It costs 1 LIST and 1 GET, and m − 1 GETs more if the last writer may have m requests in
+        flight.
+
+        Returns:
+            The end of the log, or None if there is no log.
+
+        Raises:
+            InvalidLogError: one of the last records is damaged or missing.
+            StoreUnavailableError: the store did not answer.
+            OptionError: the store refused the request, or the bucket does not exist.
+        """
         log = self._look(floor=False)
         if log.live is None:
             return None
@@ -94,15 +115,21 @@ class Log:
         return log.start() if start is None else log.checked(start, "start")
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[SlotHeader]:
-        """The headers of the live records, commits and leaders, at positions start … end
-        (inclusive), in order.
+        """Read the headers of the live records, in the order of their positions.
 
         Args:
-            start, end: instead of the log's options that say where to begin and to end. A start
-                is at most the head's position + 1; without one it is the log's floor.
+            start: the first position, at most the head's plus 1. The default is that of the log's
+                options: the floor.
+            end: the last position, inclusive. The default is that of the log's options: the head.
 
-        Raises OptionError for a start beyond that, CollectedError for a position below the
-        floor, and where the floor overtakes the read; InvalidLogError.
+        Yields:
+            The header of each commit (`kind` is "commit") and leader record ("leader").
+
+        Raises:
+            OptionError: `start` lies beyond the log's end.
+            CollectedError: a position lies below the floor, or the floor passes it during the read.
+            InvalidLogError: a record is damaged or missing.
+            StoreUnavailableError: the store did not answer.
         """
         log = self._look()
         for record in log.records(*self._bounds(log, start, end)):
@@ -116,15 +143,22 @@ class Log:
         columns: Sequence[str] | None = None,
         include_metadata: bool | None = None,
     ) -> pa.RecordBatchReader:
-        """The rows of positions start … end (inclusive) in the log's order, as they are needed.
+        """Read rows in the log's order. The reader fetches them as you consume it.
 
         Args:
-            start, end: as for `records`.
-            columns: only these, in this order; `_wal_…` columns may be among them.
-            include_metadata: add the `_wal_…` columns; None: as the option includeMetadata says.
+            start: the first position, as for `records`.
+            end: the last position, as for `records`.
+            columns: only these columns, in this order; `_wal_…` columns may be among them.
+            include_metadata: add the `_wal_…` columns. The default is the option `includeMetadata`.
 
-        Raises OptionError when there is no log, no such column or no such start; CollectedError
-        as `records`; InvalidLogError.
+        Returns:
+            A reader of Arrow record batches. While you consume it, it raises the same errors.
+
+        Raises:
+            OptionError: there is no log, no such column or no such start.
+            CollectedError: a position lies below the floor, or the floor passes it during the read.
+            InvalidLogError: a record or an object is damaged or missing.
+            StoreUnavailableError: the store did not answer.
         """
         log = self._look()
         if log.spark_schema is None:
@@ -148,22 +182,29 @@ class Log:
     def replay(
         self, cursor: str | None = None, *, sequencers: str | Sequence[str] | None = None
     ) -> Replay:
-        """The commits from a cursor on, in the order of their times over all sequencers.
+        """Replay the commits after a cursor, in the order of their times over all sequencers.
 
-        Stops at the first invalid entry and reports it in `stopped`. Ends where the logs ended when
-        it began; `cursor` is then where the next replay goes on.
+        A replay ends where the logs ended when it began, or at the first damaged entry, which it
+        reports in `stopped`. Its `cursor` is the beginning of the next replay.
 
-        >>> replay = log.replay(kept)
-        >>> for entry in replay:
-        ...     apply(entry.rows)
+        Examples:
+            >>> replay = log.replay(saved_cursor)
+            >>> for entry in replay:
+            ...     apply(entry.rows)
 
         Args:
-            cursor: `Replay.cursor` of an earlier replay; None: from the log's floor.
-            sequencers: their names, or "*" for all logs under the path; None: this one.
+            cursor: the `cursor` of an earlier replay. The default is the log's floor.
+            sequencers: their names, or "*" for all logs under the path. The default is this log.
 
-        Raises OptionError for a damaged cursor and for a name without a log; CollectedError where
-        the floor is above the cursor, or overtakes the replay; InvalidLogError for a cursor that is
-        ahead of its log or of another log, and where not one record can be read.
+        Returns:
+            An iterator of entries, one for each commit.
+
+        Raises:
+            OptionError: the cursor is damaged, or a named log does not exist.
+            CollectedError: the floor is above the cursor, or passes it during the replay.
+            InvalidLogError: the cursor is ahead of its log or belongs to another log, or no record
+                is readable.
+            StoreUnavailableError: the store did not answer.
         """
         why = "does not go with a replay, which"
         refuse(self._options, f"{why} begins at its cursor", *RANGE)
@@ -186,20 +227,30 @@ class Log:
         sequencers: str | Sequence[str] | None = None,
         table_options: Mapping[str, str] | None = None,
     ) -> Current:
-        """The log's table and the log after it as one: what it holds now, each row once.
+        """Open the log's table and the newer rows of the log as one, each row once.
 
-        Pins a version of the table and the log's end; needs `sparkwal[lake]` where there is a
-        table. Of a MERGE table the last row of each key is there, and no other.
+        The result keeps one version of the table and one end of the log. If the log has a table,
+        this needs `sparkwal[lake]`. With a MERGE table it holds the last row of each key.
 
-        >>> current = log.current()
-        >>> current.position, current.table_version, current.to_pandas()
+        Examples:
+            >>> current = log.current()
+            >>> current.position, current.table_version, current.to_pandas()
 
         Args:
-            sequencers: as for `replay`; all that one table is made from.
-            table_options: delta-rs' storage options, where the table is on another store.
+            sequencers: as for `replay`: all logs that compaction writes into one table.
+            table_options: delta-rs' storage options, if the table is on another store.
 
-        Raises ConfirmError (a CompactionError) where the table was restored or recreated,
-        TableReadError, CollectedError, OptionError, InvalidLogError.
+        Returns:
+            The rows, as pandas, polars, DuckDB and pyarrow take them.
+
+        Raises:
+            ConfirmError: the table was restored or recreated.
+            TableReadError: the table is unreadable.
+            CollectedError: collection removed rows that the table does not have.
+            OptionError: there is no log, the logs have different tables, or deltalake is not
+                installed.
+            InvalidLogError: a record is damaged or missing.
+            StoreUnavailableError: the store did not answer.
         """
         from sparkwal.lifecycle.snapshot import Current
 
@@ -212,22 +263,30 @@ class Log:
         sequencers: str | Sequence[str] | None = None,
         table_options: Mapping[str, str] | None = None,
     ) -> pa.RecordBatchReader:
-        """The answer to one SELECT in DuckDB's SQL, as it is needed; needs `sparkwal[cli]`.
+        """Answer one SELECT in DuckDB's SQL. It needs `sparkwal[cli]`.
 
-        >>> log.sql("SELECT count(*) FROM log WHERE _wal_position >= 100").read_pandas()
+        The relations are `log` (the rows, with all `_wal_…` columns), `records` (one row for each
+        record), `consumers` and `current`, the same as `current()`. docs/sql.md lists their
+        columns. The query reads only what it needs: no rows if it names no column of theirs, and
+        no records outside of its ranges of `_wal_position` and `_wal_timestamp`. It has no access
+        to files, the network or variables.
 
-        Its relations are `log` (the rows that the log's options say, with all `_wal_…` columns),
-        `current` (as `current()`), `records` (one row for each) and `consumers`; docs/sql.md has
-        their columns. Only what the query needs is read: no objects of rows where it names none of
-        their columns, and no records outside of its ranges of `_wal_position` and `_wal_timestamp`.
-        It reaches nothing else: no file, no network, no variable.
+        Examples:
+            >>> log.sql("SELECT count(*) FROM log WHERE _wal_position >= 100").read_pandas()
 
         Args:
-            sequencers: as for `replay`; the relations then hold all of them.
+            query: one SELECT.
+            sequencers: as for `replay`; the relations then hold all of these logs.
             table_options: as for `current`.
 
-        Raises OptionError for a query that is wrong, and where there is no log; while it is read
-        InvalidLogError, CollectedError, StoreUnavailableError.
+        Returns:
+            A reader of Arrow record batches. While you consume it, it raises the same errors.
+
+        Raises:
+            OptionError: the query is wrong, there is no log, or DuckDB is not installed.
+            InvalidLogError: a record or an object is damaged or missing.
+            CollectedError: the floor passes a position during the read.
+            StoreUnavailableError: the store did not answer.
         """
         need("duckdb", "sparkwal[cli]")
         from sparkwal.lifecycle.consumers import consumer_infos
@@ -244,9 +303,22 @@ class Log:
         return answer(relations(ranges, consumer_infos, now), query)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
-        """The rows of `scan` as one pandas frame.
+        """Read the rows of `scan` into one pandas frame.
 
         A column of integers with nulls holds Python's integers: floats are exact up to 2^53 only.
+
+        Args:
+            start: the first position, as for `records`.
+            end: the last position, as for `records`.
+
+        Returns:
+            A frame with the log's columns.
+
+        Raises:
+            OptionError: there is no log, no such start, or pandas is not installed.
+            CollectedError: a position lies below the floor, or the floor passes it during the read.
+            InvalidLogError: a record or an object is damaged or missing.
+            StoreUnavailableError: the store did not answer.
         """
         need("pandas", "pandas>=2.2,<3")
         return self.scan(start, end).read_all().to_pandas(integer_object_nulls=True)

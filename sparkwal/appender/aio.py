@@ -1,4 +1,4 @@
-"""The appender for asyncio: callers await room and durability, and the loop never blocks."""
+"""The appender for asyncio: callers await room and durability, and never block the loop."""
 
 import asyncio
 import threading
@@ -25,13 +25,24 @@ _Results = list[tuple[_Accepted, Ticket | BaseException]]
 
 
 class AsyncAppender:
-    """`Appender` for one event loop: its methods, awaited.
+    """An `Appender` for one event loop: you await its methods.
 
-        async with sparkwal.AsyncAppender(path, schema, producer_id="gateway-1") as wal:
-            position = await wal.append(rows)
+    Entering the block takes the log over. If the entry is cancelled, it waits for the running
+    requests and leaves no appender open. Rejected rows are reported as by `Appender`.
 
-    Args: as `Appender`. Entering the block takes the log over. If the entry is cancelled, it waits
-    for the requests under way and leaves no appender open.
+    Examples:
+        >>> async with sparkwal.AsyncAppender(path, schema, producer_id="gateway-1") as wal:
+        ...     position = await wal.append(rows)
+
+    Args:
+        path: s3://bucket/prefix, file:///folder or a folder.
+        schema: the columns of every append. A column that is not nullable takes no null.
+        producer_id: names the sender of the rows over restarts.
+        on_event: the first subscriber; see `subscribe`.
+        **options: as for `Appender`.
+
+    Raises:
+        SparkWalError: as `Appender`, when you enter the block.
     """
 
     def __init__(
@@ -55,7 +66,11 @@ class AsyncAppender:
 
     @property
     def appender(self) -> Appender:
-        """The `Appender` in use, once the block is entered."""
+        """The `Appender` in use.
+
+        Raises:
+            RuntimeError: the block is not entered.
+        """
         if self._appender is None:
             raise RuntimeError("use `async with sparkwal.AsyncAppender(…) as wal:`")
         return self._appender
@@ -86,17 +101,38 @@ class AsyncAppender:
             await self.close()
 
     async def append(self, rows: Rows) -> int:
-        """Accept rows, waiting for room if need be, and return their position once durable.
+        """Append rows, and wait until they are durable. It waits for room first.
 
         Appends are in the order in which their calls begin. A call that is cancelled after its rows
-        were accepted still writes them. Raises as `Appender.append` and `Ticket.result`, but no
-        BackPressureError.
+        were accepted still writes them.
+
+        Args:
+            rows: as for `Appender.append`.
+
+        Returns:
+            The log's position that holds the rows.
+
+        Raises:
+            OptionError: the rows do not fit the schema; sparkwal wrote none of them.
+            SparkWalError: the appender has stopped.
         """
         return await durable(await self.accept(rows))
 
     async def accept(self, rows: Rows, block: bool = True) -> Ticket:
-        """As `Appender.append`: waits for room, and for a journal's disk. Use
-        `sparkwal.durable` to wait for the log."""
+        """Accept rows as `Appender.append` does: wait for room, and for the journal's disk.
+
+        Args:
+            rows: as for `Appender.append`.
+            block: wait for room. False: raise BackPressureError instead.
+
+        Returns:
+            The ticket of this append; await `sparkwal.durable(ticket)` to wait for the log.
+
+        Raises:
+            OptionError: the rows do not fit the schema, or the appender is closed.
+            BackPressureError: with `block=False`: append again later.
+            SparkWalError: the appender has stopped.
+        """
         appender = self.appender
         checked = appender.check(rows)
         # One that is not open raises why.
@@ -164,21 +200,60 @@ class AsyncAppender:
 
     @property
     def last_sequence(self) -> int:
+        """As `Appender.last_sequence`."""
         return self.appender.last_sequence
 
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """The callback runs in a thread of its own."""
+        """Call a function with each event, as `Appender.subscribe`: in a separate thread.
+
+        Args:
+            callback: gets each event.
+
+        Returns:
+            A function that unsubscribes the callback.
+        """
         return self.appender.subscribe(callback)
 
     async def flush(self, timeout: float | None = None) -> None:
+        """Send all accepted rows now, and wait until they are durable.
+
+        Args:
+            timeout: seconds to wait, or None for no limit.
+
+        Raises:
+            OptionError: appends were rejected, and no ticket has reported it.
+            TimeoutError: some rows are not durable yet.
+            SparkWalError: the error that stopped the appender.
+        """
         await asyncio.to_thread(self.appender.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
+        """Send all accepted rows and wait until they are durable, as `Appender.close`.
+
+        Args:
+            timeout: seconds to wait, or None for no limit.
+
+        Raises:
+            OptionError: appends were rejected, and no ticket has reported it.
+            TimeoutError: some rows are not durable yet.
+            SparkWalError: the error that stopped the appender, unless a call has raised it.
+        """
         await asyncio.to_thread(self.appender.close, timeout)
 
 
 async def durable(ticket: Ticket) -> int:
-    """Await a ticket's `result`."""
+    """Wait in an event loop until the rows of a ticket are durable.
+
+    Args:
+        ticket: the result of `AsyncAppender.accept` or `Appender.append`.
+
+    Returns:
+        The log's position that holds the rows.
+
+    Raises:
+        OptionError: the rows do not fit the schema; sparkwal wrote none of them.
+        SparkWalError: the appender has stopped, as `Ticket.result`.
+    """
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 

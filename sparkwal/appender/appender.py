@@ -1,8 +1,8 @@
-"""The log for any Python process: append rows, learn when they are durable.
+"""The writer for any Python process: it appends rows and reports when they are durable.
 
     with sparkwal.Appender("s3://bucket/wal", schema, producer_id="gateway-1") as wal:
         ticket = wal.append([{"id": 1, "name": "Ada"}])
-        position = ticket.result()  # durable from here on
+        position = ticket.result()  # the rows are durable
 
 The appender joins appends into batches, and each batch is one object. Up to `maxInFlightRequests`
 of them are in flight at once. It acknowledges strictly in the order of the appends.
@@ -41,20 +41,43 @@ _EXIT_SECONDS = 60.0
 
 
 class Appender:
-    """Leads one log and appends to it; thread-safe.
+    """Writes a log without Spark: leads one log and appends rows to it; thread-safe.
 
-    Opening takes the log over from its former writer and fences that writer: 1 LIST, a bounded
-    number of GETs, a conditional PUT into the first gap, and the seals.
+    Opening takes the log over from its former writer and fences that writer. It costs 1 LIST, a
+    bounded number of GETs, a conditional PUT of the leader record, and the PUTs of its seals.
+
+    **Rejected rows.** An append is written as a whole or not at all. `append` raises OptionError
+    at once if the rows are malformed or their columns do not fit. A single value of a dict is
+    checked later, when its batch is encoded. If it does not fit, the appender leaves out that
+    append and continues with the others. It reports the rejection three times:
+
+    - `Ticket.result` of that append raises OptionError, which names column and value.
+    - The event `rejected` goes to each subscriber and to the logger "sparkwal", as a warning.
+    - The next `flush` or `close` raises one OptionError for all rejections that no ticket has
+      raised.
+
+    Examples:
+        >>> with sparkwal.Appender("s3://bucket/wal", schema, producer_id="gateway-1") as wal:
+        ...     ticket = wal.append([{"id": 1, "name": "Ada"}])
+        ...     position = ticket.result()
 
     Args:
-        path: s3://bucket/prefix, file:///folder or a folder; or a log whose store retries itself.
-        schema: the columns of every append; a column that is not nullable takes no null.
-        producer_id: names the sender of the rows over restarts; the log has its last sequence.
+        path: s3://bucket/prefix, file:///folder or a folder; or an open log, as in tests.
+        schema: the columns of every append. A column that is not nullable takes no null.
+        producer_id: names the sender of the rows over restarts. The log holds its last sequence.
         on_event: the first subscriber; see `subscribe`.
-        clock, folder: a `Clock` and a journal's `Folder` instead of the system's, as in tests.
-        options: by their names in docs/options.md, such as maxInFlightRequests=50.
+        clock: replaces the system's clock, as in tests.
+        folder: replaces the journal's folder on the disk, as in tests.
+        **options: the options of an appender (docs/options.md) as keywords, such as
+            maxInFlightRequests=50.
 
-    Raises OptionError, StoreUnavailableError, FencedError, InvalidLogError.
+    Raises:
+        OptionError: an argument or option is wrong, the store cannot hold a log, or the journal
+            belongs to another log or producer.
+        StoreUnavailableError: the store did not answer.
+        FencedError: another writer took the log over during the opening.
+        InvalidLogError: the log's end is damaged.
+        JournalError: the journal's disk failed.
     """
 
     def __init__(
@@ -98,81 +121,135 @@ class Appender:
         self._at_exit = Finalize(None, self._close_at_exit, exitpriority=0)
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
-        """Accept rows: a RecordBatch or Table, a list of dicts, a pandas or polars frame.
+        """Accept rows and return at once; the ticket completes when they are durable.
 
-        Returns at once; the ticket shows when they are durable. Accepted rows may still be lost
-        when the process dies: resend what comes after `last_sequence`. With a journal it returns
-        once they are on this machine's disk, from which they reach the log exactly once.
+        If the process dies, accepted rows may be lost: after a restart append again what comes
+        after `last_sequence`. With a journal `append` returns when the rows are on this machine's
+        disk; from there they reach the log exactly once.
 
-        Dicts, their values and pandas frames are copied: you may change them afterwards. The memory
-        of a RecordBatch is not copied: Arrow's own never changes. If it belongs to another object
-        (pa.array(ndarray) shares the array's), do not write to it before the ticket is done.
+        The appender copies dicts, their values and pandas frames: you may change them afterwards.
+        It does not copy the memory of a RecordBatch, which Arrow never changes. If that memory
+        belongs to another object (pa.array(ndarray) shares the array's), do not change it before
+        the ticket is done.
 
         Args:
-            block: wait at `maxBufferedBytes` or `hardLimitBytes`; else raise BackPressureError.
+            rows: a RecordBatch or Table, a list of dicts, or a pandas or polars frame.
+            block: wait while `maxBufferedBytes`, the journal or `hardLimitBytes` is full. False:
+                raise BackPressureError instead.
+
+        Returns:
+            The ticket of this append.
 
         Raises:
-            OptionError: the rows do not fit or are malformed, the appender is closed, or in a fork.
-            BackPressureError: try again later.
-            FencedError, OutcomeUnknownError, JournalError: the appender has stopped.
+            OptionError: the rows do not fit the schema or are malformed, the appender is closed, or
+                this process is a fork of the appender's.
+            BackPressureError: with `block=False`: append again later.
+            FencedError: another writer leads the log, so the appender has stopped.
+            OutcomeUnknownError: a request got no answer, so the appender has stopped.
+            JournalError: the journal's disk failed.
         """
         return self._intake.append(self._rows.accept(rows), block)
 
     def check(self, rows: Rows) -> CheckedRows:
-        """The first half of `append`: checks and copies rows."""
+        """Check and copy rows: the first half of `append`.
+
+        Args:
+            rows: as for `append`.
+
+        Returns:
+            The rows for `admit_unsynced`.
+
+        Raises:
+            OptionError: the rows do not fit the schema or are malformed.
+        """
         return self._rows.accept(rows)
 
     def admit_unsynced(self, rows: CheckedRows) -> Ticket:
-        """The second half of `append`, with `block=False`. With a journal the rows are accepted
-        only once `wait_accepted` has returned."""
+        """Accept checked rows: the second half of `append`, with `block=False`.
+
+        With a journal the rows are accepted only after `wait_accepted` has returned.
+
+        Args:
+            rows: the result of `check`.
+
+        Returns:
+            The ticket of this append.
+
+        Raises:
+            BackPressureError: append again later.
+            OptionError: the appender is closed, or this process is a fork of the appender's.
+            SparkWalError: as `append`: the appender has stopped.
+        """
         if self._journaled is None:
             return self._intake.append(rows, False)
         return self._enter(self._journaled.intake.begin, rows, False)
 
     def wait_accepted(self, ticket: Ticket) -> None:
-        """Wait until rows are on a journal's disk, if there is one. Raises JournalError."""
+        """Wait until the rows of a ticket are on the journal's disk; without a journal return.
+
+        Args:
+            ticket: the result of `admit_unsynced`.
+
+        Raises:
+            JournalError: the disk failed.
+        """
         if self._journaled is not None:
             self._enter(self._journaled.journal.wait, ticket.sequence)
 
     @property
     def last_sequence(self) -> int:
-        """The newest durable sequence of this producer; −1 if there is none. With a journal: the
-        newest that is on the disk and whose append may have returned.
+        """The newest durable sequence of this producer; −1 if there is none.
 
-        Each append up to it is decided: durable, or rejected because of a value that does not fit.
-        Its ticket raises a rejection, or else `flush` or `close`; after a crash only the event
-        `rejected` has reported it.
+        With a journal: the newest sequence on its disk. Each append up to it is decided: durable,
+        or rejected because of a value that does not fit. After a crash only the event `rejected`
+        has reported a rejection.
         """
         return self._intake.last_sequence
 
     @property
     def lost(self) -> range:
-        """Sequences that a journal accepted and whose rows are damaged on the disk: see
-        `resend_lost`. Empty without damage, and without a journal."""
+        """The sequences that the journal accepted and whose rows are damaged on its disk.
+
+        It is empty without damage, and without a journal. See `resend_lost`.
+        """
         return range(0) if self._journaled is None else self._journaled.journal.lost
 
     def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
         """Append again what damage took from the journal, in order and under the old sequences.
-        Call it before any other append. Harmless when repeated, also after a crash.
+
+        Call it before any other append. You may repeat it, also after a crash.
 
         Args:
-            unreadable: returns the rows of an append, given its sequence, of which nothing is left;
-                an empty list gives them up.
+            unreadable: a function that gets the sequence of an unreadable append and returns its
+                rows. An empty list gives them up.
 
-        Returns the sequences that `unreadable` got. Raises as `append`; OptionError if something
-        else was appended meanwhile; JournalReadError if a file in quarantine cannot be read.
+        Returns:
+            The sequences that were passed to `unreadable`.
+
+        Raises:
+            OptionError: another append came first, or the rows do not fit.
+            JournalReadError: a file in quarantine is unreadable.
+            SparkWalError: as `append`: the appender has stopped.
         """
         if self._journaled is None:
             return []
         return self._journaled.resend_lost(lambda sequence: self._rows.accept(unreadable(sequence)))
 
     def incidents(self) -> list[Incident]:
-        """What each damage took, the oldest first, and what is left. Raises JournalReadError."""
+        """List each damage of the journal, the oldest first.
+
+        Returns:
+            The lost appends and the remaining files of each damage; empty without a journal.
+
+        Raises:
+            JournalReadError: a file in quarantine is unreadable.
+        """
         kept = self._journaled
         return [] if kept is None else incidents_of(kept.quarantine, kept.journal.last)
 
     @property
     def has_journal(self) -> bool:
+        """Whether the appender was opened with a journal."""
         return self._journaled is not None
 
     @property
@@ -182,27 +259,27 @@ class Appender:
 
     @property
     def journal_bytes(self) -> int:
-        """Size of the journal's files, whose rows the log may have already; 0 without a journal."""
+        """The size of the journal's files; 0 without a journal. The log may have their rows."""
         return 0 if self._journaled is None else self._journaled.journal.size
 
     @property
     def is_store_away(self) -> bool:
-        """Whether the store did not answer last, while the journal accepts without it."""
+        """Whether the store failed the last request, while the journal still accepts rows."""
         return self._journaled is not None and self._journaled.sender.is_away
 
     @property
     def in_flight(self) -> int:
-        """Records that are sent and not acknowledged."""
+        """The number of records that are sent and not acknowledged."""
         return self._backend.in_flight
 
     @property
     def buffered_bytes(self) -> int:
-        """About how many bytes of memory the accepted rows take that wait to be sent."""
+        """About how many bytes of memory the accepted rows take until they are sent."""
         return self._backend.held
 
     @property
     def error(self) -> SparkWalError | None:
-        """Why the appender has stopped."""
+        """The error that stopped the appender, or None while it runs."""
         failure = self._intake.failure
         return None if failure is None else failure.error
 
@@ -212,34 +289,56 @@ class Appender:
         return self.error is None and not self._is_closing
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send all accepted rows now, and wait until they are durable, `timeout` seconds at most.
-        Raises why the appender has stopped, TimeoutError, OptionError for unreported rejections."""
+        """Send all accepted rows now, and wait until they are durable.
+
+        Args:
+            timeout: seconds to wait, or None for no limit.
+
+        Raises:
+            OptionError: appends were rejected, and no ticket has reported it.
+            TimeoutError: some rows are not durable yet.
+            SparkWalError: the error that stopped the appender.
+        """
         self._enter(self._intake.flush, timeout)
 
     def wait_room(self, timeout: float) -> None:
-        """After a BackPressureError: wait for room for that append, at most `timeout` seconds."""
+        """Wait, after a BackPressureError, until there is room for that append.
+
+        Args:
+            timeout: seconds to wait at most.
+        """
         self._enter(self._intake.wait_room, timeout)
 
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """Call `callback` with each event of this appender, in a thread of its own and in order.
+        """Call a function with each event of this appender, in order and in a separate thread.
 
-        The events are batch_sent (not durable yet), durable, rejected, retried, fenced, size_limit,
-        stopped. A slow callback delays nothing; if 10,000 events wait, it misses the oldest.
-        Returns a function that unsubscribes.
+        The events are batch_sent (not durable yet), durable, rejected, retried, fenced, size_limit
+        and stopped. A slow callback delays nothing: if 10,000 events wait, it misses the oldest.
+
+        Args:
+            callback: gets each event.
+
+        Returns:
+            A function that unsubscribes the callback.
         """
         return self._enter(self._subscribers.add, callback)
 
     def close(self, timeout: float | None = None) -> None:
-        """Send everything accepted and wait until it is durable. Harmless when repeated.
+        """Send all accepted rows and wait until they are durable. You may repeat it.
 
-        A callback may call it too. A signal handler that interrupted a call of this appender may
+        A callback may call it too. A signal handler that interrupted a call of this appender must
         not: let it set a flag, and close the appender after that call. The end of the interpreter
-        closes an open appender; os._exit and kill leave no time for that. If the oldest request
-        failed it may return while a later PUT is under way: the next takeover decides that record.
+        closes an open appender, but os._exit and kill leave no time for that. If the oldest request
+        failed, `close` may return before a later PUT ends: the next takeover decides that record.
 
-        Raises why the appender has stopped, if nothing has raised it yet; OptionError when appends
-        were rejected and no ticket has reported it; TimeoutError after `timeout` seconds: the
-        appender goes on sending, and another `close` waits for that.
+        Args:
+            timeout: seconds to wait, or None for no limit.
+
+        Raises:
+            OptionError: appends were rejected, and no ticket has reported it.
+            TimeoutError: some rows are not durable yet. The appender continues to send, and another
+                `close` waits for that.
+            SparkWalError: the error that stopped the appender, unless a call has raised it.
         """
         self._enter(self._close, timeout)
         self._intake.raise_rest()
@@ -269,7 +368,7 @@ class Appender:
 
     @property
     def unacknowledged(self) -> int:
-        """Appends that are accepted and not known to be durable."""
+        """The number of appends that are accepted and not known to be durable."""
         return self._intake.unacknowledged
 
     def __enter__(self) -> Self:

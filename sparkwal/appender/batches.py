@@ -62,16 +62,18 @@ class Rejections:
         self._more = 0
 
     def add(self, sequence: int, error: OptionError) -> None:
+        """Keep the error of a rejected append until a call raises it."""
         if len(self._unreported) < _MOST_UNREPORTED:
             self._unreported[sequence] = error
         else:
             self._more += 1
 
     def remove(self, sequence: int) -> None:
+        """Forget a rejection that a ticket has raised."""
         self._unreported.pop(sequence, None)
 
     def raise_rest(self) -> None:
-        """Raises one error for all rejections that were not reported."""
+        """Raise one error for all rejections that were not reported."""
         rest, self._unreported = self._unreported, {}
         count, self._more = len(rest) + self._more, 0
         if rest:
@@ -85,8 +87,10 @@ class Rejections:
 
 
 class Callbacks:
-    """Runs the tickets' callbacks one after another, in a thread of its own, without a lock. The
-    waiting callback with the lowest sequence goes first."""
+    """Runs the tickets' callbacks one after another, in a separate thread, without a lock.
+
+    The waiting callback with the lowest sequence runs first.
+    """
 
     INTERRUPTED = (
         "a signal's handler interrupted a call of this appender, and uses it: set a flag in the "
@@ -147,8 +151,12 @@ class Callbacks:
             self._thread.join(_DRAIN_SECONDS)
 
     def enter(self, call: Callable[..., T], *arguments: object) -> T:
-        """Run one call of a user's thread. Raises OptionError in a fork, and in a signal handler
-        that interrupted another call: it would wait forever for that call's locks."""
+        """Run one call of a user's thread.
+
+        Raises:
+            OptionError: this process is a fork, or a signal handler interrupted another call: it
+                would wait forever for that call's locks.
+        """
         self.check_process()
         me = threading.get_ident()
         if me in self._inside or self.lock._is_owned():  # type: ignore[attr-defined]
@@ -160,7 +168,11 @@ class Callbacks:
             self._inside.discard(me)
 
     def check_process(self) -> None:
-        """Raises OptionError in a fork: it has none of the appender's threads."""
+        """Check that this process has the appender's threads.
+
+        Raises:
+            OptionError: this process is a fork, which has none of them.
+        """
         if self._pid != _pid:
             raise OptionError(
                 f"this appender was opened by process {self._pid}, and this is its fork {_pid}, "
@@ -195,26 +207,28 @@ class Batch:
 
     @property
     def next_sequence(self) -> int:
+        """The sequence of the append after this batch."""
         # Keep this order: another thread may close and empty the batch between these steps.
         added = len(self.appends)
         return self.first_sequence + (added if self.count is None else self.count)
 
     def close(self) -> None:
+        """Accept no more appends into this batch."""
         if self.count is None:
             self.count = len(self.appends)
 
     def reject(self, sequence: int, error: OptionError) -> None:
-        """One append is not written; the others go on."""
+        """Leave one append out; the others are written."""
         self.rejected[sequence] = error
         self._rejections.add(sequence, error)
 
     def complete(self, position: int) -> None:
-        """Every append of the batch except the rejected ones is durable at `position`."""
+        """Mark all appends but the rejected ones as durable at `position`."""
         self._position = position
         self._finish()
 
     def fail(self, error: SparkWalError, failure: Failure) -> None:
-        """No append of the batch is known to be durable."""
+        """Mark all appends as failed: each may be durable or not."""
         self._error, self._failure = error, failure
         self._finish()
 
@@ -225,19 +239,24 @@ class Batch:
         self.caller.wake()
 
     def is_done(self) -> bool:
+        """Whether the outcome of the batch is known."""
         if not self._is_done:
             self.caller.check_process()
         return self._is_done
 
     def wait(self, timeout: float | None) -> bool:
-        """Waiting holds no lock: a signal handler may close the appender meanwhile."""
+        """Wait for the outcome without a lock, so that a signal handler may close the appender."""
         seconds = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
         if not self.is_done() and self._gate.acquire(timeout=seconds):
             self._gate.release()  # for the next that waits
         return self._is_done
 
     def outcome(self, sequence: int) -> int:
-        """The position, once done. Raises the error of this append."""
+        """The position of a batch that is done.
+
+        Raises:
+            SparkWalError: the error of this append.
+        """
         if sequence in self.rejected:
             self._rejections.remove(sequence)
             raise copy.copy(self.rejected[sequence]).with_traceback(None)
@@ -247,7 +266,11 @@ class Batch:
 
 
 class Ticket:
-    """One append on its way. `sequence` counts the appends of its producer: 0, 1, 2, …"""
+    """One append on its way to the log.
+
+    Attributes:
+        sequence: the number of this append among those of its producer: 0, 1, 2, …
+    """
 
     __slots__ = ("_batch", "sequence")
 
@@ -263,16 +286,23 @@ class Ticket:
         return self._batch.is_done()
 
     def result(self, timeout: float | None = None) -> int:
-        """Wait until these rows are durable; returns the log's position that holds them.
+        """Wait until these rows are durable.
 
         Args:
-            timeout: seconds to wait, or None for as long as it takes.
+            timeout: seconds to wait, or None for no limit.
+
+        Returns:
+            The log's position that holds the rows.
 
         Raises:
-            OptionError: these rows do not fit the schema; nothing of them was written, the appender
-                goes on. Or this is a fork of the appender's process.
-            OutcomeUnknownError, FencedError, InvalidLogError: the appender has stopped; open a new
-                one, whose `last_sequence` shows what is durable.
+            OptionError: the rows were rejected: a value does not fit the schema. The log
+                has none of these rows, and the appender continues. Or this process is a fork of the
+                appender's.
+            FencedError: another writer leads the log, so the appender has stopped. Open a new one;
+                its `last_sequence` shows what is durable.
+            OutcomeUnknownError: a request got no answer, so the appender has stopped.
+            StoreUnavailableError: the store did not answer, so the appender has stopped.
+            InvalidLogError: the log is damaged, so the appender has stopped.
             TimeoutError: the outcome is not known yet.
         """
         if not self._batch.wait(timeout):
@@ -280,10 +310,16 @@ class Ticket:
         return self._batch.outcome(self.sequence)
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` without arguments once `result` is there.
+        """Call a function when the outcome of this append is known.
 
         One thread of the appender makes all these calls, in the order of the appends. A callback
         may append, flush or close; a slow one delays the next.
+
+        Args:
+            callback: called without arguments.
+
+        Raises:
+            OptionError: this process is a fork of the appender's.
         """
         self._batch.caller.check_process()
         self._batch.caller.add(self.sequence, self.done, callback)

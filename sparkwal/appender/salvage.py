@@ -1,4 +1,4 @@
-"""Reads what is intact in a journal's file, in quarantine or in a copy."""
+"""Reads the intact entries of a journal's file, in quarantine or in a copy."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,14 +15,14 @@ from sparkwal.journal.segment_format import Invalid, intact
 
 @dataclass(frozen=True)
 class Incident:
-    """Accepted appends of a journal that one damage of its files took.
+    """One damage of a journal's files, and the accepted appends that it took.
 
     Attributes:
-        lost: their sequences.
-        waiting: those not appended again; under the others the log gets what was appended since.
-        held: those that `files` hold intact.
-        files: paths of what is left of them, in quarantine.
-        reason: what was wrong.
+        lost: the sequences of these appends.
+        waiting: the sequences that were not appended again.
+        held: the sequences whose rows `files` hold intact.
+        files: the paths of the damaged files in quarantine.
+        reason: the fault.
     """
 
     lost: range
@@ -33,7 +33,18 @@ class Incident:
 
 
 def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
-    """Every incident, the oldest first; `last`: the newest sequence. Raises JournalReadError."""
+    """List every incident of a journal, the oldest first.
+
+    Args:
+        quarantine: the journal's damaged files.
+        last: the newest sequence of the journal.
+
+    Returns:
+        The incidents, the oldest first.
+
+    Raises:
+        JournalReadError: a file in quarantine is unreadable.
+    """
     waiting, path = dict(quarantine.waiting(last)), quarantine.folder.path
     found = []
     for each in quarantine.incidents:
@@ -45,9 +56,16 @@ def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
 
 
 def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(sequence, rows) of each intact entry, also after damage. Changes nothing.
+    """Read each intact entry of a journal's file, also after damage. It changes nothing.
 
-    Raises JournalReadError if the file's header is damaged or the file cannot be read.
+    Args:
+        path: a file `….wal` of a journal, its quarantine or a copy.
+
+    Yields:
+        The sequence and the rows of each entry.
+
+    Raises:
+        JournalReadError: the file's header is damaged, or the file is unreadable.
     """
     try:
         with closing(DiskReader(Path(path))) as reader:

@@ -1,4 +1,4 @@
-"""A query's local checkpoint, made from the log where it is missing or differs."""
+"""Rebuilds the local checkpoint of a query from the log if it is missing or differs."""
 
 import dataclasses
 import os
@@ -38,7 +38,7 @@ _NOT_CARRIED = {
 
 @dataclass(frozen=True)
 class State:
-    """What the log knows of one query; `log_id` is None where no log is, `batch_id` −1 at first."""
+    """The log's state of one query: `log_id` is None without a log, `batch_id` −1 at first."""
 
     query_id: str
     log_id: str | None
@@ -50,32 +50,39 @@ class State:
 def checkpoint(
     path: str, name: str, *, folder: str | os.PathLike[str] | None = None, **options: object
 ) -> str:
-    """A local folder for `.option("checkpointLocation", …)` that goes on where the log ends.
+    """Prepare a local folder for `.option("checkpointLocation", …)` that continues the log.
 
-    The log carries the checkpoint of each of its queries. On the machine where the query ran
-    its folder is used as it is; on any other, or where the folder was lost, restored from a
-    backup or belongs to a log that is no more, it is made from the log: 1 LIST and a few GETs,
-    however long the log is. Call it where the driver runs, before each start of the query:
+    The log carries the checkpoint of each of its queries. On the machine where the query ran, its
+    folder is used without a change. If the folder is missing, damaged, restored from a backup or of
+    another log, it is rebuilt from the log: 1 LIST and a few GETs, however long the log is. Call it
+    on the driver, before each start of the query.
 
-    >>> query.option("checkpointLocation", sparkwal.checkpoint("s3://bucket/wal", "orders"))
+    Examples:
+        >>> query.option("checkpointLocation", sparkwal.checkpoint("s3://bucket/wal", "orders"))
 
     Args:
-        path: of the log.
-        name: of the query, unique in its log: by it the query is the same on every machine. For
-            a query that was started otherwise, its id (a UUID).
-        folder: where the checkpoint shall be: for nothing else, neither in the log nor around it.
-            By default below ``$XDG_STATE_HOME/sparkwal`` or ``~/.local/state/sparkwal``.
-        options: of the store, as for the sink (docs/options.md).
+        path: the log's path: s3://bucket/prefix, file:///folder or a folder.
+        name: the query's name, unique in its log. It identifies the query on every machine. If the
+            query began with another checkpoint, use its id (a UUID).
+        folder: the checkpoint's folder. It holds nothing else, and lies outside of the log. The
+            default is below ``$XDG_STATE_HOME/sparkwal`` or ``~/.local/state/sparkwal``.
+        **options: the options of the store, as for the sink (docs/options.md).
 
-    Raises OptionError for a query whose checkpoint the log cannot carry (stateful, too large) and
-    for a folder that is another's; InvalidLogError, StoreUnavailableError.
+    Returns:
+        The folder's path.
+
+    Raises:
+        OptionError: the log cannot carry the query's checkpoint (stateful, too large), the folder
+            belongs to another query, or an argument is wrong.
+        InvalidLogError: the log's end, or the record that carries the checkpoint, is damaged.
+        StoreUnavailableError: the store did not answer.
     """
     return str(made(path, name, folder, options)[0])
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a folder is recreated from `files`: it is if there is a reason, `why`."""
+    """Whether a folder is rebuilt from `files`: only if there is a reason, `why`."""
 
     query_id: str
     batch_id: int
@@ -86,7 +93,7 @@ class Decision:
 def made(
     path: str, name: str, folder: str | os.PathLike[str] | None, options: Mapping[str, object]
 ) -> tuple[Path, Decision]:
-    """As `checkpoint`: the folder, and why it was made or left."""
+    """Do `checkpoint`, and return the folder and why it was rebuilt or used."""
     given = from_keywords(SinkOptions, path, options)
     given = dataclasses.replace(given, path=absolute(given.path))
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
@@ -118,7 +125,18 @@ def made(
 
 
 def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:
-    """Whether the folder goes on where the log ends, or what it shall hold. `drawn`: a log's id."""
+    """Decide whether a folder continues the log, or what a new one holds.
+
+    Args:
+        log: the open log.
+        head: its end.
+        name: the query's name.
+        place: the folder.
+        drawn: the id for a log that does not exist yet.
+
+    Returns:
+        The decision, with the files of a new folder.
+    """
     owner = owner_of(place)
     live = head.live.header if head.live else None
     # A log that does not exist yet gets the name that its first query draws for it.
@@ -145,7 +163,11 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
 
 
 def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -> str | None:
-    """Why the folder cannot be used as it is, or None. At most 1 GET, of a large block 2."""
+    """Find out why a folder must be rebuilt: at most 1 GET, or 2 for a large block.
+
+    Returns:
+        The reason, or None if the folder continues the log.
+    """
     if owner is None:
         return "there is none"
     if (name := folder.torn(place)) is not None:
@@ -187,12 +209,16 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
 
 
 def _lost(entry: Checkpoint) -> list[str]:
-    """The files that no record carries."""
+    """List the files that no record carries."""
     return [name for name, (where, _) in entry.files.items() if where == NOWHERE]
 
 
 def _files(log: LogStore, state: State) -> dict[str, bytes]:
-    """What the log carries: 1 GET, and 1 for each compacted list. Raises OptionError."""
+    """Read the files that the log carries: 1 GET, and 1 for each compacted list.
+
+    Raises:
+        OptionError: the log does not carry all of them.
+    """
     last, entry = state.batch_id, state.entry
     if last < 0:
         return {}
@@ -241,14 +267,14 @@ def _place(log: LogStore, name: str, given: str | os.PathLike[str] | None) -> Pa
 
 
 def _default(log: LogStore, name: str) -> tuple[str, str, str]:
-    """Where a query has its folder if none is given: nobody else's."""
+    """The default folder of a query, which no other query has."""
     shown = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:40].lstrip(".")
     named = uuid.uuid5(uuid.NAMESPACE_URL, f"{log.identity}\0{name}").hex[:16]
     return "sparkwal", "checkpoints", f"{shown}-{named}"
 
 
 def _check_apart(place: Path, given: SinkOptions) -> None:
-    """Raises OptionError where what replaces the folder would take the log along."""
+    """Raise OptionError if replacing the folder would delete the log."""
     for theirs in folder.log_folders(given.path, given.sequencer):
         if overlap(str(place), str(theirs)):
             raise OptionError(
@@ -268,7 +294,7 @@ def _check_apart(place: Path, given: SinkOptions) -> None:
 
 
 def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> None:
-    """Raises OptionError for a folder whose content is not this query's to replace."""
+    """Raise OptionError for a folder whose content does not belong to this query."""
     if owner is not None:
         if (owner.log, owner.name) != (log.identity, name):
             raise OptionError(

@@ -1,8 +1,8 @@
-"""The readers of a log that nothing is collected from under.
+"""Consumers: readers with a name, for which the log keeps what they have not read.
 
-Each publishes how far it has come in an object of its own, `{path}/consumers/{name}`. The floor
-stays at or below all of them that count. One that has not published for longer than its expiry
-counts no more; a look at the floor after it has read shows it what is gone.
+Each publishes its position in an object, `{path}/consumers/{name}`. The floor passes no
+live consumer. A consumer that has not published for longer than its expiry is not live any more: it
+learns from the floor, which it reads after the rows, what was collected.
 """
 
 import socket
@@ -31,8 +31,11 @@ from sparkwal.store.parallel import run_parallel
 
 
 def is_live(consumer: Consumer, log_id: str, age_ms: int, expiry_ms: int | None) -> bool:
-    """Whether the floor of the log must not pass a consumer that published so long ago: a lease
-    until it expires, another until it is older than `expiry_ms`; None: for ever."""
+    """Whether the floor of the log must not pass a consumer that published `age_ms` ago.
+
+    A lease lives until it expires, any other consumer until it is older than `expiry_ms`. Without
+    `expiry_ms` it lives for ever.
+    """
     limit = expiry_ms if consumer.expires_ms is None else consumer.expires_ms
     return consumer.log_id == log_id and (limit is None or age_ms <= limit)
 
@@ -43,8 +46,14 @@ def publish(log: LogStore, consumer: Consumer) -> None:
 
 
 def read(log: LogStore, name: str) -> Consumer | None:
-    """What a consumer published last, None for one that is not there: 1 GET. Raises InvalidLogError
-    for a damaged one, and for whatever else lies there."""
+    """Read what a consumer published last: 1 GET.
+
+    Returns:
+        The consumer, or None if it does not exist.
+
+    Raises:
+        InvalidLogError: the consumer's object is damaged, or is no consumer.
+    """
     key = keys.consumers_prefix(log.prefix) + name
     where = f"{log.store.url}/{key}"
     try:
@@ -61,13 +70,18 @@ def read(log: LogStore, name: str) -> Consumer | None:
 
 
 def forget(log: LogStore, name: str) -> None:
-    """Let the floor pass a consumer; one that is not there is no error."""
+    """Let the floor pass a consumer; it need not exist."""
     log.store.delete(keys.consumer_key(log.prefix, name))
 
 
 def standing(log: LogStore) -> list[tuple[Consumer, int]]:
-    """All consumers by name, and for how long each has not published, by the store's clock: 1 LIST
-    for each thousand, and 2 requests for each. Raises InvalidLogError for a damaged one."""
+    """List all consumers by name, and the age of their positions by the store's clock.
+
+    It costs 1 LIST for each thousand, and 2 requests for each.
+
+    Raises:
+        InvalidLogError: a consumer's object is damaged.
+    """
     found = run_parallel(log.store, lambda each: (each, _age_ms(log, each)), _consumers(log))
     return [(consumer, age_ms) for consumer, age_ms in found if age_ms is not None]
 
@@ -80,8 +94,11 @@ def _consumers(log: LogStore) -> Iterator[Consumer]:
 
 
 def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
-    """None where it is gone. Asked after its position was read, so that no live consumer counts as
-    expired: what it publishes in between is newer."""
+    """The age of a consumer's position, or None if the consumer was forgotten.
+
+    Call it after its position was read. A position published in between is newer, so no live
+    consumer counts as expired.
+    """
     try:
         return log.store.age_ms(keys.consumer_key(log.prefix, consumer.name))
     except NotFound:
@@ -89,10 +106,15 @@ def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
 
 
 def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
-    """The highest floor up to `floor` that passes no live consumer (see `is_live`). Where one came
-    too late it lies below the present floor, which then stays: 1 LIST for each thousand consumers,
-    1 GET for each, and 1 request more for each that is below `floor` and might have expired. Raises
-    InvalidLogError for a damaged consumer."""
+    """Find the highest floor up to `floor` that passes no live consumer (see `is_live`).
+
+    The result is below the present floor if a consumer came too late; the floor then stays. It
+    costs 1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is
+    below `floor` and might have expired.
+
+    Raises:
+        InvalidLogError: a consumer's object is damaged.
+    """
     # SAFETY(floor-below-consumers) §10: the floor passes no live consumer
     for consumer in _consumers(log):
         if consumer.log_id != log_id or consumer.position >= floor:
@@ -106,10 +128,17 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
 
 
 def join(log: LogStore, consumer: Consumer) -> int:
-    """Register a consumer before it reads, and where it may begin: its position, or the floor where
-    that is above. 1 GET, 1 PUT, and the look at the chain (1 or 2). What its name published before
-    stays in force while it is lower: another reader may bear the name. Raises InvalidLogError for a
-    damaged consumer of that name."""
+    """Register a consumer before it reads: 1 GET, 1 PUT, and 1 or 2 requests for the floor.
+
+    A lower position that was published under its name stays in force: another reader may have the
+    same name.
+
+    Returns:
+        The position at which it may begin: its own, or the floor if that is higher.
+
+    Raises:
+        InvalidLogError: the object of a consumer with this name is damaged.
+    """
     before = read(log, consumer.name)
     if before is None or before.log_id != consumer.log_id:
         return _begin(log, consumer)
@@ -131,10 +160,19 @@ def _begin(log: LogStore, consumer: Consumer) -> int:
 
 @contextmanager
 def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]:
-    """Where a read begins, and the name of its lease; "" where the option `lease` is not given:
-    then no request, else 1 PUT, and the look at the chain (1 or 2). `start` is asked anew where the
-    floor passed it before the lease was there. A block that fails releases the lease; one that
-    plans the read leaves it to the read."""
+    """Take a lease for a read, if its options ask for one: 1 PUT, and 1 or 2 for the floor.
+
+    Without the option `lease` it sends no request, and the lease's name is "". If the block fails,
+    it releases the lease; otherwise the read must release it.
+
+    Args:
+        log: the range to read, which knows the options.
+        start: computes the first position of the read. It is called again if the floor passed
+            that position before the lease was written.
+
+    Yields:
+        The first position of the read, and the name of its lease.
+    """
     first = start()
     if log.options.lease_ms is None or log.log_id is None:
         yield first, ""
@@ -156,7 +194,7 @@ def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]
 
 
 def release(log: LogStore, name: str) -> None:
-    """The read has ended. A lease that cannot be removed expires by itself."""
+    """Remove the lease of a read that ended. If that fails, the lease expires by itself."""
     try:
         if name:
             forget(log, name)
@@ -165,7 +203,7 @@ def release(log: LogStore, name: str) -> None:
 
 
 def forget_expired_leases(log: LogStore) -> None:
-    """Delete the leases that count no more: nobody writes one twice."""
+    """Delete the leases that have expired: no lease is written twice."""
     for consumer in _consumers(log):
         age_ms = None if consumer.expires_ms is None else _age_ms(log, consumer)
         if age_ms is not None and not is_live(consumer, consumer.log_id, age_ms, None):
@@ -177,15 +215,17 @@ class ConsumerInfo:
     """How far a consumer is.
 
     Attributes:
-        sequencer: which log under the path it reads; "default" is the one at the path.
-        position: the next it will read, as it published last.
-        lag: positions from there to the end of the log.
-        lag_ms: between the record there and the newest one; None where the record is gone, or is
-            another log's.
-        age_ms: since it last published, by the store's clock.
-        expires_ms: of a lease; else None.
-        of_this_log: False: it read a log that was there before; forget it.
-        live: whether the floor waits for it, with the expiry that was given.
+        name: the consumer's name.
+        sequencer: the log under the path that it reads; "default" is the log at the path itself.
+        position: the next position that it will read, as it published last.
+        lag: the number of positions from there to the end of the log.
+        lag_ms: the time between the record at its position and the newest one, or None if that
+            record was collected, or if the consumer read another log.
+        age_ms: the time since it last published, by the store's clock.
+        host: the machine that it runs on.
+        expires_ms: the duration of a lease, or None for other consumers.
+        of_this_log: False: it read a former log at this path; forget it.
+        live: whether the floor waits for it.
     """
 
     name: str
@@ -201,14 +241,23 @@ class ConsumerInfo:
 
 
 def consumers(path: str, *, expiry: str | None = None, **options: object) -> list[ConsumerInfo]:
-    """The consumers of a log, or with sequencers="*" of all under the path: 2 requests for each,
-    and 1 more for one that lags.
+    """List the consumers of a log, or with sequencers="*" of all logs under the path.
+
+    It costs 2 requests for each consumer, and 1 more if it lags.
 
     Args:
-        expiry: as compaction is run with, e.g. "7d": who has not published for longer is not live.
-        path, options: as for `sparkwal.Log`.
+        path: s3://bucket/prefix, file:///folder or a folder.
+        expiry: the expiry that compaction runs with, such as "7d". A consumer that has not
+            published for longer is not live. By default each is live.
+        **options: as for `sparkwal.Log`.
 
-    Raises InvalidLogError for a damaged consumer, OptionError, StoreUnavailableError.
+    Returns:
+        The consumers, by log and name. Leases are among them.
+
+    Raises:
+        InvalidLogError: a consumer's object or the log's end is damaged.
+        OptionError: an option or the path is wrong.
+        StoreUnavailableError: the store did not answer.
     """
     settings = from_keywords(SourceOptions, path, options)
     given = {} if expiry is None else {"consumerExpiry": expiry}
@@ -229,7 +278,7 @@ def _logs(settings: SourceOptions) -> dict[str, LogStore]:
 def consumer_infos(
     log: LogStore, sequencer: str, head: Head, expiry_ms: int | None
 ) -> list[ConsumerInfo]:
-    """As `consumers`, of one log whose head was looked for already."""
+    """Do `consumers` in one open log whose head is known."""
     log_id = head.live.header.log_id if head.live else ""
 
     def info(found: tuple[Consumer, int]) -> ConsumerInfo:
@@ -245,7 +294,7 @@ def consumer_infos(
 
 
 def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
-    """Between the record at this position and the newest one: 1 GET. None where it is gone."""
+    """The time between the record at a position and the newest one: 1 GET."""
     assert head.live is not None
     if position >= head.gap:
         return 0
@@ -258,13 +307,18 @@ def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
 
 
 def forget_consumer(path: str, name: str, **options: object) -> None:
-    """Let the floor of a log pass a consumer that will not read again: 1 DELETE. One that is not
-    there is no error; one that still runs registers again when it publishes next.
+    """Let the floor of a log pass a consumer that will not read again: 1 DELETE.
+
+    The consumer need not exist. If it still runs, it registers again when it next publishes.
 
     Args:
-        path, options: as for `sparkwal.Log`; with sequencers="*" of all logs under the path.
+        path: s3://bucket/prefix, file:///folder or a folder.
+        name: the consumer's name.
+        **options: as for `sparkwal.Log`; with sequencers="*" in all logs under the path.
 
-    Raises OptionError, StoreUnavailableError.
+    Raises:
+        OptionError: an option, the path or the name is wrong.
+        StoreUnavailableError: the store did not answer.
     """
     settings = from_keywords(SourceOptions, path, {**options, "consumer": name})
     for log in _logs(settings).values():

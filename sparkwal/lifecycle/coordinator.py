@@ -1,7 +1,7 @@
-"""The one that moves a log's life on: intent → write → confirm → publish → floor → collect.
+"""Runs a log's lifecycle: intent → write → confirm → publish → floor → collect.
 
 Every step begins at the newest record of the chain, and any process can finish a range that a
-crashed one left open.
+crashed process left open.
 """
 
 import socket
@@ -46,15 +46,16 @@ _VERSIONS = 20
 
 @dataclass(frozen=True)
 class Run:
-    """What one run found and did.
+    """The result of one run.
 
     Attributes:
-        found: "no log", "no lifecycle", "at rest" or "an open range", which somebody promised to
-            the table and did not publish.
-        cut, floor: where the lifecycle is after the run.
-        finished: the range that was open, in the table now.
-        compacted: the range that was due, in the table now.
-        collection: what was deleted; None where nothing could be.
+        found: the state before the run: "no log", "no lifecycle", "at rest" or "an open range",
+            which another run began and did not publish.
+        cut: the table holds all rows below this position.
+        floor: the log may lose all objects below this position.
+        finished: the range that was open and is in the table now.
+        compacted: the range that was due and is in the table now.
+        collection: the deleted objects, or None if collection did not run.
     """
 
     found: str
@@ -66,13 +67,19 @@ class Run:
 
 
 class Lifecycle:
-    """The life of one log after its rows were written; each sequencer's log has its own.
+    """The lifecycle of one log; each sequencer's log has its own.
 
     Args:
-        table, target: where its rows go; None: the policy's retention alone moves the floor.
-        gc_grace_ms: nothing is deleted that the floor passed less than this ago.
-        consumer_expiry_ms: a consumer that has not published for so long holds nothing any more.
-        collects: whether it deletes.
+        log: the open log.
+        policy: decides when rows go to the table and when they leave the log.
+        sequencer: the log's name.
+        table: receives the rows. Without one only the policy's retention moves the floor.
+        target: how the rows go into the table.
+        gc_grace_ms: collection deletes only what the floor passed at least this long ago.
+        consumer_expiry_ms: the floor waits for no consumer that has not published for so long.
+        collects: whether `run_once` deletes objects.
+        clock: replaces the system's clock.
+        host: names this machine in the records.
     """
 
     def __init__(
@@ -106,20 +113,47 @@ class Lifecycle:
         self._measured: LogState | None = None
 
     def recover(self) -> Run:
-        """Look, and finish a range that somebody promised to the table and left. Raises
-        CompactionError, InvalidLogError, StoreUnavailableError."""
+        """Finish the range that an earlier run left open, if there is one.
+
+        Returns:
+            The state before the run, and the range that it finished.
+
+        Raises:
+            CompactionError: the range did not reach the table; the next run continues with it.
+            InvalidLogError: a record of the log or of its lifecycle is damaged.
+            StoreUnavailableError: the store did not answer.
+        """
         return self._retry_if_moved(self._recover)[0]
 
     def run_once(self, *, whole: bool = False) -> Run:
-        """Recover, bring the next range into the table if the policy wants it, or the `whole` log,
-        whatever the policy says; move the floor, collect. Raises CompactionError, InvalidLogError,
-        StoreUnavailableError; nothing was skipped then, and the next run goes on."""
+        """Finish an open range, compact the range that is due, move the floor, and collect.
+
+        Args:
+            whole: compact the whole log now, without regard to the policy's thresholds.
+
+        Returns:
+            The state before the run, and the ranges that it finished.
+
+        Raises:
+            CompactionError: a range did not reach the table. It was not skipped; the next run
+                continues with it.
+            InvalidLogError: a record of the log or of its lifecycle is damaged.
+            StoreUnavailableError: the store did not answer.
+        """
         return self._retry_if_moved(lambda: self._run(whole))
 
     def accept_table(self) -> LifecycleRecord:
-        """Take the table as it is now for one that holds everything below the cut: somebody
-        restored it, or compared it with the log. Raises PlanError where there is nothing to accept,
-        and where the table's history contradicts it."""
+        """Accept the present table as one that holds all rows below the cut.
+
+        Call it after you restored the table, or after you compared it with the log.
+
+        Returns:
+            The new record of the lifecycle.
+
+        Raises:
+            PlanError: the log has no table, or the table's history does not fit the log.
+            CompactionError: the table is unreadable, or another run changed the lifecycle.
+        """
 
         def work() -> LifecycleRecord:
             _, state = self._look()
@@ -142,7 +176,7 @@ class Lifecycle:
             raise
 
     def _look(self) -> tuple[Head, LifecycleRecord | None]:
-        """The log's head, and the newest record of this very log's chain."""
+        """Read the log's head, and the newest record of the chain of this log."""
         state = look(self._log)
         head = find_head(self._log)
         if state is not None and head.live is not None:
@@ -211,8 +245,10 @@ class Lifecycle:
         return Run(run.found, state.cut, state.floor, run.finished, compacted, collected)
 
     def _confirm_forward(self, state: LifecycleRecord, *, floor_moved: bool) -> None:
-        """Name a newer version of the table now and then: it forgets its history, and readers look
-        at all of it since that version."""
+        """Record a newer version of the table from time to time.
+
+        The table forgets its history, and readers check all of it since the recorded version.
+        """
         if self._table is None or state.target is None or state.is_open:
             return
         found = confirmed(self._log, state, self._table)
@@ -223,8 +259,7 @@ class Lifecycle:
             self._chain.put(state, FLOOR, table_version=found.version)
 
     def _move_floor(self, state: LifecycleRecord, measured: LogState) -> LifecycleRecord:
-        """As far as the policy lets it and no consumer is passed; never above what the table is
-        confirmed to have, and never back."""
+        """Move the floor as far as the policy, the consumers and the confirmed table allow."""
         floor = measured.retained_from
         # A table that no range has reached yet counts too.
         if measured.table:
@@ -242,8 +277,19 @@ class Lifecycle:
         return state
 
     def collect(self, *, dry_run: bool) -> Collection | None:
-        """Delete what may be deleted now, or only count it; None where there is no lifecycle.
-        Raises ConfirmError where the table no longer holds what the log would lose."""
+        """Delete the objects that may be deleted now, or only count them.
+
+        Args:
+            dry_run: only count them.
+
+        Returns:
+            The objects that were deleted or may be deleted, or None if the log has no lifecycle.
+
+        Raises:
+            ConfirmError: the table no longer holds what the log would lose.
+            InvalidLogError: a record of the log or of its lifecycle is damaged.
+            StoreUnavailableError: the store did not answer.
+        """
 
         def work() -> Collection | None:
             head, state = self._look()

@@ -1,6 +1,6 @@
-"""The current state of a log without Spark: a version of its table and the log after it, as one.
+"""The current state of a log without Spark: a version of its table and the newer rows, as one.
 
-The files of a Delta table's log are read as they are, and its rows by delta-rs.
+sparkwal reads the files of a Delta table's log itself, and the table's rows by delta-rs.
 """
 
 from __future__ import annotations
@@ -39,25 +39,27 @@ _NEEDED = "sparkwal[lake]"
 
 
 class StoreFiles:
-    """`Files` of a table on a disk, or on an S3 that a log's options reach."""
+    """The `Files` of a table on a disk, or on a store that a log's options reach."""
 
     def __init__(self, table: str, store: Store, prefix: str) -> None:
         self._table, self._store = table, store
         self._prefix = join_key(prefix, "_delta_log") + "/"
 
     def sizes(self, start: int) -> Mapping[str, int]:
+        """List the files of the log from a version on, with their sizes."""
         with _readable(self._table):
             entries = all_entries(self._store, self._prefix, after=f"{self._prefix}{start:020d}")
             return {entry.key.removeprefix(self._prefix): entry.size for entry in entries}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a file of the log, or a range of it."""
         get, key = self._store.get_range, self._prefix + name
         with _readable(self._table):
             return self._store.get(key) if length is None else get(key, offset, length)
 
 
 class OtherFiles:
-    """`Files` of a table that delta-rs reaches by options of its own."""
+    """The `Files` of a table that delta-rs reaches by separate options."""
 
     def __init__(self, table: str, storage: Mapping[str, str]) -> None:
         from pyarrow import fs
@@ -70,6 +72,7 @@ class OtherFiles:
             self._files = fs.PyFileSystem(DeltaStorageHandler(_url(table), dict(storage)))
 
     def sizes(self, start: int) -> Mapping[str, int]:
+        """List the files of the log from a version on, with their sizes."""
         from pyarrow import fs
 
         with _readable(self._table, self._storage):
@@ -77,6 +80,7 @@ class OtherFiles:
             return {each.base_name: each.size for each in found}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a file of the log, or a range of it."""
         with (
             _readable(self._table, self._storage),
             self._files.open_input_file(f"_delta_log/{name}") as file,
@@ -87,8 +91,16 @@ class OtherFiles:
 def delta_log(
     table: str, options: StoreOptions, storage: Mapping[str, str] | None = None
 ) -> DeltaLog:
-    """The log of a table. `options`, of the log that is compacted into it, reach a table on a disk
-    or on S3; one elsewhere needs `storage`, delta-rs' options."""
+    """Open the log of a Delta table.
+
+    Args:
+        table: its URL or folder.
+        options: the options of the log, which reach a table on a disk or on S3.
+        storage: delta-rs' options for a table on another store.
+
+    Returns:
+        The table's log, not read yet.
+    """
     if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
         return DeltaLog(OtherFiles(table, storage_options(options.s3, storage)), table)
     store, prefix = open_store(table, options.s3, options.retry)
@@ -96,12 +108,13 @@ def delta_log(
 
 
 class NewestLake:
-    """A Delta table to look at, without a JVM; nothing can be written. A `Table`."""
+    """A `Table` that is only read, without a JVM."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         self._url, self._log = url, delta_log(url, options)
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        """Read the newest version of the table. See `Table.look`."""
         try:
             self._log.update()
             return self._log.look(log_id, since, k)
@@ -109,14 +122,17 @@ class NewestLake:
             raise ConfirmError(str(error)) from error
 
     def prepare(self, *_: object) -> None:
+        """Refuse: only Spark fills a table."""
         raise PlanError(f"{self._url} is looked at without Spark, which fills it")
 
     write = prepare
 
 
 def storage_options(s3: S3Config, given: Mapping[str, str] | None) -> dict[str, str]:
-    """delta-rs' storage options for a table on the log's own store; those that are `given` instead,
-    where the table is elsewhere."""
+    """Build delta-rs' storage options for a table on the log's store.
+
+    If the table is on another store, these are the options that are `given`.
+    """
     if given is not None:
         return dict(given)
     known = {
@@ -134,7 +150,7 @@ def storage_options(s3: S3Config, given: Mapping[str, str] | None) -> dict[str, 
 
 @contextmanager
 def _readable(url: str, storage: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """What fails as a TableReadError, which shows no secret, or as a FileNotFoundError."""
+    """Turn each error into a TableReadError that shows no secret, or a FileNotFoundError."""
     try:
         yield
     except (FileNotFoundError, NotFound) as error:
@@ -153,7 +169,7 @@ def _url(table: str) -> str:
 
 
 def as_stored(batch: pa.RecordBatch, partitioned: Sequence[str]) -> pa.RecordBatch:
-    """Rows of the log as a table keeps them: null for texts that no partition can have."""
+    """Convert rows of the log as the table stores them: null for texts no partition can have."""
     parts = {name.lower() for name in partitioned}
     for place, field in enumerate(batch.schema):
         text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
@@ -166,21 +182,27 @@ def as_stored(batch: pa.RecordBatch, partitioned: Sequence[str]) -> pa.RecordBat
 
 
 class Current:
-    """A version of the table that `logs`, by sequencer, are compacted into, and what comes after it
-    in each: the same rows whenever they are read. Raises as `plan_current`; TableReadError;
-    OptionError where the table's columns are of other types than the log's.
+    """One version of a log's table and the newer rows of the log, as `Log.current` returns it.
 
-    An Arrow stream: `polars.DataFrame(current)`, `duckdb.sql("from current")` and
-    `pyarrow.table(current)` take it as it is.
+    It gives the same rows each time you read it. It is an Arrow stream:
+    `polars.DataFrame(current)`, `duckdb.sql("from current")` and `pyarrow.table(current)` take it.
 
     Args:
-        table_options: delta-rs' storage options, instead of the log's own.
+        logs: the open logs, by sequencer.
+        options: the options of reading.
+        table_options: delta-rs' storage options, instead of the log's.
 
     Attributes:
-        table: its URL, None where there is none.
-        table_version: None without a table.
+        table: the table's URL, or None.
+        table_version: the version of the table, or None without a table.
         positions: the last position of each log that the rows hold, by sequencer; −1 for none.
-        schema: of the rows: the log's columns, and after them those that only the table has.
+        schema: the columns of the rows: the log's columns, then those that only the table has.
+
+    Raises:
+        ConfirmError: the table was restored or recreated.
+        TableReadError: the table is unreadable.
+        OptionError: there is no log, or the table's columns have other types than the log's.
+        InvalidLogError: a record is damaged or missing.
     """
 
     def __init__(
@@ -222,28 +244,62 @@ class Current:
 
     @property
     def position(self) -> int:
-        """The last position of the log that the rows hold; of several logs see `positions`."""
+        """The last position of the log that the rows hold; for several logs see `positions`.
+
+        Raises:
+            OptionError: the rows come from several logs.
+        """
         if len(self.positions) != 1:
             raise OptionError(f"these are {len(self.positions)} logs: see positions")
         return next(iter(self.positions.values()))
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """The rows as they are needed, with these columns only, in this order. Of a MERGE table one
-        row for each key of the log's part is held in memory; else some batches.
+        """Read the rows. The reader fetches them as you consume it.
 
-        Raises OptionError for no such column. While it is read: CollectedError where the log's part
-        was collected meanwhile, TableReadError where a VACUUM took the table's version,
-        InvalidLogError.
+        With a MERGE table it holds one row for each key of the log's part in memory, otherwise some
+        batches.
+
+        Args:
+            columns: only these columns, in this order.
+
+        Returns:
+            A reader of Arrow record batches. While you consume it, it raises the other errors.
+
+        Raises:
+            OptionError: there is no such column.
+            CollectedError: the log's part was collected meanwhile.
+            TableReadError: a VACUUM removed the table's version.
+            InvalidLogError: a record or an object is damaged or missing.
         """
         target = selected(self.schema, columns)
         return pa.RecordBatchReader.from_batches(target, self._batches(target))
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All the rows in memory."""
+        """Read all rows into memory.
+
+        Args:
+            columns: only these columns, in this order.
+
+        Returns:
+            The rows.
+
+        Raises:
+            SparkWalError: as `reader`.
+        """
         return self.reader(columns).read_all()
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """All the rows as one pandas frame, integers with nulls as `Log.to_pandas`."""
+        """Read all rows into one pandas frame, with integers and nulls as in `Log.to_pandas`.
+
+        Args:
+            columns: only these columns, in this order.
+
+        Returns:
+            The rows.
+
+        Raises:
+            SparkWalError: as `reader`. OptionError also if pandas is not installed.
+        """
         need("pandas", "pandas>=2.2,<3")
         return self.to_arrow(columns).to_pandas(integer_object_nulls=True)
 
@@ -261,8 +317,10 @@ class Current:
             yield from self._tail(tail, target)
 
     def _in_the_table(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Its rows with `target`'s columns, null where it does not have one; in no particular
-        order."""
+        """Read the table's rows with the columns of `target`, in no particular order.
+
+        A column that the table does not have is null.
+        """
         wanted = {name.lower(): name for name in target.names}
         names = [name for name in self._in_table if name.lower() in wanted]
         with _readable(str(self.table), self._storage):

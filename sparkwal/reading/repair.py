@@ -1,5 +1,4 @@
-"""Putting a damaged record right from what its object still says at its other end, or giving up one
-that nothing restores."""
+"""Repairs a damaged record from the copy of its header in its footer, or gives up a lost record."""
 
 import uuid
 from dataclasses import fields
@@ -19,18 +18,23 @@ from sparkwal.store.base import LogStore, NotFound
 
 
 def repair(path: str, position: int, *, give_up: bool = False, **options: object) -> None:
-    """Replace the damaged record at `position` of a log by what its footer says of it. No writer
-    may run. The object is first saved under `{path}/repaired/`: it can be run again.
+    """Repair the damaged record at a position: its footer holds a copy of its header.
+
+    No writer may run meanwhile. The damaged object is first saved under `{path}/repaired/`, so you
+    may repeat a repair.
 
     Args:
-        path, options: where the log is, as for `sparkwal.Log`.
-        position: as the error names it. The number that is the object's name is taken too.
-        give_up: put a record without rows where there is none any more, so that the log goes on.
-            The rows of the lost record stay lost; all others stay as they are.
+        path: s3://bucket/prefix, file:///folder or a folder.
+        position: the position that the error names, or the number that is the object's name.
+        give_up: put a record without rows at a position whose record is lost, so that readers and
+            writers get past it. The rows of the lost record stay lost; all others remain.
+        **options: as for `sparkwal.Log`.
 
-    Raises InvalidLogError, and changes nothing, where the footer or the rows are damaged too:
-    restore the object then; and with `give_up` where there is an object, or a record beside it is
-    missing or damaged. StoreUnavailableError, OptionError.
+    Raises:
+        InvalidLogError: the footer or the rows are damaged too: restore the object. With `give_up`:
+            the position holds an object, or the record before it is missing or damaged.
+        OptionError: an argument is wrong.
+        StoreUnavailableError: the store did not answer.
     """
     if not isinstance(position, int) or position < 0:
         raise OptionError(f"position is {position!r}; a whole number from 0 is expected")
@@ -43,7 +47,7 @@ def repair(path: str, position: int, *, give_up: bool = False, **options: object
 
 
 def repair_record(log: LogStore, number: int) -> None:
-    """As `repair`, of a store that is already open."""
+    """Do `repair` in an open log."""
     key = log.key(number)
     saved = keys.join_key(log.prefix, "repaired", keys.encode(number))
     try:
@@ -61,7 +65,7 @@ def repair_record(log: LogStore, number: int) -> None:
 
 
 def give_up_record(log: LogStore, number: int) -> None:
-    """As `repair` with `give_up`, of a store that is already open: 1 conditional PUT."""
+    """Do `repair` with `give_up` in an open log: 1 conditional PUT."""
     where = log.where(number)
     head = find_head(log, tolerant=True)
     position = keys.position(number, head.window)
@@ -110,8 +114,18 @@ def _takeover(log: LogStore, before: SlotRecord, position: int) -> bool:
 
 
 def rebuilt(data: bytes, where: str) -> bytes:
-    """The bytes of a slot record whose damaged front is recreated from its footer. Raises
-    InvalidLogError where that makes no sound record."""
+    """Recreate the damaged front of a slot record from its footer.
+
+    Args:
+        data: the object's bytes.
+        where: the object's name for errors.
+
+    Returns:
+        The bytes of the sound record.
+
+    Raises:
+        InvalidLogError: the footer or the rows are damaged too.
+    """
     try:
         schema = pa.ipc.open_file(data).schema
     except (pa.ArrowException, ValueError, OSError) as error:

@@ -1,8 +1,8 @@
-"""Replaying one log or all logs under a path, from a cursor, in one order over all of them.
+"""Replays one log or all logs under a path, from a cursor, in one order over all of them.
 
 Entries come in the order of their commit times; within one log that is the order of its positions.
-A replay stops at the first invalid entry and says what it is: what comes after it may build on what
-it held. (After otel-arrow's Quiver.)
+A replay stops at the first damaged entry and reports it, because later entries may depend on it.
+(After otel-arrow's Quiver.)
 """
 
 import heapq
@@ -33,7 +33,13 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """One commit; its rows in the log's order, with the schema that they were written with."""
+    """One commit.
+
+    Attributes:
+        sequencer: the name of its log.
+        header: the header of its record: position, time, producer or query.
+        rows: its rows in the log's order, with the schema that they were written with.
+    """
 
     sequencer: str
     header: CommitHeader
@@ -42,8 +48,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a replay ended before the end of the log, which goes on for `following` positions: the
-    object `key` is missing or damaged."""
+    """The missing or damaged object at which a replay ended.
+
+    Attributes:
+        sequencer: the name of its log.
+        position: the position of its record.
+        key: the name of the object.
+        reason: the fault.
+        following: the number of positions after it.
+    """
 
     sequencer: str
     position: int
@@ -53,8 +66,11 @@ class Stop:
 
 
 class Place(NamedTuple):
-    """How far one log was replayed: up to `position`, exclusive. `last` names the record before it:
-    a log that was restored from an older copy and written on has another there."""
+    """How far one log was replayed: up to `position`, exclusive.
+
+    `last` identifies the record before it. A log that was restored from an older copy and then
+    written to has another record at that position.
+    """
 
     log_id: str
     position: Whole
@@ -70,7 +86,11 @@ def _name(record: SlotRecord) -> str:
 
 
 def places_of(cursor: str) -> dict[str, Place]:
-    """Raises OptionError for a text that is not a whole cursor."""
+    """Parse a cursor.
+
+    Raises:
+        OptionError: the text is damaged, or no cursor.
+    """
     damaged = OptionError(
         "the cursor is damaged or none of a replay: give the one that was kept before, or none to "
         "replay everything"
@@ -85,14 +105,25 @@ def places_of(cursor: str) -> dict[str, Place]:
 
 
 class Replay(Iterator[Entry]):
-    """An iterator of entries; ends at the heads that the logs had when it began, or `stopped` says
-    why before.
+    """An iterator of entries, as `Log.replay` returns it.
 
-    >>> replay = log.replay(cursor=kept)
-    >>> for entry in replay:
-    ...     apply(entry.rows)
-    ...     keep(replay.cursor)
-    >>> replay.stopped is None
+    It ends where the logs ended when it began, or earlier at a damaged entry.
+
+    Examples:
+        >>> replay = log.replay(saved_cursor)
+        >>> for entry in replay:
+        ...     apply(entry.rows)
+        ...     save(replay.cursor)
+        >>> replay.stopped is None
+
+    Args:
+        logs: the open logs, by sequencer.
+        cursor: the cursor of an earlier replay.
+        clock: replaces the system's clock.
+        listed: a log that has no record yet is left out, and is no error.
+
+    Attributes:
+        stopped: the damaged entry at which the replay ended, or None if it reached the end.
     """
 
     def __init__(
@@ -119,15 +150,18 @@ class Replay(Iterator[Entry]):
 
     @property
     def cursor(self) -> str:
-        """One line of text; a later replay goes on with the entry after the last that was taken."""
+        """One line of text. The next replay begins after the last entry that this one returned."""
         places = sorted(self._places.items())
         body = json.dumps(dict(places))
         return json.dumps({"format": _FORMAT, "crc32": crc32(body.encode()), "logs": body})
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns of the logs, as their heads say. Raises pa.ArrowException where two logs have
-        a column of other types."""
+        """All columns of the logs at their heads.
+
+        Raises:
+            pa.ArrowException: two logs have one column with different types.
+        """
         texts = filter(None, (each.spark_schema for each in self._logs))
         return pa.unify_schemas([schema.to_arrow(text) for text in texts] or [pa.schema([])])
 
@@ -157,8 +191,13 @@ class Replay(Iterator[Entry]):
 
 
 class _OneLog(LogRange):
-    """One of the logs, as far as it goes now. Raises InvalidLogError, AnotherLog for a cursor
-    that does not fit it, CollectedError for one below its floor."""
+    """One of the logs, up to its present end.
+
+    Raises:
+        InvalidLogError: the cursor is ahead of the log, or no record is readable.
+        AnotherLog: the cursor belongs to another log.
+        CollectedError: the cursor is below the floor.
+    """
 
     def __init__(self, name: str, log: LogStore, place: Place | None, clock: Clock) -> None:
         super().__init__(SourceOptions(path=log.url), name, log, clock)
@@ -202,8 +241,11 @@ class _OneLog(LogRange):
             )
 
     def found(self) -> Iterator[SlotRecord | Stop]:
-        """The live records in order; the first that is invalid comes as a Stop and ends it. Raises
-        CollectedError where the floor overtakes the replay."""
+        """Read the live records in order. The first damaged one ends it, as a Stop.
+
+        Raises:
+            CollectedError: the floor passes the replay.
+        """
         begin = expected = self.place.position if self.place else self._first
         try:
             for record in self.records(begin, self.gap, at_once=1, size=WHOLE):

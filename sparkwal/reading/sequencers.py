@@ -1,6 +1,7 @@
-"""Sequencers: independent logs under one path, for more than one writer at a time, each under
-`{path}/sequencers/{name}/` with its own order, leader and positions. Rows of one key stay in order
-if they always go to the same one.
+"""Sequencers: independent logs under one path, for more than one writer at a time.
+
+Each lies under `{path}/sequencers/{name}/` and has its own order, leader and positions. Rows of one
+key stay in order if they always go to the same sequencer.
 """
 
 import struct
@@ -21,18 +22,32 @@ from sparkwal.store.base import LogStore
 
 
 def sequencer_for(key: object, count: int) -> str:
-    """Which of `count` sequencers, "0" … str(count − 1), the rows of `key` belong to: CRC-32 of
-    `encode_key`, modulo `count`, on every machine and in every version. Raises OptionError for a
-    key of a type without a canonical form."""
+    """Choose the sequencer for the rows of a key.
+
+    It is the CRC-32 of the key's canonical bytes, modulo `count`: the same on every machine and in
+    every version.
+
+    Args:
+        key: a number, a text, bytes, a date, None, or a tuple of them.
+        count: the number of sequencers.
+
+    Returns:
+        The name of one of `count` sequencers: "0" … str(count − 1).
+
+    Raises:
+        OptionError: `count` is below 1, or the key has no canonical form.
+    """
     if count < 1:
         raise OptionError(f"count is {count}; at least one sequencer is needed")
     return str(crc32(encode_key(key)) % count)
 
 
 def encode_key(key: object) -> bytes:
-    """A key's canonical bytes: a letter for its kind, then
+    """Encode a key into its canonical bytes.
 
-    - n: None
+    They are a letter for its kind, then:
+
+    - n: nothing, for None
     - b: a boolean, "0" or "1"
     - i: an integer in decimal digits; a float or Decimal that is whole counts as one
     - f: a float, 8 bytes IEEE 754, big-endian (every NaN as one)
@@ -41,6 +56,15 @@ def encode_key(key: object) -> bytes:
     - y: bytes
     - t: a date or time in ISO 8601, with a time zone in UTC
     - l: a tuple or list: each element's length (4 bytes, big-endian) and bytes
+
+    Args:
+        key: a number, a text, bytes, a date, None, or a tuple or list of them.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        OptionError: the key has another type.
     """
     if key is None:
         return b"n"
@@ -80,9 +104,20 @@ def partition_by(
     columns: str | Sequence[str],
     count: int,
 ) -> dict[str, Any]:
-    """The rows by the sequencer they belong to, in their order; only those that get any. `rows` are
-    as for `Appender.append`, and so is each part; `columns` are the key: one column, or several
-    together. Raises OptionError for a column that is not there."""
+    """Divide rows among sequencers by a key.
+
+    Args:
+        rows: a RecordBatch, a Table or a list of dicts.
+        columns: the key: the name of one column, or several names.
+        count: the number of sequencers.
+
+    Returns:
+        The rows of each sequencer that gets any, in their order, by its name. `Appender.append`
+        takes each of these parts.
+
+    Raises:
+        OptionError: the rows have no such column, or a key has no canonical form.
+    """
     names = [columns] if isinstance(columns, str) else list(columns)
     keys: Iterable[tuple[Any, ...]]
     try:
@@ -102,8 +137,19 @@ def partition_by(
 
 
 def list_sequencers(path: str, **options: object) -> list[str]:
-    """The names of the logs under a path: "default" is the one at the path itself. Path and options
-    are as for `sparkwal.Log`. Raises OptionError, StoreUnavailableError."""
+    """List the logs under a path.
+
+    Args:
+        path: s3://bucket/prefix, file:///folder or a folder.
+        **options: as for `sparkwal.Log`, without `sequencer` and `sequencers`.
+
+    Returns:
+        Their names. "default" is the log at the path itself.
+
+    Raises:
+        OptionError: an option or the path is wrong.
+        StoreUnavailableError: the store did not answer.
+    """
     settings = from_keywords(SourceOptions, path, options)
     if settings.sequencer != ROOT or settings.sequencers:
         raise OptionError("sequencers are listed under a path: remove sequencer and sequencers")
@@ -111,9 +157,11 @@ def list_sequencers(path: str, **options: object) -> list[str]:
 
 
 def all_logs(root: LogStore) -> list[str]:
-    """The names of the sequencers under a path, sorted, and ROOT first if there is a log at the
-    path itself. Hops from name to name: one LIST for each sequencer of a thousand objects or more,
-    fewer where they are smaller."""
+    """List the sequencers under a path, sorted, after ROOT if there is a log at the path itself.
+
+    It jumps from name to name: one LIST for each sequencer of a thousand objects or more, and
+    fewer for smaller ones.
+    """
     first, names = [ROOT] if has_log(root) else [], set[str]()
     folder = sequencers_prefix(root.prefix)
     page = root.store.list(folder)

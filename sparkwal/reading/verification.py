@@ -1,4 +1,4 @@
-"""Proof of a whole log: every record, every object, every row count, every CRC."""
+"""Checks a whole log: every record, every object, every row count, every CRC."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -25,18 +25,22 @@ _NEVER = (-1, 0)
 
 @dataclass
 class Report:
-    """What `verify` found.
+    """The result of `verify`.
 
     Attributes:
+        path: the log's path.
         head: the last position that holds a record; −1 in an empty log.
-        floor: the first position that was checked: what is below was collected, or may be at any
-            time, and nothing there is a problem.
-        commits, leaders, dead: records by what they are; a dead one was never acknowledged.
-        rows, bytes: of all commits; bytes as stored.
-        orphans: keys of data objects that no record names. They cost storage and harm nothing: a
-            microbatch was abandoned after its tasks had written.
-        under_way: objects after the head: a microbatch may be writing them now.
-        problems: everything that the protocol rules out; empty in a sound log.
+        floor: the first position that was checked. Collection may delete the objects below it, so
+            nothing there is a problem.
+        commits: the number of commits.
+        leaders: the number of leader records.
+        dead: the number of dead records: late records of a former leader, never acknowledged.
+        rows: the rows of all commits.
+        bytes: the bytes of all commits, as stored.
+        orphans: keys of data objects that no record names: the tasks of an abandoned microbatch
+            wrote them. They cost storage and do no harm.
+        under_way: keys of objects after the head: a running microbatch may be writing them.
+        problems: every violation of the protocol; empty in a sound log.
     """
 
     path: str
@@ -70,11 +74,20 @@ class Report:
 
 
 def verify(path: str, **options: object) -> Report:
-    """Read a whole log and check everything in it; works while others write. Reads every byte once:
-    as many GETs as there are objects, and one LIST for every thousand. Path and options are as for
-    `sparkwal.Log`; all of it is read.
+    """Read a whole log and check every byte, also while others write.
 
-    Raises StoreUnavailableError, OptionError. Damage is reported, not raised.
+    It costs a GET for each object, and a LIST for every thousand.
+
+    Args:
+        path: s3://bucket/prefix, file:///folder or a folder.
+        **options: the options of the store, as for `sparkwal.Log`.
+
+    Returns:
+        A report. Damage is in its `problems` and raises no error.
+
+    Raises:
+        OptionError: an option or the path is wrong.
+        StoreUnavailableError: the store did not answer.
     """
     settings = from_keywords(StoreOptions, path, options)
     log = open_log(settings, fail_fast=True)
@@ -88,8 +101,16 @@ def verify(path: str, **options: object) -> Report:
 def verify_store(
     log: LogStore, path: str, done: Callable[[int, int], None] | None = None
 ) -> Report:
-    """As `verify`, of a store that is already open. `done` is called with how many positions were
-    checked, and how many there are."""
+    """Do `verify` in an open log.
+
+    Args:
+        log: the open log.
+        path: names the log in the report.
+        done: called with the number of positions that are checked, and of all positions.
+
+    Returns:
+        The report.
+    """
     report = Report(path)
     listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
     head = _head(log, report)
@@ -157,7 +178,14 @@ def _head(log: LogStore, report: Report) -> Head | None:
 
 
 def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None:
-    """The record at `position`, checked to its last byte, or None. Raises InvalidLogError."""
+    """Read the record at a position, and check it to its last byte.
+
+    Returns:
+        The record, or None if there is none.
+
+    Raises:
+        InvalidLogError: the record is damaged.
+    """
     number = keys.slot(position, window)
     try:
         data = log.store.get(log.key(number))
@@ -246,7 +274,7 @@ class _Chain:
 
 
 def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
-    """Check every object a commit names; returns their keys."""
+    """Check every object that a commit names, and return their keys."""
     header = record.header
     assert isinstance(header, CommitHeader)
     inlined = [piece for piece in pieces_of(log, record) if piece.inlined]

@@ -1,4 +1,4 @@
-"""The life of a log after its rows were written, as a user opens it."""
+"""The lifecycle of a log, as a user opens it: compaction, retention, collection."""
 
 from __future__ import annotations
 
@@ -22,26 +22,33 @@ if TYPE_CHECKING:
 
 
 class Lifecycle(coordinator.Lifecycle):
-    """Brings a log's rows into a Delta table, exactly once, and deletes what is not needed.
+    """Compacts a log into a Delta table, exactly once, and deletes what the log no longer needs.
 
-    >>> life = Lifecycle("s3://bucket/wal", spark=spark, table="s3a://lake/orders", keys=["id"])
-    >>> life.run_once()
+    Any number of processes may run it at any time: each continues where the last one stopped.
 
-    Any number of processes may run it, at any time: each goes on where the last one stopped.
+    Examples:
+        >>> life = Lifecycle("s3://bucket/wal", spark=spark, table="s3a://lake/orders", keys=["id"])
+        >>> life.run_once()
 
     Args:
-        path: s3://bucket/prefix, file:///folder or a folder; one log, so name its `sequencer`.
-        spark: a session with Delta Lake; with `table` only.
-        table: a Delta table's URL or folder, made by the first run; None: the options
-            retainSeconds and retainBytes alone decide what leaves the log.
-        keys: a row takes the place of the row with the same keys; without, rows are appended.
-        sequence_by: the column whose greatest value wins; "": the log's order.
-        delete_when: an SQL condition on a row that deletes the row with its keys.
-        partition_by, cluster_by, properties: of the table, when it is made.
-        collects: whether `run_once` deletes.
-        options: of the lifecycle and the store, by their names in docs/options.md.
+        path: s3://bucket/prefix, file:///folder or a folder. It is one log: name its `sequencer`.
+        spark: a session with Delta Lake; only with `table`.
+        table: the URL or folder of a Delta table, which the first run creates. Without a table
+            only the options `retainSeconds` and `retainBytes` decide what leaves the log.
+        keys: the columns that identify a row: a new row replaces the row with the same keys.
+            Without keys rows are appended.
+        sequence_by: among rows with the same keys the one with the greatest value in this column
+            wins. "": the last one in the log's order.
+        delete_when: an SQL condition: a row that meets it deletes the row with its keys.
+        partition_by: the columns that partition a new table.
+        cluster_by: the columns that cluster a new table.
+        properties: the properties of a new table.
+        collects: whether `run_once` deletes objects.
+        **options: the options of the lifecycle and of the store (docs/options.md) as keywords.
 
-    Raises OptionError for options that are wrong, PlanError for a session of Spark Connect.
+    Raises:
+        OptionError: an argument or option is wrong.
+        PlanError: the session is one of Spark Connect.
     """
 
     def __init__(
@@ -86,7 +93,14 @@ def target_of(
     cluster_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> Target | None:
-    """How a log is compacted; None without a table. Raises OptionError for a contradiction."""
+    """Check how a log is to be compacted.
+
+    Returns:
+        The target of the compaction, or None without a table.
+
+    Raises:
+        OptionError: the arguments contradict each other, or the table's URL is wrong.
+    """
     if table is None:
         if any((keys, sequence_by, delete_when, partition_by, cluster_by, properties)):
             raise OptionError("keys, partitions and properties are of a table: name the table")

@@ -1,4 +1,4 @@
-"""Table and log as one DataFrame, at one position."""
+"""Reads table and log as one DataFrame, at one position."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -49,22 +49,32 @@ def read_current(
 def read_current(
     spark: SparkSession, path: str, *, include_position: bool = False, **options: object
 ) -> DataFrame | tuple[DataFrame, CurrentPlan]:
-    """The log's table and the log after it as one DataFrame: what the log holds now, each row once.
+    """Read the log's table and the newer rows of the log as one DataFrame, each row once.
 
-    Pins a version of the table and the log's end: every action on the DataFrame, and every query of
-    a view of it, gives the same rows. Of a MERGE table the last row of each key is there alone.
+    The DataFrame keeps one version of the table and one end of the log, so each action on it, and
+    each query of a view of it, gives the same rows. With a MERGE table it holds the last row of
+    each key. An action on rows that were collected since raises CollectedError.
 
-    >>> sparkwal.read_current(spark, "s3://bucket/wal").createOrReplaceTempView("orders")
+    Examples:
+        >>> sparkwal.read_current(spark, "s3://bucket/wal").createOrReplaceTempView("orders")
 
     Args:
-        spark: a session with Delta Lake where there is a table; not of Spark Connect.
-        include_position: return what was pinned too: `positions`, `table_version`.
-        options: of reading, by their names in docs/options.md; sequencers="*" for all logs
-            that one table is made from.
+        spark: a session, not of Spark Connect. If the log has a table, it needs Delta Lake.
+        path: s3://bucket/prefix, file:///folder or a folder.
+        include_position: return the plan too.
+        **options: the options of reading (docs/options.md) as keywords; sequencers="*" for all
+            logs that compaction writes into one table.
 
-    Raises ConfirmError (a CompactionError) where the table was restored or recreated,
-    TableReadError, OptionError, InvalidLogError; CollectedError in an action on rows of the
-    log that were collected since.
+    Returns:
+        The DataFrame. With `include_position` also its plan, whose `positions` and
+            `table_version` are what the DataFrame keeps.
+
+    Raises:
+        ConfirmError: the table was restored or recreated.
+        TableReadError: the table is unreadable.
+        OptionError: there is no log, the session cannot read its table, or an option is wrong.
+        InvalidLogError: a record is damaged or missing.
+        StoreUnavailableError: the store did not answer.
     """
     settings = from_keywords(SourceOptions, path, options)
     refuse_parts(settings)
