@@ -290,7 +290,7 @@ class Log:
         """
         need("duckdb", "sparkwal[cli]")
         from sparkwal.lifecycle.consumers import consumer_infos
-        from sparkwal.sql.database import answer
+        from sparkwal.sql.database import run_query
         from sparkwal.sql.relations import relations
 
         logs = self._named(sequencers)
@@ -300,7 +300,7 @@ class Log:
         if not ranges:
             raise OptionError(f"there is no log at {self._log.url}; check the path")
         now = partial(self.current, sequencers=sequencers, table_options=table_options)
-        return answer(relations(ranges, consumer_infos, now), query)
+        return run_query(relations(ranges, consumer_infos, now), query)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
         """Read the rows of `scan` into one pandas frame.

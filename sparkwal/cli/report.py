@@ -27,7 +27,16 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.schema import columns, type_name
 from sparkwal.lifecycle.consumers import consumer_infos
-from sparkwal.sql.past import PRICES_OF, UNCOUNTED, Line, Past, Prices, changed, costs, lines
+from sparkwal.sql.past import (
+    PRICES_OF,
+    UNCOUNTED,
+    Line,
+    Past,
+    Prices,
+    costs,
+    lines,
+    override_prices,
+)
 from sparkwal.sql.relations import CALENDAR_MS
 
 # A chart has at most 200 steps, each of one of these widths: from a second to 64 years.
@@ -118,7 +127,7 @@ _TITLES = {"rates": "A second", "interval_ms": "Between two commits, in ms", "ne
 
 
 takes_prices = options(
-    lambda given_prices: {"prices": changed(key_values(given_prices, "--price"))},
+    lambda given_prices: {"prices": override_prices(key_values(given_prices, "--price"))},
     click.option(
         "--price",
         "given_prices",
@@ -226,19 +235,19 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     stored = past.stored(looked)
     every = lines(past, prices, "day")
     paid = costs(past, prices, every)
-    (totals,) = past.ask(f"SELECT {_SUMS}")
-    (rates,) = past.ask(_RATES)
-    (intervals,) = past.ask(
+    (totals,) = past.query(f"SELECT {_SUMS}")
+    (rates,) = past.query(_RATES)
+    (intervals,) = past.query(
         f"{_GAPS} SELECT count(length_ms) AS count, quantile_disc(length_ms, 0.5) AS p50, "
         "quantile_disc(length_ms, 0.99) AS p99, max(length_ms) AS max FROM gaps"
     )
-    pauses = past.ask(
+    pauses = past.query(
         f"{_GAPS} FROM gaps WHERE length_ms >= greatest(1000, 10 * $usual) "
         "ORDER BY length_ms DESC LIMIT 10",
         usual=intervals["p50"] or 0,
     )
-    terms = past.ask(_TERMS)
-    dead = past.ask(
+    terms = past.query(_TERMS)
+    dead = past.query(
         "SELECT position - dead AS first, dead FROM steps WHERE dead > 0 ORDER BY 1 LIMIT 100"
     )
     readers = []
@@ -295,7 +304,7 @@ def _series(past: Past, prices: Prices) -> dict[str, Any]:
         f"lists * $list) / 1000, 0) AS request_cost, {_SUMS} GROUP BY 1 ORDER BY 1"
     )
     each = {name: prices[name] for name in ("put", "get", "list")}
-    return {"width_ms": width, "buckets": past.ask(query, width=width, **each)}
+    return {"width_ms": width, "buckets": past.query(query, width=width, **each)}
 
 
 def page(document: Mapping[str, Any]) -> str:

@@ -18,8 +18,8 @@ from sparkwal.options.connection import refuse
 from sparkwal.options.readers import CONSUMERS, TRIGGERS
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, selected
-from sparkwal.sql.database import Condition, answer, together
-from sparkwal.sql.relations import ORIGIN, known_columns, relations, rows
+from sparkwal.sql.database import Condition, join_batches, run_query
+from sparkwal.sql.relations import ORIGIN, all_columns, relations, rows
 
 # As `takes_range`, of several logs too: the command gets `names`.
 _takes_logs = options(
@@ -64,7 +64,7 @@ class _Asked:
 
     def shown(self, spark_schemas: Sequence[str | None]) -> Shown:
         """Raises OptionError for a column that is not there, Refused for one asked for twice."""
-        known = known_columns(spark_schemas)
+        known = all_columns(spark_schemas)
         own = [name for name in known.names if name not in ORIGIN.names]
         sequencer = ["_wal_sequencer"] if len(spark_schemas) > 1 else []
         names = [*own, *([*METADATA, *sequencer] if self.metadata else [])]
@@ -125,9 +125,9 @@ def cat(asked: _Asked) -> None:
     """
 
     def every(shown: Shown) -> Iterator[pa.RecordBatch]:
-        found = rows(asked.logs, shown.target, shown.needs)
+        found = rows(asked.logs, shown.target, shown.pushdown)
         # A condition is asked of many rows at once.
-        return found if shown.where is None else kept(together(found), shown)
+        return found if shown.where is None else kept(join_batches(found), shown)
 
     asked.print(every)
 
@@ -203,7 +203,7 @@ def sql(path: str, given: dict[str, str], names: str | None, query: str, form: F
 
     stores = {log.name: log.log for log in logs}
     now = functools.partial(Current, stores, logs[0].options, None)
-    answered = answer(relations(logs, consumer_infos, now), query)
+    answered = run_query(relations(logs, consumer_infos, now), query)
     try:
         with writer(form, answered.schema) as out:
             for batch in answered:

@@ -13,7 +13,7 @@ from sparkwal.protocol.slots import WHOLE, SlotRecord
 from sparkwal.reading.history import Collected, Follower, sound, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import Piece, pieces_of, split
-from sparkwal.sql.database import Condition, Needs, together
+from sparkwal.sql.database import Condition, Pushdown, join_batches
 from sparkwal.sql.relations import bounds, read, rows
 
 # Read together, however many rows are wanted.
@@ -38,14 +38,14 @@ class Shown:
         return pa.schema([self.known.field(name) for name in self.columns])
 
     @property
-    def needs(self) -> Needs | None:
-        return self.where.needs if self.where is not None else None
+    def pushdown(self) -> Pushdown | None:
+        return self.where.pushdown if self.where is not None else None
 
 
 def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordBatch]:
     """What the condition leaves of batches, with the columns that are shown; none is empty."""
     for batch in batches:
-        left = shown.where.of(batch) if shown.where is not None else batch
+        left = shown.where.filter(batch) if shown.where is not None else batch
         if left.num_rows:
             yield left.select(list(shown.columns))
 
@@ -60,7 +60,7 @@ def first_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[p
                 yield from read(log, [piece], shown.target)
 
     is_plain = len(logs) == 1 and shown.where is None
-    batches = in_turn(logs[0]) if is_plain else rows(logs, shown.target, shown.needs)
+    batches = in_turn(logs[0]) if is_plain else rows(logs, shown.target, shown.pushdown)
     for batch in kept(batches, shown) if count else ():
         yield batch.slice(0, count)
         count -= batch.num_rows
@@ -86,7 +86,7 @@ def last_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa
 
 
 def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
-    backwards = _newest_pieces(log, shown.needs)
+    backwards = _newest_pieces(log, shown.pushdown)
     held: deque[pa.RecordBatch] = deque()
     wanted, there = count, 0
     while there < count:
@@ -99,7 +99,7 @@ def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch
                 break
         if not group:
             break
-        newer = list(kept(together(read(log, group, shown.target)), shown))
+        newer = list(kept(join_batches(read(log, group, shown.target)), shown))
         there += sum(batch.num_rows for batch in newer)
         held.extendleft(reversed(newer))
         wanted *= 2
@@ -107,9 +107,9 @@ def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch
         yield from pa.Table.from_batches(held).slice(max(there - count, 0)).to_batches()
 
 
-def _newest_pieces(log: LogRange, needs: Needs | None) -> Iterator[Piece]:
+def _newest_pieces(log: LogRange, pushdown: Pushdown | None) -> Iterator[Piece]:
     """From the last back to the first, each of one frame."""
-    first, after = bounds(log, needs)
+    first, after = bounds(log, pushdown)
     for record in sound(log, walk(log, first, after, newest_first=True, at_once=1)):
         if isinstance(record, SlotRecord):
             yield from reversed(split(pieces_of(log.log, record)))

@@ -1,9 +1,9 @@
-"""Runs one query over relations in a DuckDB that knows nothing else: no file, network or extension,
-and no variable of Python.
+"""Runs one SQL query over relations of a log, in a DuckDB that cannot reach anything else.
 
-A scan asks a relation for the columns and ranges that it needs; no others are fetched. DuckDB hands
-its condition over as an expression of pyarrow, and pyarrow knows whether that can be true in a part
-of a dataset of which it is given no more than a range.
+DuckDB may open no file, no network connection and no extension, and it cannot read Python
+variables. Each scan receives a `Pushdown`: the columns and ranges that the query needs. DuckDB
+passes its filter as a pyarrow expression. pyarrow can decide whether that expression may be true
+for a fragment of which only a range is given, so the ranges come from there.
 """
 
 import json
@@ -31,85 +31,112 @@ from pyarrow import dataset, fs
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.schema import conform, gathered
 
-# Rows are handed over so many together, or so many bytes: a log may have one in each commit.
-_ROWS, _BYTES = 16_384, 8 * 2**20
-# Of an answer.
-_BATCH = 8192
-# A fork keeps its parent's answers: to free one would wait for threads that the fork does not have.
-_open: weakref.WeakSet[Any] = weakref.WeakSet()
-_of_parents: list[Any] = []
-os.register_at_fork(after_in_child=lambda: _of_parents.extend(_open))
+# A log may have one row in each commit, so rows are joined into batches of this size for DuckDB.
+_SCAN_ROWS = 16_384
+_SCAN_BYTES = 8 * 2**20
+# Rows of one batch of a query's result.
+_RESULT_ROWS = 8192
+# A forked process must not free its parent's results: that would wait for threads which the fork
+# does not have. So it holds a reference to them.
+_open_results: weakref.WeakSet[Any] = weakref.WeakSet()
+_parent_results: list[Any] = []
+os.register_at_fork(after_in_child=lambda: _parent_results.extend(_open_results))
 
-# Whole numbers from 0 on. Both ends belong to it.
+# Integers from 0 on; both ends are included.
 Range = tuple[int, int]
 LAST = 2**63 - 2
 
 
 @dataclass(frozen=True)
-class Needs:
-    """Of one relation: the columns that are read, and a condition that all rows meet that count;
-    `schema` is of the columns that it names."""
+class Pushdown:
+    """The columns and rows that one scan of a relation must read.
+
+    Attributes:
+        columns: the columns that the query reads.
+        condition: a pyarrow expression; rows for which it is false are not needed.
+        schema: the columns that `condition` names.
+    """
 
     columns: frozenset[str] = frozenset()
     condition: Any = None
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
-    def of(self, column: str) -> Range:
-        """The range of a column of numbers, or of times (microseconds since 1970), outside of which
-        the condition is never true."""
+    def range_of(self, column: str) -> Range:
+        """The range of an integer or timestamp column outside of which the condition is false.
+
+        Timestamps are microseconds since 1970.
+        """
         return self._ranges.get(column, (0, LAST))
 
     @cached_property
     def _ranges(self) -> dict[str, Range]:
-        kinds = (pa.types.is_int64, pa.types.is_timestamp)
-        return {x.name: self._range(x) for x in self.schema if any(are(x.type) for are in kinds)}
+        return {
+            column.name: self._search_range(column)
+            for column in self.schema
+            if pa.types.is_int64(column.type) or pa.types.is_timestamp(column.type)
+        }
 
-    def _range(self, column: pa.Field) -> Range:
-        def is_wanted(where: Callable[[Any, Any], Any], number: int) -> bool:
-            value = where(dataset.field(column.name), pa.scalar(number, column.type))
-            return bool(_wanted(self.condition, self.schema, value))
+    def _search_range(self, column: pa.Field) -> Range:
+        """Two binary searches: the least and the greatest value for which rows may match."""
+
+        def may_match(compare: Callable[[Any, Any], Any], number: int) -> bool:
+            guarantee = compare(dataset.field(column.name), pa.scalar(number, column.type))
+            return bool(_matching_fragments(self.condition, self.schema, guarantee))
 
         numbers = range(LAST + 1)
-        low = bisect_left(numbers, True, key=lambda x: is_wanted(operator.le, x))
-        above = bisect_left(numbers, True, key=lambda x: not is_wanted(operator.ge, x))
+        low = bisect_left(numbers, True, key=lambda number: may_match(operator.le, number))
+        above = bisect_left(numbers, True, key=lambda number: not may_match(operator.ge, number))
         return low, above - 1
 
 
-def _wanted(condition: Any, schema: pa.Schema, *where: Any) -> list[Any]:
-    """Of parts of a dataset, in each of which one of `where` holds, those in which the condition
-    may be true. Nothing is opened. Raises pa.ArrowInvalid for a column that is not there."""
-    form, nowhere = dataset.IpcFileFormat(), fs.LocalFileSystem()
-    parts = [form.make_fragment("", nowhere, each) for each in where]
-    return list(dataset.FileSystemDataset(parts, schema, form, nowhere).get_fragments(condition))
+def _matching_fragments(condition: Any, schema: pa.Schema, *guarantees: Any) -> list[Any]:
+    """The fragments in which `condition` may be true, of fragments with one guarantee each.
+
+    No file is opened.
+
+    Raises:
+        pa.ArrowInvalid: the condition names a column that `schema` lacks.
+    """
+    file_format = dataset.IpcFileFormat()
+    filesystem = fs.LocalFileSystem()
+    fragments = [file_format.make_fragment("", filesystem, guarantee) for guarantee in guarantees]
+    fragments_of_schema = dataset.FileSystemDataset(fragments, schema, file_format, filesystem)
+    return list(fragments_of_schema.get_fragments(condition))
 
 
-def names_in(condition: Any, schema: pa.Schema, among: Sequence[str]) -> list[str]:
-    """Which of these columns a condition names: without them it means nothing."""
+def names_in(condition: Any, schema: pa.Schema, candidates: Sequence[str]) -> list[str]:
+    """Those of the candidate columns that a condition names.
+
+    pyarrow does not list an expression's columns, so remove candidates from the schema and see
+    whether the condition still resolves; halve the candidates until one is left.
+    """
     with suppress(pa.ArrowInvalid):
-        _wanted(condition, pa.schema([each for each in schema if each.name not in among]))
+        others = pa.schema([column for column in schema if column.name not in candidates])
+        _matching_fragments(condition, others)
         return []
-    half = len(among) // 2
-    halves = (among[:half], among[half:]) if half else ()
-    return [x for each in halves for x in names_in(condition, schema, each)] or [*among]
+    half = len(candidates) // 2
+    halves = (candidates[:half], candidates[half:]) if half else ()
+    names = [name for part in halves for name in names_in(condition, schema, part)]
+    return names or [*candidates]
 
 
 @dataclass(frozen=True)
 class Relation:
-    """What a query may read.
+    """A table that a query may name.
 
     Attributes:
-        schema: the first column is the one that costs least: count(*) reads it.
-        order: of the columns, for who asks for all.
-        rows: at least the columns and ranges that are needed.
+        schema: the cheapest column comes first, because `count(*)` reads the first column.
+        order: the order of the columns for `SELECT *`.
+        rows: returns at least the columns and rows that a pushdown needs.
     """
 
     schema: pa.Schema
     order: Sequence[str]
-    rows: Callable[[Needs], Iterator[pa.RecordBatch]]
+    rows: Callable[[Pushdown], Iterator[pa.RecordBatch]]
 
 
 class _Scan(dataset.Dataset):  # type: ignore[misc]
-    """A relation as DuckDB reads it: each scan of a query asks for its columns and rows."""
+    """A relation as the dataset that DuckDB scans."""
 
     def __init__(self, relation: Relation, failed: list[SparkWalError]) -> None:
         self._relation, self._failed = relation, failed
@@ -119,35 +146,38 @@ class _Scan(dataset.Dataset):  # type: ignore[misc]
         return self._relation.schema
 
     def scanner(self, columns: list[str] | None, filter: Any) -> Any:
-        """pyarrow's own scanner reads ahead, which takes requests and memory."""
-        asked = self.schema.names if columns is None else columns
-        met = [] if filter is None else names_in(filter, self.schema, self.schema.names)
-        shown, of_filter = (pa.schema(map(self.schema.field, names)) for names in (asked, met))
-        needs = Needs(frozenset((*asked, *met)), filter, of_filter)
-        batches = self._batches(needs, asked)
-        return SimpleNamespace(to_reader=partial(pa.RecordBatchReader.from_batches, shown, batches))
+        """A reader of the columns. pyarrow's own scanner reads ahead, which costs requests."""
+        selected = self.schema.names if columns is None else columns
+        filtered = [] if filter is None else names_in(filter, self.schema, self.schema.names)
+        selected_schema = pa.schema([self.schema.field(name) for name in selected])
+        filter_schema = pa.schema([self.schema.field(name) for name in filtered])
+        pushdown = Pushdown(frozenset((*selected, *filtered)), filter, filter_schema)
+        batches = self._batches(pushdown, selected)
+        to_reader = partial(pa.RecordBatchReader.from_batches, selected_schema, batches)
+        return SimpleNamespace(to_reader=to_reader)
 
-    def _batches(self, needs: Needs, asked: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        read = pa.schema([each for each in self.schema if each.name in needs.columns])
+    def _batches(self, pushdown: Pushdown, selected: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        read = pa.schema([column for column in self.schema if column.name in pushdown.columns])
         try:
-            for batch in together(self._relation.rows(needs)):
-                found = pa.Table.from_batches([conform(batch, read)])
-                if needs.condition is not None:
-                    found = found.filter(needs.condition)
-                yield from found.select(asked).to_batches()
+            for batch in join_batches(self._relation.rows(pushdown)):
+                table = pa.Table.from_batches([conform(batch, read)])
+                if pushdown.condition is not None:
+                    table = table.filter(pushdown.condition)
+                yield from table.select(selected).to_batches()
         except SparkWalError as error:
-            # Of an exception in a stream DuckDB knows the text alone.
+            # DuckDB reports only the text of an exception, so remember the exception itself.
             self._failed.append(error)
             raise
 
 
-def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for table in gathered(batches, _BYTES, _ROWS):
+def join_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer, larger batches."""
+    for table in gathered(batches, _SCAN_BYTES, _SCAN_ROWS):
         yield from table.combine_chunks().to_batches()
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A DuckDB that reaches nothing but a folder of temporary files, which it removes."""
+    """A DuckDB that can reach nothing but its own temporary folder, which it removes."""
     connection = duckdb.connect(
         config={
             "enable_external_access": False,
@@ -157,69 +187,80 @@ def connect() -> duckdb.DuckDBPyConnection:
             "temp_directory": str(Path(tempfile.gettempdir(), f"sparkwal-sql-{uuid.uuid4().hex}")),
         }
     )
-    # Where DuckDB takes Python for interactive, a bar would be printed among the rows.
-    for each in ("TimeZone = 'UTC'", "enable_progress_bar = false", "lock_configuration = true"):
-        connection.execute(f"SET {each}").fetchall()
+    # DuckDB may take Python for interactive and print a progress bar among the rows.
+    connection.execute("SET enable_progress_bar = false").fetchall()
+    connection.execute("SET TimeZone = 'UTC'").fetchall()
+    connection.execute("SET lock_configuration = true").fetchall()
     return connection
 
 
-def select(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
-    """The tree of a query. Raises OptionError unless it is one SELECT."""
+def parse_select(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
+    """The syntax tree of a query.
+
+    Raises:
+        OptionError: the text is not exactly one SELECT.
+    """
     statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise OptionError("a query is one SELECT: it reads, and there is nothing to change")
-    (found,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
-    return json.loads(found[0])
+        raise OptionError("a query is one SELECT: it can read, and it cannot change anything")
+    (row,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    return json.loads(row[0])
 
 
 def nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All nodes of a syntax tree."""
     if isinstance(tree, dict):
         yield tree
         tree = list(tree.values())
     if isinstance(tree, list):
-        for each in tree:
-            yield from nodes(each)
+        for child in tree:
+            yield from nodes(child)
 
 
-def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.RecordBatchReader:
-    """The rows of a query, as they are needed, over the relations that it names.
+def run_query(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.RecordBatchReader:
+    """The rows of a query over the relations that it names, read as the caller consumes them.
 
-    Raises OptionError for a query that is wrong; and, also while it is read, what these raise.
+    Raises:
+        OptionError: the query is wrong.
+        SparkWalError: a relation could not be read; also raised while the rows are consumed.
     """
     failed: list[SparkWalError] = []
     connection = connect()
     try:
-        with _our_errors(failed, relations):
-            found = [x for x in nodes(select(connection, query)) if x.get("type") == "BASE_TABLE"]
-            named = {each["table_name"].lower() for each in found}
-            made = {name: make() for name, make in relations.items() if name in named}
-            # For SHOW TABLES their names are enough.
-            for name in () if made else relations:
-                connection.execute(f"CREATE TEMP VIEW {name} AS SELECT NULL").fetchall()
-            for name, relation in made.items():
+        with _translated_errors(failed, relations):
+            tree = parse_select(connection, query)
+            tables = [node for node in nodes(tree) if node.get("type") == "BASE_TABLE"]
+            names = {node["table_name"].lower() for node in tables}
+            opened = {name: open_() for name, open_ in relations.items() if name in names}
+            if not opened:
+                # SHOW TABLES needs only the names.
+                for name in relations:
+                    connection.execute(f"CREATE TEMP VIEW {name} AS SELECT NULL").fetchall()
+            for name, relation in opened.items():
                 connection.register(f"_{name}", _Scan(relation, failed))
-                names = (each.replace('"', '""') for each in relation.order)
-                columns = ", ".join(f'"{each}"' for each in names)
+                columns = ", ".join(_quoted(column) for column in relation.order)
                 connection.execute(f"CREATE TEMP VIEW {name} AS SELECT {columns} FROM _{name}")
                 connection.fetchall()
-            answered = connection.sql(query)
-            reader = _waited_for(connection, lambda: answered.to_arrow_reader(_BATCH))
+            result = connection.sql(query)
+            reader = _interruptible(connection, lambda: result.to_arrow_reader(_RESULT_ROWS))
     except BaseException:
         connection.close()
         raise
 
     process = os.getpid()
-    _open.update((reader, connection))
+    _open_results.update((reader, connection))
 
-    def one() -> pa.RecordBatch | None:
+    def next_batch() -> pa.RecordBatch | None:
         if os.getpid() != process:
-            raise OptionError("a fork cannot read an answer of its parent: ask again in the fork")
-        return _waited_for(connection, lambda: next(reader, None))
+            raise OptionError(
+                "a forked process cannot read its parent's result: run the query in the fork"
+            )
+        return _interruptible(connection, lambda: next(reader, None))
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            with _our_errors(failed):
-                while (batch := one()) is not None:
+            with _translated_errors(failed):
+                while (batch := next_batch()) is not None:
                     yield batch
         finally:
             if os.getpid() == process:
@@ -229,8 +270,12 @@ def answer(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa.Re
     return pa.RecordBatchReader.from_batches(reader.schema, batches())
 
 
-def _waited_for(connection: duckdb.DuckDBPyConnection, call: Callable[[], Any]) -> Any:
-    """What a call gives, in a thread of its own: Ctrl-C interrupts who waits, and then DuckDB."""
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, call: Callable[[], Any]) -> Any:
+    """The result of a call that runs in a thread, so that Ctrl-C can interrupt DuckDB."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(call)
         try:
@@ -241,11 +286,15 @@ def _waited_for(connection: duckdb.DuckDBPyConnection, call: Callable[[], Any]) 
 
 
 @contextmanager
-def _our_errors(
-    failed: Sequence[SparkWalError] = (), there: Iterable[str] = ("log",)
+def _translated_errors(
+    failed: Sequence[SparkWalError] = (), relations: Iterable[str] = ("log",)
 ) -> Iterator[None]:
-    """DuckDB's errors as this library's; what a relation raised as itself. `there`: the relations
-    that a query may name."""
+    """Raise DuckDB's errors as OptionError, and errors of a relation unchanged.
+
+    Args:
+        failed: errors that relations raised while DuckDB read them.
+        relations: the names that a query may use, for the message.
+    """
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
@@ -253,51 +302,62 @@ def _our_errors(
             raise failed[0] from None
         if not isinstance(error, duckdb.Error):
             raise
-        # Without the line of the query: the plan's has other words before it.
-        said = str(error).partition("\n\nLINE ")[0]
-        known = f"; there are {', '.join(there)}"
-        said = re.sub("(Table with name .* does not exist).*", rf"\1{known}", said)
-        raise OptionError(f"the query: {' '.join(said.split())}") from None
+        # Omit the quoted line, because it shows the rewritten query and not the user's.
+        message = str(error).partition("\n\nLINE ")[0]
+        advice = f"; there are {', '.join(relations)}"
+        message = re.sub("(Table with name .* does not exist).*", rf"\1{advice}", message)
+        raise OptionError(f"the query: {' '.join(message.split())}") from None
 
 
 class Condition:
-    """What may stand behind WHERE, for rows that come a batch at a time. Raises OptionError for one
-    that is wrong, or looks at other rows than its own."""
+    """A condition as in WHERE, applied to one batch of rows at a time.
+
+    Attributes:
+        columns: the columns that the condition names.
+        pushdown: the columns and ranges outside of which it is never true.
+
+    Raises:
+        OptionError: the condition is wrong, or contains a query.
+    """
 
     def __init__(self, text: str, columns: pa.Schema) -> None:
         if not text.strip():
             raise OptionError("the condition is empty")
         self._connection = connect()
-        self._kept = f"SELECT coalesce(CAST(({text}\n) AS BOOLEAN), false) FROM log"
+        self._mask = f"SELECT coalesce(CAST(({text}\n) AS BOOLEAN), false) FROM log"
         query = f"SELECT 1 FROM log WHERE ({text}\n)"
-        with _our_errors():
-            tree = select(self._connection, query)
-            # Alone, a parenthesis that would close those of the query is an error.
-            select(self._connection, f"SELECT 1 WHERE {text}\n")
-            if any(each.get("class") == "SUBQUERY" for each in nodes(tree)):
-                raise OptionError("a condition looks at one row, and has no query in it: use sql")
-            asked: list[Needs] = []
+        with _translated_errors():
+            tree = parse_select(self._connection, query)
+            # Parse the text alone too: a parenthesis that closes those of the query is an error.
+            parse_select(self._connection, f"SELECT 1 WHERE {text}\n")
+            if any(node.get("class") == "SUBQUERY" for node in nodes(tree)):
+                raise OptionError("a condition cannot contain a query: use sparkwal sql")
+            pushdowns: list[Pushdown] = []
 
-            def rows(needs: Needs) -> Iterator[pa.RecordBatch]:
-                asked.append(needs)
+            def rows(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
+                pushdowns.append(pushdown)
                 return iter(())
 
             relation = Relation(columns, columns.names, rows)
             self._connection.register("log", _Scan(relation, []))
             self._connection.execute(query).fetchall()
-        named = (x["column_names"] for x in nodes(tree) if x.get("class") == "COLUMN_REF")
-        words = {word.lower() for parts in named for word in (".".join(parts), *parts)}
+        references = (x["column_names"] for x in nodes(tree) if x.get("class") == "COLUMN_REF")
+        words = {word.lower() for parts in references for word in (".".join(parts), *parts)}
         self.columns = frozenset(name for name in columns.names if name.lower() in words)
-        # One that is never true has no scan.
-        never = Needs(
+        # DuckDB does not scan at all for a condition that is always false.
+        never = Pushdown(
             condition=pc.scalar(False), schema=pa.schema([columns.field("_wal_position")])
         )
-        self.needs = asked[0] if asked else never
+        self.pushdown = pushdowns[0] if pushdowns else never
 
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows for which it is true. Raises OptionError."""
-        named = [name for name in batch.schema.names if name in self.columns]
-        with _our_errors():
-            self._connection.register("log", pa.table(batch.select(named or [0])))
-            kept = self._connection.sql(self._kept).to_arrow_reader(_BATCH).read_all()
-        return batch.filter(kept.column(0).combine_chunks())
+    def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch for which the condition is true.
+
+        Raises:
+            OptionError: the condition fails on a row.
+        """
+        names = [name for name in batch.schema.names if name in self.columns]
+        with _translated_errors():
+            self._connection.register("log", pa.table(batch.select(names or [0])))
+            mask = self._connection.sql(self._mask).to_arrow_reader(_RESULT_ROWS).read_all()
+        return batch.filter(mask.column(0).combine_chunks())

@@ -1,5 +1,4 @@
-"""The past of logs, their records and what lies in their store, as tables to be asked; and what
-writing and keeping them cost: queries over those."""
+"""Loads the records and stored objects of logs into SQL tables, and computes costs from them."""
 
 import time
 from collections import Counter
@@ -15,12 +14,12 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import LifecycleRecord, decode
 from sparkwal.protocol.chain import look
 from sparkwal.reading.log_range import LogRange
-from sparkwal.sql.database import Needs, connect
+from sparkwal.sql.database import Pushdown, connect
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
 from sparkwal.store.base import NotFound, all_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
-# Whose list prices the defaults are, and of when; no prices are looked up.
+# The source of the default prices. No prices are looked up.
 PRICES_OF = "S3 Standard, us-east-1, list prices of 2025"
 # AWS counts 2^30 bytes as a GB, and bills them by the hour: 730 make a month.
 MONTH_MS = 730 * 3_600_000
@@ -32,8 +31,9 @@ _TABLES = {
     ),
     "chain": pa.schema([("time", TIME)]),
 }
-# A record with what came before it: dead positions are those that hold none, and each was a PUT.
-# What is damaged has the time of the record before it; what is left before the end is dead.
+# One row for each record, with the dead positions since the previous record: each was one PUT. A
+# damaged record gets the time of the previous record. The last row counts the dead positions before
+# the end of the log.
 _STEPS = """
 CREATE TEMP TABLE steps AS
 SELECT * REPLACE (
@@ -48,11 +48,11 @@ FROM (
     WINDOW earlier AS (PARTITION BY sequencer ORDER BY position)
 ) WHERE time IS NOT NULL
 """
-# The cost of a time, in dollars: `stored` bytes of what is there now are there at its end;
-# `requests` are those of the writers that the records prove, by kind.
+# The cost of one period, in dollars. `stored`: how many of the bytes that exist now existed at its
+# end. `requests`: the writers' requests that the records prove, by kind.
 Line = dict[str, Any]
 HOUR, DAY = 3_600_000, 86_400_000
-# What was added when: requests, and `came` bytes, which lie there since.
+# Requests and new bytes (`came`) by time. The bytes are stored from that time on.
 _ADDED = """
 WITH added AS (
     SELECT ms, time, (kind = 'commit')::INT AS commits, rows, bytes,
@@ -65,7 +65,7 @@ WITH added AS (
     WHERE o.position >= start
 )
 """
-# One for each period with writes, and one for each time between.
+# One line for each period with writes, and one for each gap between them.
 _LINES = f"""
 {_ADDED}, busy AS (
     SELECT greatest(epoch_ms(date_trunc($by, time)), $since) AS start_ms,
@@ -88,21 +88,25 @@ ORDER BY start_ms, end_ms
 """
 
 
-# In dollars: of 1,000 requests, and of a GB for a month. `put` is of PUT, COPY, POST and each
-# request of an upload in parts, `get` of GET, HEAD and all others.
+# Dollars for 1,000 requests, and for a GB stored for a month. `put` counts PUT, COPY, POST and each
+# request of a multipart upload; `get` counts GET, HEAD and all others.
 Prices = Mapping[str, float]
 PRICES: Prices = {"put": 0.005, "list": 0.005, "get": 0.0004, "delete": 0.0, "storage": 0.023}
 
 
 def price(requests: Mapping[str, float], prices: Prices = PRICES) -> float:
-    """What these requests cost; names as of prices, in any case."""
+    """The price of requests in dollars, by the names of `prices` in upper or lower case."""
     return sum(prices[name.lower()] * number / 1000 for name, number in requests.items())
 
 
-def changed(given: Mapping[str, str]) -> Prices:
-    """The prices with those that are given. Raises OptionError for an unknown name or no number."""
+def override_prices(overrides: Mapping[str, str]) -> Prices:
+    """The default prices with some replaced.
+
+    Raises:
+        OptionError: a name is unknown, or a price is not a number of dollars.
+    """
     prices = {**PRICES}
-    for name, text in given.items():
+    for name, text in overrides.items():
         if name not in prices:
             raise OptionError(f"there is no price {name!r}; there are {', '.join(prices)}")
         try:
@@ -115,8 +119,8 @@ def changed(given: Mapping[str, str]) -> Prices:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """One log: start … end−1 are covered; `chain` is the newest record of its lifecycle."""
+class CoveredLog:
+    """Positions start … end−1 of one log; `chain` is the newest record of its lifecycle."""
 
     log: LogRange
     start: int
@@ -127,65 +131,74 @@ class Looked:
 class Past:
     """Logs in the tables `logs`, `records`, `steps`, `objects` and `chain` of a database.
 
-    The options of the logs, which have looked, say which range is covered, and `progress` is called
-    with how many records were read, and of how many. `since_ms` … `until_ms` is the time that is
-    covered. `passed_over` of a log gets what is damaged there; without one damage is an error.
+    Args:
+        logs: the ranges to cover; their heads are known already. Their options decide whether
+            damage is passed over or raised.
+        progress: called with the number of records read, and the number of all.
+
+    Attributes:
+        since_ms, until_ms: the covered time, in milliseconds since 1970.
     """
 
     def __init__(self, logs: Sequence[LogRange], progress: Callable[[int, int], None]) -> None:
         self._connection = connect()
         options = logs[0].options
-        # A log's clock may be ahead of this one; times that have not come are not covered.
+        # The writer's clock may be ahead of this machine's; cover its records all the same.
         newest = max(min(log.live.header.timestamp_ms, CALENDAR_MS) for log in logs if log.live)
         self.until_ms = max(time.time_ns() // 1_000_000, newest)
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
-        self.logs = [Looked(log, *bounds(log), look(log.log, log.log_id)) for log in logs]
-        self._fill(
-            "logs",
-            (
-                {"sequencer": each.log.name, "start": each.start, "end": each.end}
-                for each in self.logs
-            ),
-        )
-        self._fill("records", chain.from_iterable(_read(each, progress) for each in self.logs))
+        self.logs = [CoveredLog(log, *bounds(log), look(log.log, log.log_id)) for log in logs]
+        ranges = [
+            {"sequencer": covered.log.name, "start": covered.start, "end": covered.end}
+            for covered in self.logs
+        ]
+        self._fill("logs", ranges)
+        self._fill("records", chain.from_iterable(_read(log, progress) for log in self.logs))
         self._fill("objects", chain.from_iterable(map(_listed, logs)))
-        self.ask(_STEPS)
-        since, first = options.starting_timestamp_ms, self.value("SELECT min(ms) FROM steps")
-        # Nothing below the floor is counted: before the first record above it nothing is known.
-        if since is None or all(0 < each.log.floor.current() == each.start for each in self.logs):
-            # Nothing above the floor: what lies below it is there, and paid.
+        self.query(_STEPS)
+        since = options.starting_timestamp_ms
+        first = self.value("SELECT min(ms) FROM steps")
+        # The history begins at the first record above the floor: earlier requests are unknown.
+        begins_at_floor = all(
+            0 < covered.log.floor.current() == covered.start for covered in self.logs
+        )
+        if since is None or begins_at_floor:
+            # A log without records above its floor still pays for the objects below it.
             since = newest if first is None else max(first, since or 0)
         self.since_ms: int = min(since, self.until_ms)
         self._fill("chain", chain.from_iterable(map(self._chain, self.logs)))
 
-    def ask(self, query: str, **given: Any) -> list[dict[str, Any]]:
-        found = self._connection.execute(query, given)
-        names = [each[0] for each in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    def query(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
+        """The rows of a query with `$name` parameters."""
+        result = self._connection.execute(query, parameters)
+        names = [column[0] for column in result.description]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
-    def value(self, query: str, **given: Any) -> Any:
-        return next(iter(self.ask(query, **given)[0].values()))
+    def value(self, query: str, **parameters: Any) -> Any:
+        """The first value of the first row."""
+        return next(iter(self.query(query, **parameters)[0].values()))
 
-    def stored(self, looked: Looked) -> dict[str, int]:
-        """What of one log lies in the store now."""
+    def stored(self, covered: CoveredLog) -> dict[str, int]:
+        """The number and bytes of one log's objects in the store now."""
         query = (
             "SELECT coalesce(sum(bytes), 0) AS stored, count(*) AS objects FROM objects "
             "WHERE sequencer = $name"
         )
-        return self.ask(query, name=looked.log.name)[0]
+        return self.query(query, name=covered.log.name)[0]
 
     def _fill(self, table: str, rows: Iterable[dict[str, Any]]) -> None:
         schema = _TABLES[table]
         self._connection.register("_new", schema.empty_table())
-        self.ask(f"CREATE TEMP TABLE {table} AS FROM _new")
+        self.query(f"CREATE TEMP TABLE {table} AS FROM _new")
         for batch in in_batches(iter(rows), schema):
             self._connection.register("_new", pa.table(batch))
-            self.ask(f"INSERT INTO {table} FROM _new")
+            self.query(f"INSERT INTO {table} FROM _new")
 
-    def _chain(self, looked: Looked) -> Iterator[dict[str, Any]]:
-        """When the records of the chain were put, the newest first: 1 GET for each."""
-        store, prefix = looked.log.log.store, looked.log.log.prefix
+    def _chain(self, covered: CoveredLog) -> Iterator[dict[str, Any]]:
+        """The times of the lifecycle records, newest first: 1 GET for each."""
+        store = covered.log.log.store
+        prefix = covered.log.log.prefix
 
         def fetch(number: int) -> LifecycleRecord | None:
             key = keys.lifecycle_key(prefix, number)
@@ -194,22 +207,22 @@ class Past:
             except NotFound:
                 return None
 
-        numbers = range(looked.chain.number, keys.MAX + 1) if looked.chain else range(0)
+        numbers = range(covered.chain.number, keys.MAX + 1) if covered.chain else range(0)
         for record in run_parallel(store, fetch, numbers):
             if record is None or record.timestamp_ms < self.since_ms:
                 return
-            if record.log_id == looked.log.log_id and record.timestamp_ms <= self.until_ms:
+            if record.log_id == covered.log.log_id and record.timestamp_ms <= self.until_ms:
                 yield {"time": min(record.timestamp_ms, CALENDAR_MS) * 1000}
 
 
-def _read(looked: Looked, progress: Callable[[int, int], None]) -> Iterator[dict[str, Any]]:
-    for row in record_rows(looked.log, Needs(), looked.start, looked.end):
-        progress(row["position"] + 1 - looked.start, looked.end - looked.start)
+def _read(covered: CoveredLog, progress: Callable[[int, int], None]) -> Iterator[dict[str, Any]]:
+    for row in record_rows(covered.log, Pushdown(), covered.start, covered.end):
+        progress(row["position"] + 1 - covered.start, covered.end - covered.start)
         yield row
 
 
 def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
-    """What lies in the store; what is not of one position has none."""
+    """One row for each object of the log in the store. Only objects of a position have one."""
     store = log.log.store
     for number, entry in numbered(store, keys.batches_prefix(log.log.prefix)):
         position = keys.position(number, log.window)
@@ -220,9 +233,9 @@ def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
 
 
 def lines(past: Past, prices: Prices, by: str) -> list[Line]:
-    """One line for each hour, day or month (UTC) with writes, and one for each time between."""
-    found = past.ask(_LINES, by=by, step=f"1 {by}", since=past.since_ms, until=past.until_ms)
-    return [_with_costs(each, each.pop("byte_ms"), prices) for each in found]
+    """One line for each hour, day or month (UTC) with writes, and one for each gap between them."""
+    rows = past.query(_LINES, by=by, step=f"1 {by}", since=past.since_ms, until=past.until_ms)
+    return [_with_costs(row, row.pop("byte_ms"), prices) for row in rows]
 
 
 def _with_costs(row: dict[str, Any], byte_ms: float, prices: Prices) -> Line:
@@ -245,39 +258,43 @@ def _total(every: Sequence[Line]) -> Line:
 
 
 def _month(past: Past, prices: Prices) -> Line | None:
-    """A month at the rate of the last day, or of all that there is; None for less than an hour.
-    `stored` is a mean of the month, if nothing is collected."""
+    """A month at the rate of the last day, or of the whole history if that is shorter.
+
+    `stored` is the month's mean if nothing is collected. Returns None for less than an hour of
+    history.
+    """
     recent = max(past.since_ms, past.until_ms - DAY)
     first = past.value("SELECT min(ms) FROM steps")
-    if first is not None and all(each.start <= each.log.floor.current() for each in past.logs):
-        recent = max(recent, first)  # nothing was written before it
+    if first is not None and all(log.start <= log.log.floor.current() for log in past.logs):
+        # The range holds the first record, so no writer was active before it.
+        recent = max(recent, first)
     span = past.until_ms - recent
     if span < HOUR:
         return None
-    (made,) = past.ask(
+    (added,) = past.query(
         f"{_ADDED} SELECT coalesce(sum(COLUMNS('^(PUT|GET|LIST|came)$')), 0) FROM added "
         "WHERE ms >= $since",
         since=recent,
     )
-    growing = made.pop("came") / span * MONTH_MS
+    growing = added.pop("came") / span * MONTH_MS
     mean = past.value("SELECT coalesce(sum(bytes), 0) FROM objects") + growing / 2
-    monthly = {kind: round(count * MONTH_MS / span) for kind, count in made.items()}
+    monthly = {kind: round(count * MONTH_MS / span) for kind, count in added.items()}
     return _with_costs({"span_ms": span, "stored": round(mean), **monthly}, mean * MONTH_MS, prices)
 
 
 def _whole_read(past: Past, prices: Prices) -> dict[str, Any]:
-    """What a reader of all that is counted pays; within the region bytes cost nothing."""
-    (read,) = past.ask(
+    """The requests and price of one read of all covered positions, within the store's region."""
+    (read,) = past.query(
         "SELECT coalesce(sum(read_gets), 0) AS gets, coalesce(sum(bytes), 0) AS bytes FROM steps"
     )
-    # The head, which is among the records where all is read, and the floor.
-    beside = sum((each.end < each.log.gap) + (each.chain is not None) for each in past.logs)
-    requests = {"LIST": 2 * len(past.logs), "GET": read["gets"] + beside}
+    # Besides the records a reader gets the floor, and the head if it is not among the records.
+    more = sum((log.end < log.log.gap) + (log.chain is not None) for log in past.logs)
+    requests = {"LIST": 2 * len(past.logs), "GET": read["gets"] + more}
     return {"requests": requests, "bytes": read["bytes"], "cost": price(requests, prices)}
 
 
 def costs(past: Past, prices: Prices, every: list[Line]) -> dict[str, Any]:
-    """What all that is covered cost, at which prices."""
+    """The costs of the covered time, with the prices that were used."""
     return {
         "prices": {"of": PRICES_OF, "currency": "USD", **prices},
         "total": _total(every),
@@ -287,7 +304,7 @@ def costs(past: Past, prices: Prices, every: list[Line]) -> dict[str, Any]:
     }
 
 
-# What no record knows, for people.
+# Costs that records cannot prove, as text for people.
 UNCOUNTED = (
     "requests of readers",
     "requests that were refused or repeated, and those of a task that Spark ran again",

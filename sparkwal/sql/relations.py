@@ -1,5 +1,4 @@
-"""The relations of a log: `log`, `current`, `records` and `consumers`; and rows of logs with the
-columns that say where each came from, in the logs' order."""
+"""The relations that a SQL query of a log may name: `log`, `current`, `records` and `consumers`."""
 
 import heapq
 from collections import Counter
@@ -19,15 +18,15 @@ from sparkwal.reading.history import sound, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import ROW, with_metadata_columns
 from sparkwal.reading.rows import RUN_SIZE, Piece, pieces_of, with_metadata
-from sparkwal.sql.database import LAST, Needs, Relation
+from sparkwal.sql.database import LAST, Pushdown, Relation
 from sparkwal.store.base import PART_SIZE, LogStore
 
 TIME = pa.timestamp("us", "UTC")
-# The last moment that a calendar knows; later ones count as it: a clock was wrong.
+# The end of the year 9999. A wrong clock may write later times; they are shown as this one.
 CALENDAR_MS = 253_402_300_799_999
-# The default of the option multipartThreshold: no record holds another.
+# The default of the option multipartThreshold, because records do not hold the writer's value.
 _MULTIPART = 16 * 2**20
-# Where a row came from: METADATA, and besides the log's name and ROW.
+# The columns that show where a row came from.
 ORIGIN = pa.schema(
     [
         *schema.to_arrow(with_metadata_columns('{"type":"struct","fields":[]}')),
@@ -37,53 +36,68 @@ ORIGIN = pa.schema(
 )
 
 
-def known_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
-    """All columns of logs, then those that name where a row came from. Raises OptionError where two
-    logs have a column of other types."""
+def all_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
+    """All columns of several logs, then the columns of ORIGIN.
+
+    Raises:
+        OptionError: a column has different types in two logs.
+    """
     try:
-        own = pa.unify_schemas([schema.to_arrow(text) for text in spark_schemas if text])
+        user = pa.unify_schemas([schema.to_arrow(text) for text in spark_schemas if text])
     except pa.ArrowException as error:
         raise OptionError(f"the sequencers' columns are of different types: {error}") from None
-    return pa.schema([*own, *(each for each in ORIGIN if each.name not in own.names)])
+    return pa.schema([*user, *(column for column in ORIGIN if column.name not in user.names)])
 
 
 def read(
     log: LogRange, pieces: Iterable[Piece], target: pa.Schema, *, counted: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of pieces of one log with `target`'s columns. Where `counted`, `target` has no
-    column of the writers' own, and their objects are not read. Raises InvalidLogError,
-    CollectedError."""
-    own = {"_wal_sequencer"} - {*_theirs(log)}
-    base = pa.schema([each for each in target if each.name not in own])
+    """The rows of pieces of one log, with the columns of `target`.
+
+    Args:
+        counted: `target` has no column that users wrote, so that no data object is read.
+
+    Raises:
+        InvalidLogError: an object is damaged or missing.
+        CollectedError: the rows left the log meanwhile.
+    """
+    # A user's column may have this name; then it wins.
+    adds_sequencer = "_wal_sequencer" in target.names and "_wal_sequencer" not in user_columns(log)
+    base = target
+    if adds_sequencer:
+        base = target.remove(target.get_field_index("_wal_sequencer"))
     for batch in _counted(pieces, base) if counted else log.rows(pieces, base):
-        for name in own & {*target.names}:
+        if adds_sequencer:
             column = pa.repeat(pa.scalar(log.name, pa.string()), batch.num_rows)
-            batch = batch.append_column(name, column)
+            batch = batch.append_column("_wal_sequencer", column)
         yield batch.select(target.names)
 
 
-def _theirs(log: LogRange) -> list[str]:
-    """A log may have a column of such a name itself."""
+def user_columns(log: LogRange) -> list[str]:
+    """The names of the columns that users wrote."""
     return schema.to_arrow(log.spark_schema).names if log.spark_schema else []
 
 
-def bounds(log: LogRange, needs: Needs | None = None) -> tuple[int, int]:
-    """The first position to read and the one after the last: as the log's options say, and within
-    those what is needed. A range of times takes log₂ n GETs for each end."""
+def bounds(log: LogRange, pushdown: Pushdown | None = None) -> tuple[int, int]:
+    """The first position to read and the position after the last.
+
+    They follow from the log's options, narrowed by the pushdown. A range of times costs log₂ n GETs
+    for each end.
+    """
     first = log.start()
     after = log.intact_end(first, log.end())
-    if needs is None or {"_wal_position", "_wal_timestamp"} & {*_theirs(log)}:
+    if pushdown is None or {"_wal_position", "_wal_timestamp"} & {*user_columns(log)}:
         return first, after
-    return narrowed(log, first, after, needs, "_wal_position", "_wal_timestamp")
+    return narrowed(log, first, after, pushdown, "_wal_position", "_wal_timestamp")
 
 
 def narrowed(
-    log: LogRange, first: int, after: int, needs: Needs, position: str, time: str
+    log: LogRange, first: int, after: int, pushdown: Pushdown, position: str, time: str
 ) -> tuple[int, int]:
-    """The positions of first … after−1 that are within the ranges of these two columns."""
-    low, high = needs.of(position)
+    """Narrow first … after−1 by the ranges of a position column and a time column."""
+    low, high = pushdown.range_of(position)
     first, after = max(first, low), min(after, high + 1)
-    low, high = needs.of(time)
+    low, high = pushdown.range_of(time)
     if low > 0 and first < after:
         first = max(first, log.at(-(-low // 1000)))
     if high < LAST and first < after:
@@ -92,15 +106,17 @@ def narrowed(
 
 
 def rows(
-    logs: Sequence[LogRange], target: pa.Schema, needs: Needs | None = None
+    logs: Sequence[LogRange], target: pa.Schema, pushdown: Pushdown | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a range, of several logs in the order of their commits' times. Where `target` has
-    no column of the writers' own, records alone are read: they know how many rows there are."""
-    own = {name for log in logs for name in _theirs(log)}
-    records_suffice = not own & {*target.names}
+    """All rows in the bounds of several logs, in the order of their commits' times.
+
+    If `target` has no column that users wrote, only records are read: they hold the row counts.
+    """
+    user = {name for log in logs for name in user_columns(log)}
+    records_suffice = not user & {*target.names}
 
     def records(log: LogRange) -> Iterator[tuple[int, str, LogRange, SlotRecord]]:
-        first, after = bounds(log, needs)
+        first, after = bounds(log, pushdown)
         size = GLANCE if records_suffice else WHOLE
         for record in log.records(first, after, at_once=1, size=size):
             yield record.header.timestamp_ms, log.name, log, record
@@ -112,25 +128,25 @@ def rows(
 
 
 def _counted(pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """As many rows as the pieces have, with the columns that are the same in all rows of one."""
+    """As many rows as the pieces have, with the columns that are constant in a piece."""
     for piece in pieces:
-        for done in range(0, piece.rows, 2**17):
-            nothing = pa.nulls(min(piece.rows - done, 2**17))
-            batch = pa.RecordBatch.from_arrays([nothing], names=[""])
-            yield with_metadata(batch, piece, target, done)
+        for first_row in range(0, piece.rows, 2**17):
+            nulls = pa.nulls(min(piece.rows - first_row, 2**17))
+            batch = pa.RecordBatch.from_arrays([nulls], names=[""])
+            yield with_metadata(batch, piece, target, first_row)
 
 
 def _log(logs: Sequence[LogRange]) -> Relation:
-    """`log`: the rows of logs, and where each came from."""
-    known = known_columns(log.spark_schema for log in logs)
-    # What costs least first.
-    columns = pa.schema(sorted(known, key=lambda field: field.name not in ORIGIN.names))
+    """The relation `log`: the rows of logs with the columns of ORIGIN."""
+    in_order = all_columns(log.spark_schema for log in logs)
+    # The columns of ORIGIN come first, because they cost least.
+    columns = pa.schema(sorted(in_order, key=lambda field: field.name not in ORIGIN.names))
 
-    def read(needs: Needs) -> Iterator[pa.RecordBatch]:
-        target = pa.schema([each for each in columns if each.name in needs.columns])
-        return rows(logs, target, needs)
+    def read(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
+        target = pa.schema([column for column in columns if column.name in pushdown.columns])
+        return rows(logs, target, pushdown)
 
-    return Relation(columns, known.names, read)
+    return Relation(columns, in_order.names, read)
 
 
 RECORDS = pa.schema(
@@ -160,7 +176,7 @@ RECORDS = pa.schema(
         ("sequencer", pa.string()),
     ]
 )
-# Of a damaged record: its position was written, and is read.
+# A damaged record was written by one PUT, and a reader pays one GET for it.
 _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 
 
@@ -169,31 +185,38 @@ def in_batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa
         yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
-def record_rows(log: LogRange, needs: Needs, first: int, after: int) -> Iterator[dict[str, Any]]:
-    """One row for each live record of first … after−1. Where `passed_over` of the log gets what
-    cannot be read, a row says of it no more than its position; else that is an error."""
-    narrow = narrowed(log, first, after, needs, "position", "time")
-    before: SlotHeader | None = None
-    for found in sound(log, walk(log, *narrow, newest_first=False, seals=True)):
-        if isinstance(found, InvalidLogError):
-            yield {**_DAMAGED, "position": found.position, "sequencer": log.name}
+def record_rows(
+    log: LogRange, pushdown: Pushdown, first: int, after: int
+) -> Iterator[dict[str, Any]]:
+    """One row for each live record at positions first … after−1.
+
+    If the log's options pass over damage, a damaged record has a row with its position only.
+
+    Raises:
+        InvalidLogError: a record is damaged, and the log's options do not pass over damage.
+    """
+    narrow = narrowed(log, first, after, pushdown, "position", "time")
+    previous: SlotHeader | None = None
+    for record in sound(log, walk(log, *narrow, newest_first=False, seals=True)):
+        if isinstance(record, InvalidLogError):
+            yield {**_DAMAGED, "position": record.position, "sequencer": log.name}
         else:
-            header = found.header
-            if before is None and isinstance(header, LeaderHeader):
-                before = _before(log, first, header.position)
-            yield _row(header, before, log.name)
-            before = header
+            header = record.header
+            if previous is None and isinstance(header, LeaderHeader):
+                previous = _live_before(log, first, header.position)
+            yield _row(header, previous, log.name)
+            previous = header
 
 
-def _before(log: LogRange, first: int, position: int) -> SlotHeader | None:
-    """The live record before a leader's, on which depends what a takeover looked at."""
-    before = walk(log, first, position, newest_first=True, seals=True, at_once=1)
-    return next((found.header for found in before if isinstance(found, SlotRecord)), None)
+def _live_before(log: LogRange, first: int, position: int) -> SlotHeader | None:
+    """The header of the last live record at positions first … position−1."""
+    records = walk(log, first, position, newest_first=True, seals=True, at_once=1)
+    return next((record.header for record in records if isinstance(record, SlotRecord)), None)
 
 
-def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[str, Any]:
-    proved = made(header, before)
-    found = {
+def _row(header: SlotHeader, previous: SlotHeader | None, sequencer: str) -> dict[str, Any]:
+    requests = write_requests(header, previous)
+    row = {
         "position": header.position,
         "kind": header.kind,
         "term": header.term,
@@ -202,16 +225,17 @@ def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[
         "host": host_of(header),
         "sequencer": sequencer,
         "decided": header.decided,
-        "read_gets": to_read(header),
-        "puts": proved["PUT"],
-        "gets": proved["GET"],
-        "lists": proved["LIST"],
+        "read_gets": read_requests(header),
+        "puts": requests["PUT"],
+        "gets": requests["GET"],
+        "lists": requests["LIST"],
     }
     if isinstance(header, LeaderHeader):
-        return {**found, "reason": header.reason}
-    retries, in_flight = header.metric("retries"), header.metric("in_flight")
+        return {**row, "reason": header.reason}
+    retries = header.metric("retries")
+    in_flight = header.metric("in_flight")
     return {
-        **found,
+        **row,
         "query": header.query,
         "query_id": header.query_id,
         "batch": header.batch_id,
@@ -220,41 +244,47 @@ def _row(header: SlotHeader, before: SlotHeader | None, sequencer: str) -> dict[
         "objects": len(header.batches) + 1,
         "in_flight": None if in_flight is None else int(in_flight),
         "retries": None if retries is None else int(retries),
-        # Without data objects it says nothing.
+        # put_ms is about data objects; without them it means nothing.
         "write_ms": header.metric("put_ms") if header.batches else None,
         "last_put_ms": header.metric("last_put_ms"),
     }
 
 
-def made(header: SlotHeader, before: SlotHeader | None) -> Counter[str]:
-    """The PUT of the record and of its data objects; of a leader record the look at the log before
-    it, and the archive that it began. `before` is the live record before it, where it is known."""
-    found = Counter(PUT=1)
+def write_requests(header: SlotHeader, previous: SlotHeader | None) -> Counter[str]:
+    """The requests that wrote a record, as far as the record proves them.
+
+    They are the PUTs of the record and of its data objects. A leader record also proves the cold
+    start before it and the archive of transactions that it began.
+
+    Args:
+        previous: the header of the live record before this one, if known.
+    """
+    requests = Counter(PUT=1)
     if isinstance(header, CommitHeader):
         for batch in header.batches:
-            # One, or its parts, and what begins and ends them.
+            # A large object takes one request for each part, one to begin and one to complete.
             parts = -(-batch.bytes // PART_SIZE)
-            found["PUT"] += 1 if batch.bytes <= _MULTIPART else 2 + parts
+            requests["PUT"] += 1 if batch.bytes <= _MULTIPART else 2 + parts
     elif header.reason != SEAL:
-        found["LIST"] += 1
+        requests["LIST"] += 1
         if header.prev_position >= 0:
-            # The head, and before it what a writer with many slots in flight may have left.
-            reach = before.in_flight_limit if before else 1
-            found["GET"] += 1 + min(reach - 1, header.prev_position)
-        if before is not None and header.txns_archive != before.txns_archive:
-            found["PUT"] += 1
-            found["GET"] += 1 if before.txns_archive else 0
-    return found
+            # A cold start reads the head, and looks back over the slots that were in flight.
+            reach = previous.in_flight_limit if previous else 1
+            requests["GET"] += 1 + min(reach - 1, header.prev_position)
+        if previous is not None and header.txns_archive != previous.txns_archive:
+            requests["PUT"] += 1
+            requests["GET"] += 1 if previous.txns_archive else 0
+    return requests
 
 
-def to_read(header: SlotHeader) -> int:
-    """GETs that read this record and its rows."""
+def read_requests(header: SlotHeader) -> int:
+    """How many GETs read this record and its rows."""
     if isinstance(header, LeaderHeader):
         return 1
     return 1 + sum(max(1, -(-batch.bytes // RUN_SIZE)) for batch in header.batches)
 
 
-# Log, sequencer, head, expiry → consumers.
+# Takes a log, its sequencer's name, its head and the expiry; returns the consumers.
 ConsumersOf = Callable[[LogStore, str, Head, int | None], Sequence[object]]
 CONSUMERS = pa.schema(
     [
@@ -282,32 +312,37 @@ class Current(Protocol):
 def relations(
     logs: Sequence[LogRange], consumers_of: ConsumersOf, current: Callable[[], Current]
 ) -> Mapping[str, Callable[[], Relation]]:
-    """All that may be asked of these logs, which have looked. Nothing else is read before a query's
-    plan is known. Consumers have the fields of CONSUMERS."""
+    """The relations of these logs. They read records only when a query runs.
 
-    def records(needs: Needs) -> Iterator[pa.RecordBatch]:
-        found = (row for log in logs for row in record_rows(log, needs, *bounds(log)))
-        return in_batches(found, RECORDS)
+    Args:
+        logs: the ranges to read; their heads are known already.
+        consumers_of: returns objects with the fields of CONSUMERS.
+        current: returns the log's table and the log after it as one.
+    """
 
-    def consumers(needs: Needs) -> Iterator[pa.RecordBatch]:
+    def records(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
+        rows_of_records = (row for log in logs for row in record_rows(log, pushdown, *bounds(log)))
+        return in_batches(rows_of_records, RECORDS)
+
+    def consumers(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
         for log in logs:
             assert log.head is not None
-            found = consumers_of(log.log, log.name, log.head, None)
-            yield pa.RecordBatch.from_pylist([vars(each) for each in found], schema=CONSUMERS)
+            infos = consumers_of(log.log, log.name, log.head, None)
+            yield pa.RecordBatch.from_pylist([vars(info) for info in infos], schema=CONSUMERS)
 
-    def now() -> Relation:
-        found = current()
-        names = found.schema.names
+    def current_relation() -> Relation:
+        snapshot = current()
+        names = snapshot.schema.names
 
-        def read(needs: Needs) -> Iterator[pa.RecordBatch]:
-            columns = [name for name in names if name in needs.columns]
-            return iter(found.reader(columns or None))
+        def read(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
+            columns = [name for name in names if name in pushdown.columns]
+            return iter(snapshot.reader(columns or None))
 
-        return Relation(found.schema, names, read)
+        return Relation(snapshot.schema, names, read)
 
     return {
         "log": lambda: _log(logs),
         "records": lambda: Relation(RECORDS, RECORDS.names, records),
         "consumers": lambda: Relation(CONSUMERS, CONSUMERS.names, consumers),
-        "current": now,
+        "current": current_relation,
     }

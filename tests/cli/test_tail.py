@@ -25,7 +25,7 @@ import sparkwal
 from sparkwal.cli.open_logs import logs_at
 from sparkwal.cli.tailing import Shown, followed
 from sparkwal.reading.history import sound, walk
-from sparkwal.sql.relations import known_columns
+from sparkwal.sql.relations import all_columns
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.proxy import Fault, S3Proxy
@@ -128,7 +128,7 @@ def test_dead_records_are_left_out_wherever_it_begins(tmp_path: Path) -> None:
 def test_what_was_collected_before_it_was_shown_is_told(tmp_path: Path) -> None:
     append(tmp_path, 1, 2)
     logs = logs_at(str(tmp_path), {})
-    known = known_columns(log.spark_schema for log in logs)
+    known = all_columns(log.spark_schema for log in logs)
     shown = Shown(known, ("id",))
     reported: list[str] = []
     rows = followed(logs, lambda _: shown, 50, reported.append)

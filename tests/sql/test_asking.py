@@ -373,7 +373,7 @@ def test_a_fork_in_the_middle_of_an_answer_asks_again(tmp_path: Path) -> None:
         check=True,
     )
     found = [
-        "a fork cannot read an answer of its parent: ask again in the fork",
+        "a forked process cannot read its parent's result: run the query in the fork",
         "[{'n': 59}]",
         "3",
     ]

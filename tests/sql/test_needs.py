@@ -1,4 +1,4 @@
-"""What a query needs is what DuckDB's plan reads, whatever the query looks like."""
+"""What a query pushdown is what DuckDB's plan reads, whatever the query looks like."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkwal.sql.database import LAST, Condition, Needs, Range, Relation, answer
+from sparkwal.sql.database import LAST, Condition, Pushdown, Range, Relation, run_query
 
 LOG = pa.schema(
     [
@@ -27,19 +27,19 @@ P, T = "_wal_position", "_wal_timestamp"
 MIDNIGHT = 1_769_817_600_000_000  # 2026-01-31
 
 
-def needs(query: str) -> dict[str, list[Needs]]:
+def pushdowns_of(query: str) -> dict[str, list[Pushdown]]:
     """Of each relation what its scans need, in the order in which they begin."""
-    found: dict[str, list[Needs]] = {"log": [], "records": []}
+    found: dict[str, list[Pushdown]] = {"log": [], "records": []}
 
     def made(name: str, schema: pa.Schema) -> Relation:
-        def rows(needs: Needs) -> Iterator[pa.RecordBatch]:
-            found[name].append(needs)
+        def rows(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
+            found[name].append(pushdown)
             # One that the condition leaves out: nothing depends on it.
             yield pa.RecordBatch.from_pylist([{}], schema=schema)
 
         return Relation(schema, schema.names, rows)
 
-    answer(
+    run_query(
         {"log": lambda: made("log", LOG), "records": lambda: made("records", RECORDS)}, query
     ).read_all()
     return found
@@ -82,7 +82,7 @@ def needs(query: str) -> dict[str, list[Needs]]:
             {"name", P},
             [{P: (0, 8)}],
         ),
-        # Two scans of one relation: each what it needs itself.
+        # Two scans of one relation: each what it pushdown itself.
         (
             "SELECT a.id FROM log a JOIN log b USING (id) WHERE a._wal_position = 3 AND "
             "b._wal_position = 7",
@@ -102,24 +102,24 @@ def needs(query: str) -> dict[str, list[Needs]]:
     ],
 )
 def test_columns_and_ranges(query: str, columns: set[str], ranges: list[dict[str, Range]]) -> None:
-    found = needs(query)["log"]
+    found = pushdowns_of(query)["log"]
     assert {name for each in found for name in each.columns} == columns
     assert sorted(map(_narrowed, found), key=str) == sorted(ranges, key=str)
 
 
-def _narrowed(needs: Needs) -> dict[str, Range]:
-    every = ((name, needs.of(name)) for name in (P, T, "id", 'q"t'))
+def _narrowed(pushdown: Pushdown) -> dict[str, Range]:
+    every = ((name, pushdown.range_of(name)) for name in (P, T, "id", 'q"t'))
     return {name: found for name, found in every if found != (0, LAST)}
 
 
 def test_each_relation_has_its_own() -> None:
-    found = needs(
+    found = pushdowns_of(
         "SELECT id FROM log JOIN records ON position = _wal_position WHERE position < 4 AND id > 7",
     )
-    assert [each.of("position") for each in found["records"]] == [(0, 3)]
+    assert [each.range_of("position") for each in found["records"]] == [(0, 3)]
     assert [each.columns for each in found["log"]] == [{"id", P}]
     assert not any(
-        needs("SELECT 1 FROM log WHERE _wal_position > 5 AND _wal_position < 3").values()
+        pushdowns_of("SELECT 1 FROM log WHERE _wal_position > 5 AND _wal_position < 3").values()
     )
 
 
@@ -169,9 +169,9 @@ def test_no_row_for_which_a_condition_is_true_is_outside_of_the_ranges(text: str
         schema=columns,
     )
     condition = Condition(text, columns)
-    for row in condition.of(rows).to_pylist():
+    for row in condition.filter(rows).to_pylist():
         for name, value in ((P, row[P]), (T, row[P] * 1_000_000), ("id", row["id"])):
-            low, high = condition.needs.of(name)
+            low, high = condition.pushdown.range_of(name)
             assert low <= value <= high, text
     missing = set(columns.names) - condition.columns - {P}
     blank = rows
@@ -180,4 +180,4 @@ def test_no_row_for_which_a_condition_is_true_is_outside_of_the_ranges(text: str
             blank = blank.set_column(
                 place, columns.field(name), pa.nulls(10, rows.column(name).type)
             )
-    assert condition.of(blank).column(P).equals(condition.of(rows).column(P)), text
+    assert condition.filter(blank).column(P).equals(condition.filter(rows).column(P)), text

@@ -5,43 +5,43 @@ from __future__ import annotations
 import pytest
 from sql.headers_of import commit, leader
 
-from sparkwal.sql.past import changed, price
-from sparkwal.sql.relations import made, to_read
+from sparkwal.sql.past import override_prices, price
+from sparkwal.sql.relations import read_requests, write_requests
 
 MB = 2**20
 
 
 def test_a_commit_is_a_put_and_one_for_each_object() -> None:
-    assert made(commit(1, 0), None) == {"PUT": 1}
-    assert made(commit(1, 0, objects=(5, 16 * MB)), None) == {"PUT": 3}
+    assert write_requests(commit(1, 0), None) == {"PUT": 1}
+    assert write_requests(commit(1, 0, objects=(5, 16 * MB)), None) == {"PUT": 3}
     # 17 MiB are sent as parts of 8 MiB, which are begun and ended.
-    assert made(commit(1, 0, objects=(17 * MB,)), None) == {"PUT": 1 + 5}
+    assert write_requests(commit(1, 0, objects=(17 * MB,)), None) == {"PUT": 1 + 5}
 
 
 def test_a_leader_looked_at_the_log_first() -> None:
-    assert made(leader(0, 0), None) == {"PUT": 1, "LIST": 1}
-    assert made(leader(9, 0), commit(8, 0)) == {"PUT": 1, "LIST": 1, "GET": 1}
+    assert write_requests(leader(0, 0), None) == {"PUT": 1, "LIST": 1}
+    assert write_requests(leader(9, 0), commit(8, 0)) == {"PUT": 1, "LIST": 1, "GET": 1}
     # After an appender with 50 slots in flight it looked back 49, and there are 8.
     behind = leader(8, 0, limit=50)
-    assert made(leader(9, 0), behind) == {"PUT": 1, "LIST": 1, "GET": 1 + 8}
-    assert made(leader(9, 0, reason="seal"), behind) == {"PUT": 1}
+    assert write_requests(leader(9, 0), behind) == {"PUT": 1, "LIST": 1, "GET": 1 + 8}
+    assert write_requests(leader(9, 0, reason="seal"), behind) == {"PUT": 1}
 
 
 def test_an_archive_was_put_and_the_one_before_it_read() -> None:
     first = leader(5, 0, archive="a")
-    assert made(first, commit(4, 0)) == {"PUT": 2, "LIST": 1, "GET": 1}
-    assert made(leader(9, 0, archive="b"), first) == {"PUT": 2, "LIST": 1, "GET": 2}
-    assert made(leader(9, 0, archive="a"), first) == {"PUT": 1, "LIST": 1, "GET": 1}
+    assert write_requests(first, commit(4, 0)) == {"PUT": 2, "LIST": 1, "GET": 1}
+    assert write_requests(leader(9, 0, archive="b"), first) == {"PUT": 2, "LIST": 1, "GET": 2}
+    assert write_requests(leader(9, 0, archive="a"), first) == {"PUT": 1, "LIST": 1, "GET": 1}
 
 
 def test_a_read_gets_each_record_and_its_objects_in_runs_of_8_mib() -> None:
-    assert to_read(leader(0, 0)) == 1
-    assert to_read(commit(0, 0, objects=(5, 17 * MB))) == 1 + 1 + 3
+    assert read_requests(leader(0, 0)) == 1
+    assert read_requests(commit(0, 0, objects=(5, 17 * MB))) == 1 + 1 + 3
 
 
 def test_prices_are_changed_by_name() -> None:
-    prices = changed({"put": "0.01", "storage": "0"})
+    prices = override_prices({"put": "0.01", "storage": "0"})
     assert price({"PUT": 1000, "LIST": 1000, "DELETE": 10**9}, prices) == pytest.approx(0.015)
     for wrong in ({"PUT": "1"}, {"put": "x"}, {"put": "-1"}, {"get": "nan"}, {"get": "inf"}):
         with pytest.raises(ValueError, match="price"):
-            changed(wrong)
+            override_prices(wrong)
