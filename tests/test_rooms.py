@@ -16,6 +16,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "sparkwal").rglob("*.py"))
 LONGEST = 500
+# jobs/ and notebooks/ are rooms beside those of the library.
+ROOMS_OUTSIDE = ("jobs", "notebooks")
+MOST_ROOMS = 20
+MOST_FLOORS = 9
 
 # Each room, from the bottom up, and the rooms that it may know. A module at the top level
 # is a room of its own.
@@ -198,6 +202,19 @@ def test_each_room_knows_only_the_rooms_below_it() -> None:
 def test_the_rooms_stand_one_above_the_other() -> None:
     assert list(TopologicalSorter(MAY_KNOW).static_order())
     assert {room(name_of(path)) for path in SOURCES} == set(MAY_KNOW)
+
+
+def test_a_reader_of_the_code_meets_few_rooms_on_few_floors() -> None:
+    order = TopologicalSorter(MAY_KNOW)
+    order.prepare()
+    floors = 0
+    while order.is_active():
+        floors += 1
+        order.done(*order.get_ready())
+    outside = [name for name in ROOMS_OUTSIDE if any((ROOT / name).rglob("*.py"))]
+    assert len(MAY_KNOW) + len(outside) <= MOST_ROOMS
+    # The jobs stand above the command.
+    assert floors <= MOST_FLOORS
 
 
 def test_only_a_room_bears_its_name() -> None:
