@@ -12,7 +12,7 @@ from sparkwal.cli.exit_codes import Refused
 from sparkwal.cli.flags import as_json, takes_log, takes_logs
 from sparkwal.cli.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
-from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.snapshot import NewestLake
 from sparkwal.protocol.chain import look
 
@@ -91,7 +91,7 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
             try:
                 target = state.target if state else None
                 lake = NewestLake(target.table, settings) if target else None
-                life = Lifecycle(
+                life = Coordinator(
                     log,
                     settings,
                     sequencer=name,

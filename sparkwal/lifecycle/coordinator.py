@@ -66,7 +66,7 @@ class Run:
     collection: Collection | None = None
 
 
-class Lifecycle:
+class Coordinator:
     """The lifecycle of one log; each sequencer's log has its own.
 
     Args:

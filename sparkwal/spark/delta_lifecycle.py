@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
-from sparkwal.lifecycle import coordinator
+from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import Table, check_apart
 from sparkwal.options.connection import StoreOptions
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Lifecycle(coordinator.Lifecycle):
+class Lifecycle(Coordinator):
     """Compacts a log into a Delta table, exactly once, and deletes what the log no longer needs.
 
     Any number of processes may run it at any time: each continues where the last one stopped.

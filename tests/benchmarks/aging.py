@@ -18,7 +18,7 @@ from benchmarks.long_logs import long_logs
 from benchmarks.measuring import BUCKET, delayed
 from benchmarks.microbatch import reset, seen
 from sparkwal import Log
-from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.options.connection import StoreOptions
 from sparkwal.options.open import open_log
@@ -48,13 +48,13 @@ def step(name: str, url: str, path: str, commits: int) -> int:
         assert found.position == middle
         return 1
     store = open_log(from_keywords(StoreOptions, path, given))
-    life = Lifecycle(store, Policy(retain_seconds=0), gc_grace_ms=0, collects=name == "collect")
+    life = Coordinator(store, Policy(retain_seconds=0), gc_grace_ms=0, collects=name == "collect")
     if name == "collect":
         collected = life.collect(dry_run=False)
     else:
         life.run_once()  # moves the floor to the end of the log
         time.sleep(3)  # the store's clock shows seconds
-        collected = Lifecycle(store, Policy(), gc_grace_ms=0).collect(dry_run=True)
+        collected = Coordinator(store, Policy(), gc_grace_ms=0).collect(dry_run=True)
     assert collected is not None
     return collected.objects
 

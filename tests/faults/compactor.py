@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from faults.driver import error_line, say, session
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.coordinator import Lifecycle, Run
+from sparkwal.lifecycle.coordinator import Coordinator, Run
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
@@ -95,7 +95,7 @@ def main(
     given = {**log_options(endpoint), "maxRetryAttempts": "16", "retryBaseDelayMs": "20"}
     given["path"] = log
     target = Target(table, properties=TABLE)
-    lifecycle = Lifecycle(
+    lifecycle = Coordinator(
         open_log(parse(SourceOptions, given)),
         Policy(late_window_seconds=late, persist_age_seconds=age),
         table=SparkDeltaTable(spark, target, given),

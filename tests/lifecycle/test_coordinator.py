@@ -16,7 +16,7 @@ from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.consumers import join, publish
-from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.recovery import find_head
@@ -83,11 +83,11 @@ class Life:
             self.second += 1
             self.plot.write(self.second)
 
-    def process(self, store: MemoryStore | None = None, **others: Any) -> Lifecycle:
+    def process(self, store: MemoryStore | None = None, **others: Any) -> Coordinator:
         log = LogStore(store, "wal") if store is not None else self.log
         arguments = {"policy": AT_ONCE, "table": self.table, "target": TARGET, **others}
         arguments = {"gc_grace_ms": GRACE_MS, "clock": self.plot.clock, **arguments}
-        return Lifecycle(log, host="here", **arguments)
+        return Coordinator(log, host="here", **arguments)
 
     def later(self, ms: int) -> None:
         self.plot.clock.wall_ms += ms

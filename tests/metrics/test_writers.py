@@ -14,7 +14,7 @@ import sparkwal
 from sparkwal import events
 from sparkwal.errors import FencedError, OptionError
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, once, prometheus, separate
@@ -199,7 +199,7 @@ def test_what_this_process_compacts_is_counted(tmp_path: Path) -> None:
     assert watch_lifecycle(meter) is unwatch
     log = open_log(from_keywords(SourceOptions, path, {}))
     table = ModelTable(log)
-    process = Lifecycle(
+    process = Coordinator(
         log,
         host="here",
         policy=Policy(late_window_seconds=0),

@@ -23,7 +23,7 @@ from sparkwal.errors import FencedError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import publish
-from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -178,7 +178,7 @@ def compact(place: Place) -> None:
 def collect(place: Place) -> None:
     """Everything below a floor that is old enough, by the clock of the store."""
     settings = from_keywords(LifecycleOptions, place.path, place.options)
-    life = Lifecycle(open_log(settings), settings, gc_grace_ms=0)
+    life = Coordinator(open_log(settings), settings, gc_grace_ms=0)
     found = life.collect(dry_run=False)
     while found is None or not found.objects:
         time.sleep(0.1)

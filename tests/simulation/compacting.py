@@ -16,7 +16,7 @@ from sparkwal.errors import (
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import LifecycleRecord, Target
-from sparkwal.lifecycle.coordinator import Lifecycle
+from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState
 from sparkwal.protocol.recovery import find_head
@@ -83,10 +83,10 @@ class WorldTable:
 
 def _life(
     name: str, ask: Ask, *, policy: Policy = AT_ONCE, table: bool = True, collects: bool = True
-) -> Lifecycle:
+) -> Coordinator:
     Machine.current.name = name
     log = world_log(WorldStore(ask), 1)
-    return Lifecycle(
+    return Coordinator(
         log,
         policy,
         table=WorldTable(ask, log) if table else None,
