@@ -282,7 +282,14 @@ class Ticket:
         return f"Ticket(sequence={self.sequence})"
 
     def done(self) -> bool:
-        """Whether `result` would return or raise at once."""
+        """Check whether the outcome of this append is known.
+
+        Returns:
+            True if `result` would return or raise at once.
+
+        Raises:
+            OptionError: this process is a fork of the appender's.
+        """
         return self._batch.is_done()
 
     def result(self, timeout: float | None = None) -> int:

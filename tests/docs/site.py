@@ -1,0 +1,192 @@
+"""Builds the site: the pages of the documentation and a reference made from docstrings.
+
+    python -m tests.docs.site     into site/
+
+It fails on a link without a target and on a name that the reference does not have. The pages lie in
+several folders: it copies them to one, and points their links at the copies.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import sparkwal
+
+from .pages import PAGES, ROOT
+
+CONFIG = "conf/mkdocs.yml"
+# The configuration names both folders.
+STAGED = ".cache/site"
+BUILT = "site"
+
+# Pages of other folders → their names in the site. The rest keep theirs.
+MOVED = {
+    "README.md": "index.md",
+    "sparkwal/PROTOCOL.md": "protocol.md",
+    "tests/benchmarks/README.md": "figures.md",
+    "tests/faults/README.md": "faults.md",
+    "tests/simulation/README.md": "simulation.md",
+}
+# Files that pages link to and the site shows as they are.
+COPIED = (
+    "conf/*",
+    "conf/iam/*.json",
+    "notebooks/*.ipynb",
+    "notebooks/*.svg",
+    "sparkwal/docs/*.svg",
+)
+
+# Page of the reference → its introduction, and what it documents.
+REFERENCE: dict[str, tuple[str, list[str]]] = {
+    "Spark": (
+        'The data source `format("weaselwal")`, configured by [options](../options.md).',
+        ["register", "checkpoint", "read_current"],
+    ),
+    "Log": (
+        "A log without Spark: its end, its records, its rows.",
+        [
+            "Log",
+            "log.HeadInfo",
+            "reading.replaying.Replay",
+            "reading.replaying.Entry",
+            "reading.replaying.Stop",
+            "lifecycle.snapshot.Current",
+        ],
+    ),
+    "Appender": (
+        "The writer without Spark. [The journal](../journal.md) keeps what it accepted on a disk.",
+        ["Appender", "Ticket", "AsyncAppender", "durable", "appender.salvage.Incident"],
+    ),
+    "Lifecycle": (
+        "Compaction into a Delta table, retention, collection ([a log's life](../lifecycle.md)).",
+        [
+            "Lifecycle",
+            "lifecycle.coordinator.Run",
+            "consumers",
+            "lifecycle.consumers.ConsumerInfo",
+            "forget_consumer",
+        ],
+    ),
+    "Verification": (
+        "Check a whole log, and repair a damaged record.",
+        ["verify", "reading.verification.Report", "repair"],
+    ),
+    "Sequencers": (
+        "Independent logs under one path ([concepts](../concepts.md#the-log)).",
+        ["list_sequencers", "sequencer_for", "partition_by"],
+    ),
+    "Errors": (
+        "[Operations](../operations.md#by-symptom) says what to do about each.",
+        [
+            "SparkWalError",
+            "OptionError",
+            "StoreUnavailableError",
+            "FencedError",
+            "OutcomeUnknownError",
+            "DivergedCheckpointError",
+            "RecomputedError",
+            "InvalidLogError",
+            "CollectedError",
+            "TableReadError",
+            "BackPressureError",
+            "CompactionError",
+            "JournalError",
+        ],
+    ),
+}
+
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#\s]+)")
+# A code span that is a public name, but not in a heading or a link.
+_NAMES = "|".join(sorted(sparkwal.__all__))
+_SPAN = re.compile(
+    rf"(^#.*|\[[^\]]*\]\([^)]*\))|`(?:sparkwal\.)?({_NAMES})(\([^`]*\))?`", re.MULTILINE
+)
+
+
+def site_name(path: str) -> str:
+    """The name in the site of a file of the repository."""
+    return MOVED.get(path) or path.removeprefix("sparkwal/docs/")
+
+
+def page(path: str, text: str) -> str:
+    """A page as the site has it: links point at the site's files, public names at the reference."""
+    parts = []
+    last = 0
+    for block in _FENCED.finditer(text):
+        parts += [_linked(path, text[last : block.start()]), block[0]]
+        last = block.end()
+    return "".join([*parts, _linked(path, text[last:])])
+
+
+def _linked(path: str, prose: str) -> str:
+    folder = posixpath.dirname(site_name(path))
+
+    def target(match: re.Match[str]) -> str:
+        if "://" in match[1]:
+            return match[0]
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(path), match[1]))
+        return f"]({posixpath.relpath(site_name(file), folder)}"
+
+    def name(match: re.Match[str]) -> str:
+        # A word such as `durable` may be an event's name, too.
+        if match[1] or not (match[2][0].isupper() or "sparkwal." in match[0]):
+            return match[0]
+        return f"[{match[0]}][sparkwal.{match[2]}]"
+
+    return _SPAN.sub(name, _LINK.sub(target, prose))
+
+
+def reference(title: str) -> str:
+    """A page of the reference, which mkdocstrings fills from docstrings."""
+    introduction, names = REFERENCE[title]
+    return "\n\n".join([f"# {title}", introduction, *(f"::: sparkwal.{name}" for name in names)])
+
+
+def files(root: Path) -> Iterator[tuple[str, bytes]]:
+    """The name in the site and the content of each file."""
+    for path in PAGES:
+        yield site_name(path), page(path, (root / path).read_text()).encode()
+    for title in REFERENCE:
+        yield f"reference/{title.lower()}.md", reference(title).encode()
+    for pattern in COPIED:
+        for file in sorted(root.glob(pattern)):
+            if file.is_file():
+                yield site_name(str(file.relative_to(root))), file.read_bytes()
+
+
+def stage(root: Path) -> None:
+    """Write the site's source files."""
+    folder = root / STAGED
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, content in files(root):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def build(root: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of a tree."""
+    stage(root)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", CONFIG]
+    # The theme's advice about other tools is no warning about these pages.
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def main() -> int:
+    """Build this tree's site, and report what is wrong with it."""
+    built = build(ROOT)
+    lines = [line for line in built.stderr.splitlines() if not line.startswith("INFO")]
+    print("\n".join(lines) if built.returncode else f"built {BUILT}/index.html", file=sys.stderr)
+    return built.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The site: built as the checks build it, and looked at."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import sparkwal
+
+from .pages import PAGES, ROOT
+from .site import BUILT, build
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def copy(folder: Path) -> Path:
+    """All that the site is made from."""
+    for name in ("sparkwal", "conf", "notebooks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for page in PAGES:
+        (folder / page).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / page, folder / page)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = copy(tmp_path_factory.mktemp("tree"))
+    built = build(folder)
+    assert built.returncode == 0, built.stderr
+    return folder / BUILT
+
+
+def test_each_public_name_has_a_place_in_the_reference(site: Path) -> None:
+    text = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
+    anchors = set(re.findall(r'id="([\w.]+)"', text))
+    assert {f"sparkwal.{name}" for name in sparkwal.__all__} <= anchors
+    assert {"sparkwal.Ticket.result", "sparkwal.Lifecycle.run_once"} <= anchors
+
+
+def test_a_page_leads_from_a_public_name_to_the_reference(site: Path) -> None:
+    text = (site / "operations.html").read_text()
+    assert 'href="reference/errors.html#sparkwal.FencedError"' in text
+
+
+def test_the_page_of_the_appender_says_how_a_rejected_row_is_reported(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "reference/appender.html").read_text())
+    assert "Ticket.result of that append raises OptionError" in " ".join(text.split())
+
+
+@contextmanager
+def served(site: Path) -> Iterator[tuple[str, list[str]]]:
+    """The address of the site, and what its pages tried to load from elsewhere."""
+    reports: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def end_headers(self) -> None:
+            allowed = "default-src 'self' data: 'unsafe-inline'; report-uri /elsewhere"
+            self.send_header("Content-Security-Policy", allowed)
+            super().end_headers()
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            reports.append(json.loads(body)["csp-report"]["blocked-uri"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    handler = partial(Handler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", reports
+        server.shutdown()
+
+
+@pytest.mark.parametrize("page", ["index.html", "concepts.html", "reference/appender.html"])
+def test_a_page_loads_nothing_from_elsewhere(page: str, site: Path, tmp_path: Path) -> None:
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser is on PATH: {', '.join(BROWSERS)}")
+    with served(site) as (address, elsewhere):
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+        command += [f"--user-data-dir={tmp_path}", "--virtual-time-budget=3000"]
+        command += ["--dump-dom", f"{address}/{page}"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert 'data-md-component="search"' in shown
+    assert elsewhere == []
+
+
+@pytest.mark.slow
+def test_a_broken_link_ends_the_build(tmp_path: Path) -> None:
+    tree = copy(tmp_path)
+    page = tree / "sparkwal/docs/stores.md"
+    links = "[a](gone.md) [b](options.md#gone) [c][sparkwal.gone] [d](../../jobs/gone.py)"
+    page.write_text(page.read_text() + links)
+    built = build(tree)
+    assert built.returncode != 0
+    for target in ("'gone.md'", "'options.md#gone'", "'sparkwal.gone'", "jobs/gone.py"):
+        assert re.search(rf"WARNING.*{re.escape(target)}", built.stderr), built.stderr
