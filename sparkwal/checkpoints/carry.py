@@ -192,7 +192,7 @@ class StreamCheckpoint:
                 log,
                 batch_id,
                 f"{unlike}. (If the query itself gives other rows each time that it runs: see "
-                '"other rows" in docs/operations.md)',
+                'sparkwal help "other rows")',
             )
 
     def _diverged(self, log: LogStore, batch_id: int, why: str) -> DivergedCheckpointError:

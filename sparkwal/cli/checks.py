@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from sparkwal.cli.exit_codes import RESTORE, Failed
+from sparkwal.cli.exit_codes import Failed, advice
 from sparkwal.cli.flags import as_json, takes_log, takes_logs
 from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log, progress
 from sparkwal.cli.output import escape, facts, moment, out, print_json, table
@@ -63,7 +63,7 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
         _show({name: value for name, value in about.items() if value}, header, verdict)
     if not sound:
         what = why or f"the record of position {position} is not sound"
-        raise Failed(escape(f"{what}\n{RESTORE}" if problems else what, keeps="\n"))
+        raise Failed(escape(f"{what}\n{advice(problems)}".strip(), keeps="\n"))
 
 
 def _look(log: LogRange, position: int) -> tuple[str, str, SlotRecord | None, list[str]]:
@@ -160,6 +160,6 @@ def verify(path: str, given: dict[str, str], as_json: bool) -> None:
         if as_json:
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
         else:
-            lines = [str(report)] if report.ok else [str(report), RESTORE]
-            out().print(Text(escape("\n".join(lines), keeps="\n")), soft_wrap=True)
+            text = f"{report}\n{advice(report.problems)}".strip()
+            out().print(Text(escape(text, keeps="\n")), soft_wrap=True)
     click.get_current_context().exit(0 if sound else 1)

@@ -16,6 +16,7 @@ from typing import Literal
 import click
 
 from sparkwal.checkpoints.folder import local_folder, owner_of, query_of
+from sparkwal.cli.exit_codes import advice
 from sparkwal.cli.flags import (
     as_json,
     key_values,
@@ -187,11 +188,10 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
     try:
         head = find_head(log, thorough=True)
     except InvalidLogError as error:
-        yield to_do(
-            "log",
-            f"damaged: {error}",
-            "see docs/operations.md, A record or an object is damaged or gone",
-        )
+        if next_step := advice([str(error)]):
+            yield to_do("log", f"damaged: {error}", next_step)
+        else:
+            yield to_do("log", str(error))
         return
     if head.live is None:
         yield ok("log", f"none at {log.url} yet: the first writer begins it")

@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import click
 
 from sparkwal.cli.output import escape
 from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
+from sparkwal.format.checked import NEWER
 
 
 def takes_colours() -> bool:
@@ -47,11 +48,12 @@ Exit codes:
   130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM
   141  who read its output went away, as in `| head -1`
 """
-# The advice that follows what a command says of damage.
-RESTORE = (
-    "Restore it, for example from a bucket version or a backup: see docs/operations.md, A record "
-    "or an object is damaged or gone"
-)
+_RESTORE = "Restore it, for example from a bucket version or a backup: sparkwal help damaged"
+
+
+def advice(problems: Iterable[str]) -> str:
+    """The next step after these problems of a log; "" if only a newer sparkwal can read it."""
+    return _RESTORE if any(NEWER not in text for text in problems) else ""
 
 
 class Failed(click.ClickException):
@@ -74,9 +76,9 @@ class Stopped(click.exceptions.Exit):
 def as_exit(error: SparkWalError) -> click.ClickException:
     """The exception that ends a command with the error's message and its exit code."""
     text = escape(str(error), keeps="\n")
-    # The error of a missing record says it itself.
+    # The error of a missing record gives this advice itself.
     if isinstance(error, InvalidLogError) and error.position is not None and "estore" not in text:
-        text += f"\n{RESTORE}"
+        text = f"{text}\n{advice([text])}".strip()
     return (Refused if isinstance(error, OptionError) else Failed)(text)
 
 

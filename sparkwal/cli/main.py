@@ -30,6 +30,8 @@ COMMANDS = {
     "tail": "The newest rows of the log at PATH; with -f those that come too.",
     "metrics": "The numbers of the log at PATH as Prometheus reads them, once or over HTTP.",
     "doctor": "Why a stream does not write to PATH: each line is ok, or says what to do.",
+    "repair": "Repair the damaged record at POSITION of the log at PATH, or give it up.",
+    "help": "A page of the documentation, or the sections about TOPIC.",
     "prove-store": "Prove that the store at URL is fit for a log: its conditional writes raced.",
 }
 
@@ -42,6 +44,7 @@ _MODULES = {
     "verify": "checks",
     "checkpoint": "operate",
     "collect": "operate",
+    "repair": "operate",
     "cost": "report",
     "metrics": "status",
     "cat": "rows",

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from sparkwal.cli.exit_codes import RESTORE, Failed, Refused
+from sparkwal.cli.exit_codes import Failed, Refused, advice
 from sparkwal.cli.flags import EXAMPLES, as_moment, options, takes_log
 from sparkwal.cli.output import escape, moment
 from sparkwal.errors import InvalidLogError
@@ -49,15 +49,11 @@ class Damage:
     def check(self, what: str = "shown") -> None:
         """Raises Failed where there is any; `what` is not done with it, for people."""
         if self._found:
-            raise Failed(
-                "\n".join(
-                    [
-                        f"this cannot be read, and is not {what}:",
-                        *(f"  {escape(line)}" for line in self.lines()),
-                        f"{RESTORE}. sparkwal verify lists all damage",
-                    ]
-                )
-            )
+            lines = [f"this cannot be read, and is not {what}:"]
+            lines += (f"  {escape(line)}" for line in self.lines())
+            if next_step := advice(self.lines()):
+                lines.append(f"{next_step}. sparkwal verify lists all damage")
+            raise Failed("\n".join(lines))
 
 
 def notify(text: str) -> None:
@@ -171,9 +167,10 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
-def no_log(url: str, sequencer: str = ROOT) -> Failed:
+def no_log(url: str, sequencer: str = ROOT) -> Refused:
+    """The error of a path without a log: exit code 2, as for every wrong argument."""
     of = f" of sequencer {sequencer}" if sequencer != ROOT else ""
-    return Failed(f"there is no log{of} at {url}; check the path")
+    return Refused(f"there is no log{of} at {url}; check the path")
 
 
 def wait(interval_ms: int) -> None:

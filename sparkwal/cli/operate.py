@@ -8,13 +8,14 @@ from rich.console import Console
 
 from sparkwal.checkpoints import rebuild
 from sparkwal.cli import lifecycle_flags
-from sparkwal.cli.exit_codes import Refused
 from sparkwal.cli.flags import as_json, takes_log, takes_logs
+from sparkwal.cli.open_logs import no_log
 from sparkwal.cli.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.snapshot import NewestLake
 from sparkwal.protocol.chain import look
+from sparkwal.reading.repair import repair as repair_record
 
 
 @click.command("checkpoint")
@@ -82,7 +83,7 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
     settings = lifecycle_flags.checked(path, given, every)
     states = {name: (log, look(log)) for name, log in lifecycle_flags.logs(settings, every).items()}
     if not states:
-        raise Refused(f"there is no log at {settings.log_path}; check the path")
+        raise no_log(settings.log_path)
     found: list[dict[str, Any]] = []
     failures: dict[str, SparkWalError] = {}
     with lifecycle_flags.narrated(Console(stderr=True)):
@@ -125,3 +126,28 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
         table(found, f"{settings.path}: {'deleted' if deletes else 'this would be deleted'}")
     if failures:
         raise lifecycle_flags.Failures(failures, every)
+
+
+@click.command("repair")
+@takes_log
+@click.argument("position", type=click.IntRange(0))
+@click.option(
+    "--give-up",
+    is_flag=True,
+    help="The record is lost: put one without rows in its place, so that readers and writers get "
+    "past it. Its rows stay lost.",
+)
+def repair(path: str, given: dict[str, str], position: int, give_up: bool) -> None:
+    """POSITION as the error names it, or the number that is the object's name. The record is made
+    again from the copy of its header in its footer. A footer or rows that are damaged too cannot
+    be repaired: restore the object. No writer may run meanwhile. The damaged object is saved under
+    {PATH}/repaired/ first, so you may repeat a repair.
+
+    \b
+    sparkwal repair s3://bucket/wal 70412
+
+    Requests: 1 GET, 2 PUT, 2 DELETE, and those that find the head.
+    """
+    repair_record(path, position, give_up=give_up, **given)
+    done = "given up: a record without rows is there now" if give_up else "repaired"
+    click.echo(f"position {position}: {done}; check the log with sparkwal verify")

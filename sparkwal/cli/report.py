@@ -56,7 +56,7 @@ _WIDTHS_MS = (
     64 * 31_449_600_000,
 )
 _SUMS = """
-    count(*) FILTER (kind = 'commit') AS commits, count(*) FILTER (kind = 'leader') AS leaders,
+    count(*) FILTER (kind = 'commit') AS commits, count(*) FILTER (kind = 'leader') AS takeovers,
     coalesce(sum(COLUMNS('^(rows|bytes|dead|puts|gets|lists)$')), 0),
     max(in_flight) AS most_in_flight, count(last_put_ms) AS puts_timed,
     quantile_disc(last_put_ms, 0.5) AS put_p50, quantile_disc(last_put_ms, 0.99) AS put_p99,
@@ -84,16 +84,20 @@ _TERMS = """
 SELECT term, min(position) FILTER (kind = 'leader') AS position, min(ms) AS timestamp_ms,
     min_by(leader, position) AS leader_id, min_by(host, position) AS host,
     min_by(reason, position) AS reason,
-    count(*) FILTER (kind = 'leader') - 1 AS seals, count(*) FILTER (kind = 'commit') AS commits
+    count(*) FILTER (kind = 'seal') AS seals, count(*) FILTER (kind = 'commit') AS commits
 FROM steps WHERE term IS NOT NULL GROUP BY term
-HAVING bool_or(kind = 'leader' AND reason <> 'seal') ORDER BY term DESC
+HAVING bool_or(kind = 'leader') ORDER BY term DESC
 """
 _STYLE = """
 :root { color-scheme: light dark }
-body { margin: 0 auto; max-width: 1100px; padding: 16px; overflow-wrap: anywhere }
+body { margin: 0 auto; max-width: 1500px; padding: 16px 24px; overflow-wrap: anywhere }
 body { font: 15px/1.5 system-ui, sans-serif }
-img { width: min(100%, 640px); background: #fff }
+img { width: 100%; background: #fff }
+.verdict { font-size: 1.25em }
 .bad { color: #c22 }
+.good { color: #282 }
+.parts { display: grid; gap: 0 40px }
+.parts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 560px), 1fr)) }
 .table { overflow: auto; max-height: 70vh }
 table { border-collapse: collapse }
 th { font-weight: normal; opacity: 0.7 }
@@ -123,7 +127,40 @@ _LOOK: Any = {
     "lines.linewidth": 0.8,
     "lines.markersize": 2,
 }
-_TITLES = {"rates": "A second", "interval_ms": "Between two commits, in ms", "newest": "Leaders"}
+_TITLES = {
+    "totals": "What was written",
+    "rates": "Per second",
+    "stored": "Stored now",
+    "interval_ms": "Time between two commits, in ms",
+    "newest": "Leaders, newest first",
+    "pauses": "Longest pauses",
+    "dead": "Dead positions",
+    "lifecycle": "Compaction and floor",
+    "range": "What the report covers",
+}
+# Names of the document that are not words, and what the page shows for them.
+_LABELS = {
+    "put": "PUT of a record",
+    "write": "writing a commit's objects",
+    "size": "size of a commit",
+    "puts_timed": "PUTs with a time",
+    "writes_timed": "commits with a time",
+    "puts": "PUT requests",
+    "gets": "GET requests",
+    "lists": "LIST requests",
+    "p50": "median",
+    "p99": "99th percentile",
+    "dead": "dead positions",
+    "log_id": "log's id",
+    "leader_id": "leader's id",
+    "made_ms": "made",
+    "k": "ranges",
+    "cut": "in the table below position",
+    "to": "promised below position",
+    "gc_grace_ms": "grace before deletion",
+}
+# A writer that has committed nothing for so long is called idle.
+_IDLE_MS = 300_000
 
 
 takes_prices = options(
@@ -256,7 +293,7 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     except InvalidLogError as error:
         damage.add(log.name, error)
     return {
-        "format": 3,
+        "format": 4,
         "made_ms": past.until_ms,
         "damage": damage.lines(),
         "totals": {**totals, "requests": paid["total"]["requests"]},
@@ -310,9 +347,8 @@ def _series(past: Past, prices: Prices) -> dict[str, Any]:
 def page(document: Mapping[str, Any]) -> str:
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     url, made = safe(document["log"]["url"]), text("last_ms", document["made_ms"])
-    harm = f"Something is damaged, and not counted: {safe('; '.join(document['damage']))}"
     parts = [
-        _part(name, value)
+        f"<section>{_part(name, value)}</section>"
         for name, value in document.items()
         if name not in ("format", "made_ms", "damage", "series")
     ]
@@ -328,13 +364,62 @@ def page(document: Mapping[str, Any]) -> str:
 <title>{url} · sparkwal report</title>
 <style>{_STYLE}</style>
 <h1><bdi>{url}</bdi></h1>
-{f'<p class="bad"><bdi>{harm}</bdi></p>' * bool(document["damage"])}
+{_verdict(document)}
+{_table([{"what": name, "is": value} for name, value in _status(document).items()])}
 {_charts(**document["series"])}
-{"".join(parts)}
+<div class="parts">{"".join(parts)}</div>
 <p>Made {made} by <code>sparkwal report</code>. All times are UTC.
 The exact numbers are in this file as JSON, in the element <code>#report</code>.</p>
 <script type="application/json" id="report">{data}</script>
 """
+
+
+def _verdict(document: Mapping[str, Any]) -> str:
+    """The first sentence of the page: whether anything needs attention."""
+    if document["damage"]:
+        damage = safe("; ".join(document["damage"]))
+        text = f"Something is damaged, and not counted: {damage}"
+    elif (life := document["lifecycle"]) and life["is_open"]:
+        text = f"Compaction is not finished: positions {life['cut']}…{life['to'] - 1} are promised"
+    else:
+        return '<p class="verdict good">Sound: every record in this range could be read.</p>'
+    return f'<p class="verdict bad"><bdi>{text}</bdi></p>'
+
+
+def _status(document: Mapping[str, Any]) -> dict[str, str]:
+    """The few facts that an operator looks for first."""
+    log = document["log"]
+    totals = document["totals"]
+    life = document["lifecycle"]
+    idle_ms = document["made_ms"] - log["last_ms"]
+    state = f"idle for {length(idle_ms)}" if idle_ms > _IDLE_MS else "writing"
+    behind = [f"{reader['name']}: {reader['lag']:,}" for reader in document["consumers"]]
+    status = {
+        "head": f"position {log['next_position'] - 1:,}, at {moment(log['last_ms'])}",
+        "writer": f"{state}, on {log['host']}, term {log['term']}",
+        "written": f"{totals['rows']:,} rows in {totals['commits']:,} commits, "
+        f"{totals['takeovers']:,} takeovers",
+        "PUT of a record": f"median {text('put_p50', totals['put_p50'])}, "
+        f"99th percentile {text('put_p99', totals['put_p99'])}",
+        "floor": f"position {log['floor']:,}",
+    }
+    if life and life["target"]:
+        status["table"] = f"{life['target']['table']}, all rows below position {life['cut']:,}"
+    if behind:
+        status["positions that consumers have to read"] = "; ".join(behind)
+    if month := document["cost"]["month"]:
+        status["cost of a month at this rate"] = text("cost", month["cost"])
+    return status
+
+
+def _label(name: str) -> str:
+    """A name of the document in words."""
+    if name in _LABELS:
+        return _LABELS[name]
+    first, _, last = name.rpartition("_")
+    if last in ("p50", "p99", "max") and first in _LABELS:
+        return f"{_LABELS[first]}, {_LABELS.get(last, 'longest' if first != 'size' else 'largest')}"
+    return words(name)
 
 
 def safe(value: object) -> str:
@@ -344,7 +429,7 @@ def safe(value: object) -> str:
 
 def _part(name: str, value: Any, level: int = 2) -> str:
     """A part of the document: a table of what is plain in it, and below it the rest."""
-    title = f"<h{level}>{_TITLES.get(name) or words(name).capitalize()}</h{level}>"
+    title = f"<h{level}>{_TITLES.get(name) or _label(name).capitalize()}</h{level}>"
     if not value:
         return f"{title}<p>None.</p>"
     if isinstance(value, list):
@@ -355,12 +440,12 @@ def _part(name: str, value: Any, level: int = 2) -> str:
             case dict() | [dict(), *_] if key != "requests":
                 below += _part(key, each, 3)
             case _:
-                plain.append({"what": words(key), "is": text(key, each)})
+                plain.append({"what": _label(key), "is": text(key, each)})
     return title + _table(plain) + below
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    heads = "".join(f"<th>{words(name)}</th>" for name in rows[0])
+    heads = "".join(f"<th>{_label(name)}</th>" for name in rows[0])
     lines = (
         "".join(f"<td><bdi>{safe(text(*cell))}</bdi></td>" for cell in row.items()) for row in rows
     )
@@ -369,7 +454,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:
-    """One below the other, as a picture."""
+    """The charts in two columns, as one picture."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -386,9 +471,12 @@ def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:
     width: Any = timedelta(milliseconds=width_ms)
     out = io.BytesIO()
     with matplotlib.rc_context(_LOOK):
-        figure = Figure((4.4, 2.1 * len(charts)))
-        places = figure.subplots(len(charts), sharex=True, squeeze=False).flat
-        for axes, (title, names) in zip(places, charts.items(), strict=True):
+        lines = -(-len(charts) // 2)
+        figure = Figure((11, 1.9 * lines))
+        grid = [*figure.subplots(lines, 2, sharex=True, squeeze=False).flat]
+        for axes in grid[len(charts) :]:
+            axes.remove()
+        for axes, (title, names) in zip(grid, charts.items(), strict=False):
             for name in names:
                 values = [each[name] for each in buckets]
                 if len(names) == 1:

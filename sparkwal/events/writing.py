@@ -189,7 +189,7 @@ class CheckpointRebuilt(Event):
 
 
 class SlowCheckpointFiles(Event, level=logging.WARNING):
-    """Spark forks processes for each file of a local checkpoint: see docs/operations.md"""
+    """Spark forks processes for each file of a local checkpoint: `sparkwal help slow`"""
 
     setting: str
     value: str

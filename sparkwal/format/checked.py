@@ -15,6 +15,9 @@ from sparkwal.format import keys
 
 T = TypeVar("T")
 FORMAT = 1
+# The error of a newer format contains this text. Nothing is damaged then, so commands do not advise
+# to restore anything.
+NEWER = "a newer sparkwal wrote this"
 LARGEST_NUMBER = 2**63 - 1  # of every field that is a JSON number
 # Marks a field that older versions did not write: it is left out while it is empty.
 LATER = "later"
@@ -69,7 +72,7 @@ def parse(text: bytes, where: str, what: str) -> dict[str, Any]:
     if type(found) is not int or found != FORMAT:
         raise InvalidLogError(
             f"{where}: format {str(found)[:20]}, expected {FORMAT}; "
-            f"a newer sparkwal wrote this {what}: upgrade this one"
+            f"{NEWER} {what}: upgrade sparkwal here (pip install --upgrade sparkwal)"
         )
     return document
 

@@ -15,7 +15,7 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import LifecycleRecord, decode
 from sparkwal.lifecycle.compaction import confirmed
 from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.consumers import forget_expired_leases, is_live, standing
+from sparkwal.lifecycle.consumers import forget_expired_leases, holders
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.recovery import Head
@@ -27,8 +27,15 @@ _AT_ONCE = 1000  # keys of one DELETE
 
 @dataclass(frozen=True)
 class Collection:
-    """What was deleted, or would be, of what lies below position `bound`. `held_by` says, for
-    people, what kept the bound below the floor; "" for nothing."""
+    """The objects below position `bound` that were deleted, or may be.
+
+    Attributes:
+        bound: every position below it may be collected.
+        objects, uploads: how many objects and unfinished uploads.
+        bytes: the size of the objects.
+        held_by: for people: what keeps `bound` from being higher. It is "the grace", or the names
+            of consumers and leases; "" if nothing does.
+    """
 
     bound: int
     objects: int = 0
@@ -69,9 +76,8 @@ def _bound(
     # after it
     bound = consumers_bound(log, state.log_id, floor, expiry_ms)
     if bound < floor:
-        low = (each for each in standing(log) if each[0].position <= bound)
-        live = (x.name for x, age_ms in low if is_live(x, state.log_id, age_ms, expiry_ms))
-        held = f"consumer {', '.join(sorted(live)) or 'that is gone now'}"
+        names = holders(log, state.log_id, bound, expiry_ms)
+        held = ", ".join(names) or "a consumer that is gone now"
     if state.target is not None and bound > 0:
         if table is None:
             raise InvalidLogError(f"{log.url} has a table; collecting it needs Delta to look at it")
@@ -102,6 +108,9 @@ def collect(
     bound, held = _bound(log, state, table, grace_ms, expiry_ms)
     if bound <= above:
         return None
+    if not held and bound < head.gap:
+        # The floor itself may stand at a consumer that has not read on.
+        held = ", ".join(holders(log, state.log_id, bound, expiry_ms))
     objects = size = 0
     doomed = _below(log, head, bound)
     while batch := [*islice(doomed, _AT_ONCE)]:

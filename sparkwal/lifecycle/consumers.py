@@ -127,6 +127,21 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
     return floor
 
 
+def holders(log: LogStore, log_id: str, position: int, expiry_ms: int | None) -> list[str]:
+    """Name the live consumers and leases that keep a floor from moving above `position`.
+
+    It costs 1 LIST for each thousand consumers, and 2 requests for each.
+
+    Raises:
+        InvalidLogError: a consumer's object is damaged.
+    """
+    return sorted(
+        consumer.name
+        for consumer, age_ms in standing(log)
+        if consumer.position <= position and is_live(consumer, log_id, age_ms, expiry_ms)
+    )
+
+
 def join(log: LogStore, consumer: Consumer) -> int:
     """Register a consumer before it reads: 1 GET, 1 PUT, and 1 or 2 requests for the floor.
 

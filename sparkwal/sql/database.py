@@ -171,9 +171,23 @@ class _Scan(dataset.Dataset):  # type: ignore[misc]
 
 
 def join_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer, larger batches."""
-    for table in gathered(batches, _SCAN_BYTES, _SCAN_ROWS):
+    """The same rows in fewer, larger batches.
+
+    Rows that were read before an error come before the error: a query with a LIMIT may need no
+    more.
+    """
+    failed: list[SparkWalError] = []
+
+    def until_error() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except SparkWalError as error:
+            failed.append(error)
+
+    for table in gathered(until_error(), _SCAN_BYTES, _SCAN_ROWS):
         yield from table.combine_chunks().to_batches()
+    if failed:
+        raise failed[0]
 
 
 def connect() -> duckdb.DuckDBPyConnection:

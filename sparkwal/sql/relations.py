@@ -231,7 +231,9 @@ def _row(header: SlotHeader, previous: SlotHeader | None, sequencer: str) -> dic
         "lists": requests["LIST"],
     }
     if isinstance(header, LeaderHeader):
-        return {**row, "reason": header.reason}
+        # A takeover is one leader record; the seals after it are no takeovers.
+        kind = "seal" if header.reason == SEAL else header.kind
+        return {**row, "kind": kind, "reason": header.reason}
     retries = header.metric("retries")
     in_flight = header.metric("in_flight")
     return {

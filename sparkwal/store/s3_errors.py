@@ -71,7 +71,7 @@ _ADVICE = {
     "AccessDenied": (
         "allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload, "
         "s3:ListBucketMultipartUploads and s3:ListBucket on it (without s3:ListBucket a missing "
-        "object is refused too); docs/security.md has a policy for each role"
+        "object is refused too); sparkwal help security has a policy for each role"
     ),
     "SignatureDoesNotMatch": _KEYS,
     "RequestTimeTooSkewed": "set this machine's clock",

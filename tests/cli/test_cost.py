@@ -188,7 +188,7 @@ def test_people_get_a_table_and_no_log_is_an_error(tmp_path: Path) -> None:
     for by in ("hour", "day", "month"):
         shown = ran("cost", path, "--by", by)
         assert "one whole read" in shown and "total" in shown and "readers" in shown
-    assert "there is no log" in ran("cost", str(tmp_path / "none"), code=1)
+    assert "there is no log" in ran("cost", str(tmp_path / "none"), code=2)
 
 
 def test_dead_records_were_put_too(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ _SHORT = {"-f": "--follow", "-n": None, "-o": "--output"}
 
 
 def test_a_flag_means_the_same_in_every_command() -> None:
-    for name in COMMANDS:
+    for name in COMMANDS.keys() - {"help"}:
         command = find(name)
         flags = [each for each in command.params if isinstance(each, click.Option)]
         for flag in flags:

@@ -73,7 +73,7 @@ def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: 
     ("arguments", "holder"),
     [
         (("--gc-grace", "3d"), "the grace"),
-        ((), "consumer reports"),
+        ((), "reports"),
         (("--consumer-expiry", "1h"), None),
     ],
 )
@@ -87,6 +87,13 @@ def test_collect_tells_what_holds_it_back(
     os.utime(wal / "consumers" / "reports", (hours_ago, hours_ago))
     assert document("collect", str(wal), *arguments)["held_by"] == holder
     assert (holder or "–") in ran("collect", str(wal), *arguments)
+
+
+def test_collect_names_the_consumer_at_which_the_floor_stands(wal: Path) -> None:
+    state = look(opened(wal))
+    assert state is not None
+    publish(opened(wal), Consumer("reports", state.log_id, state.floor, 0, "here", "run"))
+    assert document("collect", str(wal))["held_by"] == "reports"
 
 
 def test_collect_of_several_logs_and_of_one_without_a_life(wal: Path) -> None:

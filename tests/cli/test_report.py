@@ -78,7 +78,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert "No such file" in ran("report", path, "-o", str(file), code=2)
     file.parent.mkdir()
     file.write_text("before")
-    assert "no log" in ran("report", str(tmp_path / "none"), "-o", str(file), code=1)
+    assert "no log" in ran("report", str(tmp_path / "none"), "-o", str(file), code=2)
     assert file.read_text() == "before"
     ran("report", path, "-o", str(file))
     assert file.read_text().startswith("<!doctype html>")
@@ -186,9 +186,9 @@ def test_no_text_of_the_log_leaves_its_place(tmp_path: Path) -> None:
     reported["lifecycle"] = {
         "floor": 1,
         "cut": 2,
-        "table": bad,
-        "mode": bad,
-        "keys": [bad],
+        "to": 2,
+        "is_open": False,
+        "target": {"table": bad, "mode": bad, "keys": [bad]},
         "kind": bad,
         "host": bad,
         "timestamp_ms": 2**62,

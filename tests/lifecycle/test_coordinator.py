@@ -439,7 +439,7 @@ def test_a_collection_tells_what_holds_it_back(life: Life) -> None:
     log_id = look(life.log).log_id  # type: ignore[union-attr]
     publish(life.log, Consumer("reports", log_id, 1, 0, "here", "run", None))
     held = life.process().collect(dry_run=True)
-    assert held is not None and (held.bound, held.held_by) == (1, "consumer reports")
+    assert held is not None and (held.bound, held.held_by) == (1, "reports")
 
 
 def test_a_log_without_a_lifecycle_and_no_log_at_all(life: Life) -> None:

@@ -324,7 +324,7 @@ def test_types_that_no_log_has_are_printed(path: str) -> None:
 
 
 def test_no_log(tmp_path: Path) -> None:
-    assert "there is no log" in ran("sql", str(tmp_path / "none"), "SELECT 1", code=1)
+    assert "there is no log" in ran("sql", str(tmp_path / "none"), "SELECT 1", code=2)
     with pytest.raises(OptionError, match="there is no log"):
         ask(str(tmp_path / "none"), "SELECT 1")
 

@@ -1,0 +1,76 @@
+"""`sparkwal help`: the documentation on the terminal. An installed package has no web site."""
+
+import re
+from importlib.resources import files
+
+import click
+
+from sparkwal.cli.exit_codes import Refused
+
+_HEADING = re.compile(r"(?m)^#{1,6} +(.+)$")
+
+
+def pages() -> dict[str, str]:
+    """The Markdown text of each page of the documentation, by its name."""
+    package = files("sparkwal")
+    texts = {
+        file.name.removesuffix(".md"): file.read_text(encoding="utf-8")
+        for file in package.joinpath("docs").iterdir()
+        if file.name.endswith(".md")
+    }
+    texts["protocol"] = package.joinpath("PROTOCOL.md").read_text(encoding="utf-8")
+    return dict(sorted(texts.items()))
+
+
+def sections(text: str) -> list[tuple[str, str]]:
+    """The heading and the text of each section, with its subsections.
+
+    A line that begins with # inside a code block is no heading.
+    """
+    blocks = [match.span() for match in re.finditer(r"(?ms)^```.*?^```", text)]
+    headings = [
+        match
+        for match in _HEADING.finditer(text)
+        if not any(start <= match.start() < end for start, end in blocks)
+    ]
+    found = []
+    for index, heading in enumerate(headings):
+        level = heading[0].index(" ")
+        ends = (x.start() for x in headings[index + 1 :] if x[0].index(" ") <= level)
+        found.append((heading[1], text[heading.start() : next(ends, len(text))].strip()))
+    return found
+
+
+def matching(topic: str) -> list[str]:
+    """The page called `topic`, or the sections whose headings contain these words."""
+    texts = pages()
+    if page := texts.get(topic.lower().removesuffix(".md")):
+        return [page.strip()]
+    parts = [
+        (f"{name}: {heading}", text)
+        for name, page in texts.items()
+        for heading, text in sections(page)
+        if topic.lower() in heading.lower()
+    ]
+    return [f"({title})\n\n{text}" for title, text in parts]
+
+
+@click.command()
+@click.argument("topic", required=False)
+def command(topic: str | None) -> None:
+    """Without TOPIC it lists the pages. TOPIC is the name of a page, or words of a heading. The
+    options of a command: sparkwal COMMAND --help.
+
+    \b
+    sparkwal help operations
+    sparkwal help "is damaged"
+    """
+    if topic is None:
+        for name, page in pages().items():
+            title = next((heading for heading, _ in sections(page)), "")
+            click.echo(f"{name:<14} {title}")
+        return
+    texts = matching(topic)
+    if not texts:
+        raise Refused(f"no page or heading contains {topic!r}; sparkwal help lists the pages")
+    click.echo_via_pager("\n\n".join(texts) + "\n")
