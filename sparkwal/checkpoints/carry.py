@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal import events
-from sparkwal.checkpoints import folder
+from sparkwal.checkpoints import folder, names
 from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.content import Content
@@ -26,8 +25,6 @@ from sparkwal.protocol.slots import OpenLog, fetch_slot, open_slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import state_folder
 
-# What a block may name. It becomes a path on the machine that rebuilds.
-_NAME = re.compile(r"(offsets|commits)/[0-9]{1,19}|sources(/[^/\0]+){2,}")
 _LONGEST = 4 * 2**30  # of the JSON text
 LARGEST = _LONGEST // 6  # of all files together: JSON writes a byte as six characters at most
 _CHUNK = 2**20
@@ -61,7 +58,7 @@ class StreamCheckpoint:
         """Raises OptionError where the log cannot carry what a folder of `sparkwal.checkpoint`
         promises. At every microbatch, as a stateful query may have no rows for hours."""
         path = self._folder()
-        if path is not None and (path / folder.STATE).is_dir() and folder.owner_of(path):
+        if path is not None and (path / names.STATE).is_dir() and folder.owner_of(path):
             raise OptionError(
                 "this query is stateful, and its state is not in the log: sparkwal.checkpoint "
                 "cannot rebuild it on another machine. Nothing was written. Give "
@@ -74,9 +71,15 @@ class StreamCheckpoint:
         path = self._folder()
         if path is None:
             return self._remote(batch_id, last)
-        if (path / folder.STATE).is_dir():
+        if (path / names.STATE).is_dir():
             return Carried(b"", STATEFUL)
         sizes, owner = folder.microbatch_files(path, batch_id), folder.owner_of(path)
+        if last is None and owner is not None and (name := names.foreign(path)) is not None:
+            raise OptionError(
+                f"{name!r} in {path} is no part of a checkpoint, so the log would not carry it and "
+                "sparkwal.checkpoint could not recreate the folder. Nothing was written. Move it "
+                "elsewhere; if an option of a source names it, let that name a folder elsewhere"
+            )
         needed = {f"offsets/{number}" for number in (batch_id, batch_id - 1) if number >= 0}
         # SAFETY(carry-whole-folder) §12: a record carries no folder without offsets/N and N−1
         if not needed <= sizes.keys() and owner is not None:
@@ -126,12 +129,12 @@ class StreamCheckpoint:
 
     def _save(self, path: Path, spans: Mapping[str, Sequence[Span]], note: bytes) -> bool:
         """False where the disk did not take it."""
-        draft = path / f".{folder.EMPTY}.{os.getpid()}.tmp"
+        draft = path / f".{names.EMPTY}.{os.getpid()}.tmp"
         try:
             if spans:
                 Holds(state_folder()).set(self.location, spans)
             draft.write_bytes(note)
-            os.replace(draft, path / folder.EMPTY)
+            os.replace(draft, path / names.EMPTY)
         except OSError:
             return False
         return True
@@ -212,7 +215,7 @@ class StreamCheckpoint:
 
 def log_of(path: Path) -> str | None:
     """The id of the log that a query writes with this folder of its own, as it noted."""
-    match folder.read_json(path / folder.LOG):
+    match folder.read_json(path / names.LOG):
         case {"log_id": str(found)}:
             return found
     return None
@@ -220,10 +223,10 @@ def log_of(path: Path) -> str | None:
 
 def note_log(path: Path, log_id: str) -> None:
     """What `log_of` returns from now on. Without room on the disk the query goes on without."""
-    draft = path / f".{folder.LOG}.{os.getpid()}.tmp"
+    draft = path / f".{names.LOG}.{os.getpid()}.tmp"
     with suppress(OSError):
         draft.write_text(json.dumps({"log_id": log_id}))
-        os.replace(draft, path / folder.LOG)
+        os.replace(draft, path / names.LOG)
 
 
 def pack(
@@ -273,14 +276,8 @@ def decode(block: bytes, where: str) -> dict[str, bytes]:
         raise InvalidLogError(f"{where}: its checkpoint cannot be decoded") from None
     folders = {name[:at] for name in files for at, c in enumerate(name) if c == "/"}
     for name in files:
-        parts = name.split("/")
-        if (
-            not _NAME.fullmatch(name)
-            or not name.isprintable()
-            or {".", ".."} & set(parts)
-            or max(len(part.encode()) for part in parts) > 255
-            or name in folders
-        ):
+        # It becomes a path on the machine that rebuilds.
+        if not names.is_carried(name) or name in folders:
             raise InvalidLogError(f"{where}: its checkpoint names a file {name!r}")
     return files
 

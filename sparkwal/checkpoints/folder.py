@@ -3,7 +3,7 @@
 metadata        {"id": the query's id}
 offsets/N       what microbatch N reads, written before it runs
 commits/N       that it is done
-sources/i/…     what source i remembers: the files that it has seen, where it began
+sources/name/…  what a source remembers: the files that it has seen, where it began
 state/          of stateful operators
 sparkwal.json   whose folder it is, if `sparkwal.checkpoint` made it
 sparkwal-empty.json  the last microbatch that wrote nothing: no record names it
@@ -15,32 +15,28 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from isal.isal_zlib import crc32
 
+from sparkwal.checkpoints.names import (
+    COMMITS,
+    EMPTY,
+    METADATA,
+    OWNER,
+    SOURCES,
+    is_of_source,
+    source_files,
+)
+from sparkwal.checkpoints.offsets import by_source, input_text, listed, positions
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import checked, keys
 from sparkwal.format.header import Checkpoint
-from sparkwal.protocol.holds import LOG_ID, Span
+from sparkwal.protocol.holds import Span
 from sparkwal.store.path import folder, is_local
 
-METADATA = "metadata"
-STATE = "state"
-SOURCES = "sources"
-OWNER = "sparkwal.json"
-EMPTY = "sparkwal-empty.json"
-LOG = "sparkwal-log.json"
-_FOLDERS = ("offsets", "commits", SOURCES, STATE)
-# A file, also while it is written, and its checksum: of the folder, and of offsets/ and commits/.
-_WRITTEN = r"(\.[0-9a-f-]+\.tmp)?(\.crc)?"
-_OWN = "|".join(map(re.escape, (METADATA, OWNER, EMPTY, LOG)))
-_FILE = re.compile(rf"\.*({_OWN}){_WRITTEN}")
-_LOGGED = re.compile(rf"\.*[0-9]{{1,19}}(\.compact)?{_WRITTEN}")
 _NUMBERED = re.compile(r"([0-9]{1,19})(\.compact)?")
-_LISTED = re.compile(rb'\{"logOffset":([0-9]{1,19})\}')  # how far a file source reads in its list
 
 
 @dataclass(frozen=True)
@@ -68,30 +64,6 @@ def log_folders(path: str, sequencer: str) -> list[Path]:
     own = root / keys.sequencer_prefix("", sequencer)
     found = [root, *(log / name for log in (root, own) for name in keys.FOLDERS)]
     return [Path(os.path.realpath(each)) for each in found]
-
-
-def foreign(path: Path) -> str | None:
-    """The first name in a folder that is none of a checkpoint's, or None. What a numbered folder of
-    sources/ or state/ holds belongs to the source or the operator."""
-    for each in _entries(path):
-        if each.is_dir(follow_symlinks=False) and each.name in _FOLDERS:
-            for inner in _entries(each):
-                keeps_folders = each.name in (SOURCES, STATE)
-                if keeps_folders and inner.is_dir(follow_symlinks=False) and inner.name.isdecimal():
-                    continue
-                if keeps_folders or not _is_file(inner, _LOGGED):
-                    return f"{each.name}/{inner.name}"
-        elif not _is_file(each, _FILE):
-            return each.name
-    return None
-
-
-def _entries(path: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    return sorted(os.scandir(path), key=lambda each: each.name)
-
-
-def _is_file(entry: os.DirEntry[str], names: re.Pattern[str]) -> bool:
-    return entry.is_file(follow_symlinks=False) and names.fullmatch(entry.name) is not None
 
 
 def query_of(path: Path) -> str | None:
@@ -155,11 +127,11 @@ def torn(path: Path) -> str | None:
     if lost or last < 0:
         return lost
     # Or the first file source whose list lacks what the last microbatch reads.
-    for source, line in enumerate(input_of(read(path, f"offsets/{last}") or b"") or []):
-        entry = _LISTED.fullmatch(line)
+    for source, offset in (by_source(read(path, f"offsets/{last}") or b"") or {}).items():
+        entry = listed(offset)
         name = f"{SOURCES}/{source}"
-        listed = os.listdir(path / name) if entry and (path / name).is_dir() else ()
-        if entry and max((_number(each)[0] for each in listed), default=-1) < int(entry[1]):
+        files = os.listdir(path / name) if (path / name).is_dir() else ()
+        if entry is not None and max((_number(file)[0] for file in files), default=-1) < entry:
             return name
     return None
 
@@ -186,13 +158,14 @@ def _whole(path: Path, name: str) -> bool:
     # What did not reach the disk is missing or zero.
     if not data or data.endswith(b"\0"):
         return False
-    if name.startswith(f"{SOURCES}/"):
+    if is_of_source(name):
         return True
     lines = data.splitlines()
     try:
-        return lines[0].startswith(b"v") and isinstance(json.loads(lines[1]), dict)
+        is_json = lines[0].startswith(b"v") and isinstance(json.loads(lines[1]), dict)
     except (IndexError, ValueError):
         return False
+    return is_json and (name.startswith(f"{COMMITS}/") or by_source(data) is not None)
 
 
 def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
@@ -207,15 +180,13 @@ def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
 
 def _source_files(path: Path) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for parent, _, names in os.walk(path / SOURCES):
-        # Hidden: checksums, and files that are being written.
-        shown = [name for name in names if not name.startswith(".")]
+    for parent, names in source_files(path):
         # A file source repeats in N.compact all that its files up to N say.
-        begin = max((n for n, compact in map(_number, shown) if compact), default=-1)
-        for name in shown:
+        begin = max((n for n, compact in map(_number, names) if compact), default=-1)
+        for name in names:
             number, compact = _number(name)
             if number < 0 or number > begin or (number == begin and compact):
-                file = Path(parent) / name
+                file = parent / name
                 sizes[file.relative_to(path).as_posix()] = file.stat().st_size
     return sizes
 
@@ -225,20 +196,13 @@ def is_compact(name: str) -> bool:
     return name.startswith(f"{SOURCES}/") and name.endswith(".compact")
 
 
-def input_of(offsets: bytes) -> list[bytes] | None:
-    """What a file in offsets/ says of the sources, or None for a torn one: one line for each, after
-    the version and a JSON of times and settings, in which two plans of one input differ."""
-    lines = offsets.splitlines()
-    return lines[2:] if len(lines) > 2 and lines[0].startswith(b"v") else None
-
-
 def inputs(path: Path, batch_id: int, names: Iterable[str]) -> dict[str, int]:
     """{name: CRC-32} of what names a microbatch's input: its offsets, each source's newest file."""
     newest: dict[str, tuple[int, str]] = {}
     for name in names:
         parent, _, last = name.rpartition("/")
         number, _ = _number(last)
-        if name.startswith(f"{SOURCES}/") and number >= 0:
+        if is_of_source(name) and number >= 0:
             newest[parent] = max(newest.get(parent, (number, name)), (number, name))
     wanted = [f"offsets/{batch_id}", *(name for _, name in newest.values())]
     found = {name: digest(path, name) for name in wanted}
@@ -248,10 +212,9 @@ def inputs(path: Path, batch_id: int, names: Iterable[str]) -> dict[str, int]:
 def digest(path: Path, name: str) -> int | None:
     """The CRC-32 of what a file says of the sources; None where it is not there, or torn."""
     data = read(path, name)
-    if data is None or not name.startswith("offsets/"):
-        return None if data is None else crc32(data)
-    lines = input_of(data)
-    return None if lines is None else crc32(b"\n".join(lines))
+    if data is not None and name.startswith("offsets/"):
+        data = input_text(data)
+    return None if data is None else crc32(data)
 
 
 def other_input(
@@ -268,10 +231,10 @@ def other_input(
         if name.startswith("offsets/"):
             if name != f"offsets/{batch_id}" and mine is None:
                 continue  # Spark keeps the last hundred
-            same = mine is not None and input_of(mine) == input_of(data) is not None
+            same = mine is not None and by_source(mine) == by_source(data) is not None
         else:
             # SAFETY(compare-source-files) §12: a replay's source files are those in the log
-            same = mine == data or not name.startswith(f"{SOURCES}/")
+            same = mine == data or not is_of_source(name)
         if not same:
             return name
     return None
@@ -317,29 +280,12 @@ def spans(path: Path, before: int, batch_id: int) -> dict[str, list[Span]] | Non
     now = read(path, f"offsets/{batch_id}")
     if earlier is None or now is None:
         return None
+    begins, ends = by_source(earlier), by_source(now)
+    if begins is None or ends is None:
+        return None
     found: dict[str, list[Span]] = {}
-    begins, ends = _positions(earlier), _positions(now)
-    for begin, end in zip_longest(begins, ends, fillvalue=dict[str, int]()):
-        for log_id, position in end.items():
+    for source, offset in ends.items():
+        begin = positions(begins.get(source, b""))
+        for log_id, position in positions(offset).items():
             found.setdefault(log_id, []).append((begin.get(log_id, 0), position))
-    return found
-
-
-def _positions(offsets: bytes) -> list[dict[str, int]]:
-    """Of each source the positions in the logs that it reads, by their `log_id`."""
-    found = []
-    for line in input_of(offsets) or []:
-        try:
-            offset = json.loads(line)
-        except ValueError:
-            offset = None
-        places = offset if isinstance(offset, Mapping) else {}
-        found.append(
-            {
-                str(log_id): position
-                for name, log_id in places.items()
-                if name.startswith(LOG_ID)
-                and isinstance(position := places.get(name.removeprefix(LOG_ID)), int)
-            }
-        )
     return found

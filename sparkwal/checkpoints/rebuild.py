@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwal import events
-from sparkwal.checkpoints import carry, folder
+from sparkwal.checkpoints import carry, folder, names
 from sparkwal.checkpoints.folder import Owner, owner_of, sweep
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
@@ -156,8 +156,8 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
         return Decision(folder.query_of(place) or query_id, last, None, {})
     files = {
         **_files(log, state),
-        folder.METADATA: b'{"id":"%s"}' % query_id.encode(),
-        folder.OWNER: folder.owner_text(Owner(log.identity, log_id, name)),
+        names.METADATA: b'{"id":"%s"}' % query_id.encode(),
+        names.OWNER: folder.owner_text(Owner(log.identity, log_id, name)),
     }
     return Decision(query_id, last, why, files)
 
@@ -309,7 +309,7 @@ def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> N
         raise OptionError(
             f"{place} is not empty, and sparkwal.checkpoint did not make it: give another folder. "
             "(A query that was started with it goes on by its id as the name: the one in "
-            f"{place / folder.METADATA})"
+            f"{place / names.METADATA})"
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sparkwal.checkpoints.folder import foreign
+from sparkwal.checkpoints.names import foreign
 from sparkwal.errors import OptionError
 from sparkwal.store.local_files import sync
 

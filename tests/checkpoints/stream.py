@@ -30,6 +30,8 @@ class FileStream:
     Attributes:
         place: of its checkpoint.
         hidden: files that its filter drops.
+        source: the name of its source.
+        version: of the files in offsets/.
     """
 
     log: LogStore
@@ -38,6 +40,8 @@ class FileStream:
     max_bytes: int = 16 * 2**20
     inline: int = 2**16
     hidden: frozenset[int] = frozenset()
+    source: str = "0"
+    version: int = 1
     leader_id: str = field(default_factory=lambda: f"host:{next(_ids)}:1:x")
 
     def __post_init__(self) -> None:
@@ -80,12 +84,14 @@ class FileStream:
             return False
         entry = max(self._lists(), default=-1) + 1
         if (entry + 1) % COMPACT_EVERY:
-            self._write(f"sources/0/{entry}", _list(dict.fromkeys(new, entry)))
+            self._write(f"sources/{self.source}/{entry}", _list(dict.fromkeys(new, entry)))
         else:
-            self._write(f"sources/0/{entry}.compact", _list(seen | dict.fromkeys(new, entry)))
-        self._write(f"sources/0/.{entry}.crc", "a checksum")
+            self._write(f"sources/{self.source}/{entry}.compact", _list(seen | dict.fromkeys(new, entry)))
+        self._write(f"sources/{self.source}/.{entry}.crc", "a checksum")
         times = {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000 + next(_ids)}
-        self._write(f"offsets/{number}", f'v1\n{json.dumps(times)}\n{{"logOffset":{entry}}}')
+        name = "" if self.version == 1 else f"{self.source}:"
+        offset = f'{name}{{"logOffset":{entry}}}'
+        self._write(f"offsets/{number}", f"v{self.version}\n{json.dumps(times)}\n{offset}")
         return True
 
     def _commit(self, number: int, new: list[int]) -> None:
@@ -119,10 +125,10 @@ class FileStream:
 
     def _offset(self, number: int) -> int:
         text = (self.place / f"offsets/{number}").read_text()
-        return int(json.loads(text.splitlines()[2])["logOffset"])
+        return int(json.loads("{" + text.splitlines()[2].partition("{")[2])["logOffset"])
 
     def _lists(self) -> dict[int, Path]:
-        lists = (self.place / "sources/0").glob("[0-9]*")
+        lists = (self.place / "sources" / self.source).glob("[0-9]*")
         return {int(file.name.removesuffix(".compact")): file for file in lists}
 
     def _seen(self) -> dict[int, int]:

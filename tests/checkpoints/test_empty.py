@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.checkpoints import folder
+from sparkwal.checkpoints import folder, names
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.protocol import commit
 from sparkwal.protocol.recovery import find_head
@@ -96,7 +96,7 @@ def test_another_machine_went_on_after_microbatches_without_rows(room: Room) -> 
 
 def edit(**changed: object):  # type: ignore[no-untyped-def]
     def change(place: Path) -> None:
-        file = place / folder.EMPTY
+        file = place / names.EMPTY
         file.write_text(json.dumps({**json.loads(file.read_bytes()), **changed}))
 
     return change
@@ -105,9 +105,9 @@ def edit(**changed: object):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     "change",
     [
-        lambda place: (place / folder.EMPTY).unlink(),
-        lambda place: (place / folder.EMPTY).write_bytes(bytes(30)),
-        lambda place: (place / folder.EMPTY).write_bytes(b"[]"),
+        lambda place: (place / names.EMPTY).unlink(),
+        lambda place: (place / names.EMPTY).write_bytes(bytes(30)),
+        lambda place: (place / names.EMPTY).write_bytes(b"[]"),
         edit(batch_id="x"),
         edit(batch_id=2),
         edit(after=None),
@@ -120,15 +120,15 @@ def test_a_note_that_does_not_fit_is_not_believed(room: Room, change) -> None:  
     place = passing(room, 4)
     change(place)
     assert room.checkpoint() == place and room.why() == "it is ahead of the log"
-    assert not (place / folder.EMPTY).exists()
+    assert not (place / names.EMPTY).exists()
 
 
 def test_what_the_folder_did_not_note_is_not_noted_later(room: Room) -> None:
     """Whether that microbatch wrote rows is not known any more."""
     place = passing(room, 4)
-    (place / folder.EMPTY).unlink()
+    (place / names.EMPTY).unlink()
     passing(room, 6, start=False)
-    assert not (place / folder.EMPTY).exists()
+    assert not (place / names.EMPTY).exists()
     assert room.checkpoint() == place and room.why() == "it is ahead of the log"
 
 
@@ -192,7 +192,7 @@ def test_a_disk_that_takes_no_note_makes_a_record(
 def test_a_folder_that_sparkwal_did_not_make_is_promised_nothing(room: Room) -> None:
     place = room.tmp / "own"
     room.stream(place, hidden=HIDDEN | {0}).run(range(3))
-    assert room.commits() == [] and not (place / folder.EMPTY).exists()
+    assert room.commits() == [] and not (place / names.EMPTY).exists()
 
 
 OFFSETS = b'v1\n{"batchTimestampMs":1}\n%s\n%s'

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.checkpoints import folder
+from sparkwal.checkpoints import folder, names
 
 
 def fill(place: Path, *names: str) -> Path:
@@ -51,16 +51,16 @@ def test_a_query_without_sources_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id":5}', "\xff"])
 def test_a_torn_metadata_file_names_no_query(tmp_path: Path, text: str) -> None:
     (tmp_path / "metadata").write_text(text, encoding="latin-1")
-    (tmp_path / folder.OWNER).write_text(text, encoding="latin-1")
+    (tmp_path / names.OWNER).write_text(text, encoding="latin-1")
     assert folder.query_of(tmp_path) is None and folder.owner_of(tmp_path) is None
 
 
 def test_an_owner_comes_back_and_one_of_another_version_does_not(tmp_path: Path) -> None:
     owner = folder.Owner("s3://b/wal", "0" * 32, "nächtlich")
-    (tmp_path / folder.OWNER).write_bytes(folder.owner_text(owner))
+    (tmp_path / names.OWNER).write_bytes(folder.owner_text(owner))
     assert folder.owner_of(tmp_path) == owner
     more = {**json.loads(folder.owner_text(owner)), "more": 1}
-    (tmp_path / folder.OWNER).write_text(json.dumps(more))
+    (tmp_path / names.OWNER).write_text(json.dumps(more))
     assert folder.owner_of(tmp_path) is None
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import sparkwal
 from sparkwal import OptionError
-from sparkwal.checkpoints import folder, replacing
+from sparkwal.checkpoints import folder, names, replacing
 
 from .conftest import Room
 
@@ -109,7 +109,7 @@ def test_the_folder_of_another_log_is_refused(room: Room, tmp_path: Path) -> Non
     owner = folder.owner_of(place)
     assert owner is not None
     other = folder.Owner("s3://bucket/other", owner.log_id, owner.name)
-    (place / folder.OWNER).write_bytes(folder.owner_text(other))
+    (place / names.OWNER).write_bytes(folder.owner_text(other))
     with pytest.raises(OptionError, match="'orders' of s3://bucket/other"):
         room.checkpoint()
 

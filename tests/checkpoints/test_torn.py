@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sparkwal
-from sparkwal.checkpoints import folder
+from sparkwal.checkpoints import folder, names
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.checkpoints.folder import Owner
 from sparkwal.checkpoints.rebuild import State, why_rebuild
@@ -23,8 +23,8 @@ OURS = Owner("log", "log-id", "orders")
 OFFSETS = b'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}\n-\n'
 DONE = b'v1\n{"nextBatchWatermarkMs":0}'
 FILES = {
-    folder.METADATA: b'{"id":"%s"}' % QUERY.encode(),
-    folder.OWNER: folder.owner_text(OURS),
+    names.METADATA: b'{"id":"%s"}' % QUERY.encode(),
+    names.OWNER: folder.owner_text(OURS),
     "offsets/6": OFFSETS % 6,
     "offsets/7": OFFSETS % 7,
     "offsets/8": OFFSETS % 8,
@@ -57,7 +57,7 @@ def test_a_whole_folder_is_not_torn(place: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["offsets/8", "offsets/7", "commits/7", "sources/0/5", "sources/0/8", folder.METADATA],
+    ["offsets/8", "offsets/7", "commits/7", "sources/0/5", "sources/0/8", names.METADATA],
 )
 @pytest.mark.parametrize("content", [b"", bytes(20), None], ids=["empty", "zeros", "cut"])
 def test_a_file_that_lost_its_content_is_found(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from faults.evidence import Stream
-from sparkwal.checkpoints import folder
+from sparkwal.checkpoints import folder, names
 from sparkwal.errors import SparkWalError
 from support.checkpoints import made_from_log
 
@@ -82,7 +82,7 @@ def _tear(checkpoint: Path, rng: random.Random) -> None:
     """Empty a file that Spark wrote last, or fill its end with zeros."""
     newest = [f"{kind}/{folder.latest(checkpoint, kind)}" for kind in ("offsets", "commits")]
     lists = [x.relative_to(checkpoint).as_posix() for x in checkpoint.glob("sources/*/[0-9]*")]
-    there = [x for x in (*newest, *lists[-3:], folder.METADATA) if (checkpoint / x).is_file()]
+    there = [x for x in (*newest, *lists[-3:], names.METADATA) if (checkpoint / x).is_file()]
     if not there:
         return
     file = checkpoint / rng.choice(there)

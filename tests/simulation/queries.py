@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwal.checkpoints import folder, rebuild
+from sparkwal.checkpoints import folder, names, rebuild
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.errors import (
     DivergedCheckpointError,
@@ -71,7 +71,7 @@ class _Checkpoint(StreamCheckpoint):
     def _save(self, path: Path, spans: Mapping[str, Sequence[Span]], note: bytes) -> bool:
         for held in spans.values():
             self.ask(Call("hold", (self.machine, tuple(held))))
-        self.ask(Call("put_file", (self.machine, folder.EMPTY, note)))
+        self.ask(Call("put_file", (self.machine, names.EMPTY, note)))
         return True
 
 
@@ -95,12 +95,12 @@ def query(
             try:
                 if kind.remote and not start:
                     if not spark.read():
-                        spark.add(folder.METADATA, b'{"id":"%s"}' % BY_ID.encode())
+                        spark.add(names.METADATA, b'{"id":"%s"}' % BY_ID.encode())
                 elif start or not kind.blind or not spark.read():
                     _checkpoint(ask, log, machine, kind, life, f"{life}-{start}")
-                elif folder.METADATA not in spark.read():
+                elif names.METADATA not in spark.read():
                     # Spark takes it for a new query.
-                    spark.add(folder.METADATA, b'{"id":"%s"}' % life.encode())
+                    spark.add(names.METADATA, b'{"id":"%s"}' % life.encode())
                 _stream(ask, log, life, machine, kind, spark, f"{life}-{start}")
                 return "done"
             except (Stopped, SparkWalError) as error:

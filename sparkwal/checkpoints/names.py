@@ -1,0 +1,117 @@
+"""Which names a checkpoint folder may hold, and which of its files a record carries.
+
+Spark's files, sparkwal's notes, and the schema log of a Delta source, which lies where the option
+schemaTrackingLocation says: anywhere in the checkpoint.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sparkwal.checkpoints.offsets import SOURCE_NAME
+
+METADATA = "metadata"
+OFFSETS = "offsets"
+COMMITS = "commits"
+SOURCES = "sources"
+STATE = "state"
+OWNER = "sparkwal.json"
+EMPTY = "sparkwal-empty.json"
+LOG = "sparkwal-log.json"
+_OWN_FILES = (METADATA, OWNER, EMPTY, LOG)
+_OWN_FOLDERS = (OFFSETS, COMMITS, SOURCES, STATE)
+# A file, also while it is written, and its checksum: of the folder, and of a numbered log.
+_WRITTEN = r"(\.[0-9a-f-]+\.tmp)?(\.crc)?"
+_FILE = re.compile(rf"\.*({'|'.join(map(re.escape, _OWN_FILES))}){_WRITTEN}")
+_LOGGED = re.compile(rf"\.*[0-9]{{1,19}}(\.compact)?{_WRITTEN}")
+_SOURCE = re.compile(SOURCE_NAME)
+_OPERATOR = re.compile("[0-9]+")
+_LONGEST = 255  # bytes of a name that file systems take
+_ANY = re.compile(".*", re.DOTALL)
+_SCHEMA_LOG = re.compile("_schema_log_.+")
+_IN_SPARKS_FOLDERS = re.compile(
+    rf"({OFFSETS}|{COMMITS})/[0-9]{{1,19}}|{SOURCES}/{SOURCE_NAME}(/[^/\0]+)+"
+)
+_IN_SCHEMA_LOG = re.compile(r"([^/\0]+/)*_schema_log_[^/\0]+/[0-9]{1,19}")
+
+
+def is_carried(name: str) -> bool:
+    """Whether a record may carry a file of this name, a path relative to the folder."""
+    parts = name.split("/")
+    if not name.isprintable() or {".", ".."} & set(parts):
+        return False
+    is_own = parts[0] in (*_OWN_FOLDERS, *_OWN_FILES)
+    pattern = _IN_SPARKS_FOLDERS if is_own else _IN_SCHEMA_LOG
+    longest = max(len(part.encode()) for part in parts)
+    return longest <= _LONGEST and pattern.fullmatch(name) is not None
+
+
+def is_of_source(name: str) -> bool:
+    """Whether a carried file is what a source remembers."""
+    return name.split("/")[0] not in (OFFSETS, COMMITS)
+
+
+def source_files(path: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder in which a source remembers something, with the names of its files. Hidden ones
+    are left out: checksums, and files that Spark is writing."""
+    tops = [entry for entry in _entries(path) if _is_folder(entry)]
+    for top in tops:
+        if top.name == SOURCES or top.name not in _OWN_FOLDERS:
+            for parent, _, names in os.walk(top):
+                shown = [name for name in names if not name.startswith(".")]
+                if top.name == SOURCES or _SCHEMA_LOG.fullmatch(Path(parent).name):
+                    yield Path(parent), shown
+
+
+def foreign(path: Path) -> str | None:
+    """The first name in a folder that is none of a checkpoint's, or None. The content of a source's
+    or an operator's folder is theirs."""
+    return next(_foreign(path), None)
+
+
+def _foreign(path: Path) -> Iterator[str]:
+    for entry in _entries(path):
+        if not _is_folder(entry):
+            if not _is_file(entry, _FILE):
+                yield entry.name
+        elif entry.name in (OFFSETS, COMMITS):
+            yield from _others(entry, lambda inner: _is_file(inner, _LOGGED))
+        elif entry.name == SOURCES:
+            yield from _others(entry, _is_source)
+        elif entry.name == STATE:
+            yield from _others(entry, lambda inner: _is_folder(inner, _OPERATOR))
+        elif not _is_schema_log(entry):
+            yield entry.name
+
+
+def _others(folder: os.DirEntry[str], is_known: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    return [f"{folder.name}/{inner.name}" for inner in _entries(folder) if not is_known(inner)]
+
+
+def _is_source(folder: os.DirEntry[str]) -> bool:
+    """Whether a folder is a source's: it has a number, or a name and numbered files."""
+    if not _is_folder(folder, _SOURCE):
+        return False
+    files = [name for _, _, names in os.walk(folder) for name in names]
+    return folder.name.isdecimal() or not files or any(map(_LOGGED.fullmatch, files))
+
+
+def _is_schema_log(folder: os.DirEntry[str]) -> bool:
+    """Whether a folder is a schema log, or holds such folders only."""
+    inside = _entries(folder)
+    if _SCHEMA_LOG.fullmatch(folder.name):
+        return all(_is_file(entry, _LOGGED) for entry in inside)
+    return bool(inside) and all(_is_folder(entry) and _is_schema_log(entry) for entry in inside)
+
+
+def _entries(path: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    return sorted(os.scandir(path), key=lambda entry: entry.name)
+
+
+def _is_file(entry: os.DirEntry[str], names: re.Pattern[str]) -> bool:
+    return entry.is_file(follow_symlinks=False) and names.fullmatch(entry.name) is not None
+
+
+def _is_folder(entry: os.DirEntry[str], names: re.Pattern[str] = _ANY) -> bool:
+    return entry.is_dir(follow_symlinks=False) and names.fullmatch(entry.name) is not None
