@@ -86,7 +86,9 @@ class FileStream:
         if (entry + 1) % COMPACT_EVERY:
             self._write(f"sources/{self.source}/{entry}", _list(dict.fromkeys(new, entry)))
         else:
-            self._write(f"sources/{self.source}/{entry}.compact", _list(seen | dict.fromkeys(new, entry)))
+            self._write(
+                f"sources/{self.source}/{entry}.compact", _list(seen | dict.fromkeys(new, entry))
+            )
         self._write(f"sources/{self.source}/.{entry}.crc", "a checksum")
         times = {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000 + next(_ids)}
         name = "" if self.version == 1 else f"{self.source}:"
