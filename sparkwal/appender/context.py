@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparkwal import events
 from sparkwal.appender.rows import RowSchema
-from sparkwal.events import Event, Missed, Retried
+from sparkwal.events import Event, Missed
 from sparkwal.options.writers import AppenderOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
@@ -76,7 +76,6 @@ class Subscribers:
         self._own: tuple[Subscriber, ...] = ()
         self._threads: set[int] = set()
         self._lock = threading.Lock()
-        self.retried = 0  # repeated requests of this appender's threads
         self._pid = os.getpid()
         self._forget = events.subscribe(self._overhear)
 
@@ -116,9 +115,6 @@ class Subscribers:
     def _overhear(self, event: Event) -> None:
         # A fork reuses thread ids, and its queues have no threads.
         if threading.get_ident() in self._threads and os.getpid() == self._pid:
-            if isinstance(event, Retried):
-                with self._lock:
-                    self.retried += 1
             self._notify(event)
 
     def close(self) -> None:

@@ -151,7 +151,7 @@ class Session:
         # Position → milliseconds of its PUT; the last of the acknowledged ones; retries up to now.
         self._put_ms: dict[int, float] = {}
         self._last_ms: float | None = None
-        self._retried = context.subscribers.retried
+        self._retried = context.log.store.retries
         if self._watch is not None:
             self._watch.start(self._refuse)
         self._thread = threading.Thread(target=self._run, name="sparkwal-send", daemon=True)
@@ -241,7 +241,7 @@ class Session:
     def _metrics(self) -> dict[str, float]:
         """For the next record; each PUT is in at most one."""
         last, self._last_ms = self._last_ms, None
-        before, self._retried = self._retried, self._context.subscribers.retried
+        before, self._retried = self._retried, self._context.log.store.retries
         found: dict[str, float] = {"retries": self._retried - before}
         return found if last is None else {**found, "last_put_ms": last}
 

@@ -1,10 +1,9 @@
 """The one PUT that makes a microbatch durable, and what its answers mean."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import Protocol
 
 from sparkwal import events
@@ -21,7 +20,7 @@ from sparkwal.protocol.archive import last_batch, recall
 from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import Carried, microbatch_record
-from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.hint import Hints, Put
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
@@ -70,6 +69,14 @@ class _Microbatch:
         return recall(self.open_log, self.plan.leadership, self.task.query_id)
 
 
+@dataclass(frozen=True)
+class Committed:
+    """A durable microbatch: the position of its record, and what the PUT took."""
+
+    position: int
+    put: Put
+
+
 def commit(
     open_log: OpenLog,
     results: Sequence[TaskResult],
@@ -78,15 +85,13 @@ def commit(
     ttl_ms: int,
     codec: str | None,
     carrier: Carrier | None = None,
-    metrics: Mapping[str, float] = MappingProxyType({}),
-) -> int | None:
+) -> Committed | None:
     """Make one microbatch durable: 1 PUT. A replay costs none. Microbatches without rows cost none
     either, except an occasional record that carries the checkpoint. None: nothing was written.
 
     Args:
         results: of every task, at least one.
         carrier: the checkpoint of a stream; None in a batch write.
-        metrics: besides the tasks': `retries` since the last record, `last_put_ms` of its PUT.
 
     Raises, if it is not committed, FencedError, StoreUnavailableError, DivergedCheckpointError (the
     log has other rows of this microbatch), OptionError (a batch write with a lower version than the
@@ -111,7 +116,7 @@ def commit(
                 carried = carrier.without_rows(batch.task.batch_id, lambda: batch.known, due)
             if carried is None:
                 # Free the planned window: every task is done.
-                remember_committed(hints, plan, lead, run_id, plan.looked_ms, clock, plan.run_id)
+                remember_committed(hints, plan, run_id, clock)
                 return None
             written = [results[0]]
         if carrier is not None:
@@ -122,7 +127,7 @@ def commit(
                 events.emit(events.AnotherQuery(path, query, last.name or other, last.position))
             if carried is None:
                 carried = carrier.capture(batch.task.batch_id, batch.known[1])
-        header, data = microbatch_record(plan, written, clock, codec, carried, metrics)
+        header, data = microbatch_record(plan, written, clock, codec, carried)
         return _put(batch, header, data, ttl_ms)
 
 
@@ -141,7 +146,7 @@ def _plan_of(results: Sequence[TaskResult]) -> Plan:
     )
 
 
-def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> int | None:
+def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> Committed | None:
     """Put the record. None if the driver slept and the log holds the microbatch already."""
     plan, log = batch.plan, batch.open_log()
     looked_ms = plan.looked_ms
@@ -149,6 +154,7 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
     first = plan.leadership.began
     age = ClaimAge(log, batch.clock, ttl_ms, first, 1, looked_ms=looked_ms, boot_id=boot_id)
     began = age.before(header, look=not plan.is_for(batch.task.run_id))
+    before = log.store.retries
     started = time.monotonic()
     put_record(log, header, data, _advice(header))
     put_ms = round((time.monotonic() - started) * 1000, 3)
@@ -162,9 +168,12 @@ def _put(batch: _Microbatch, header: CommitHeader, data: bytes, ttl_ms: int) -> 
         return None
     who, batch_id = header.query_id, header.batch_id
     events.emit(events.Durable(header.position, header.rows, who, batch_id, header.bytes, put_ms))
-    after, run_id = plan.leadership.after(header), batch.task.run_id
-    remember_committed(batch.hints, plan, after, run_id, age.looked_ms, batch.clock)
-    return header.position
+    put = Put(put_ms, log.store.retries - before)
+    after = plan.leadership.after(header)
+    run_id = batch.task.run_id
+    done = replace(plan, leadership=after, run_id=run_id, looked_ms=age.looked_ms, last_put=put)
+    remember_committed(batch.hints, done, run_id, batch.clock)
+    return Committed(header.position, put)
 
 
 def _outside(batch: _Microbatch, header: CommitHeader, head: SlotHeader) -> None:

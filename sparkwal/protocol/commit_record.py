@@ -38,15 +38,17 @@ def microbatch_record(
     clock: Clock,
     codec: str | None,
     carried: Carried | None,
-    metrics: Mapping[str, float],
 ) -> tuple[CommitHeader, bytes]:
     inlined = [(r.partition, list(pa.ipc.open_stream(r.inline))) for r in written if r.inline]
-    measured = {
+    measured: dict[str, float] = {
         "put_ms": round(max((r.put_ms for r in written), default=0.0), 3),
         "tasks": len(written),
-        **metrics,
-        "retries": sum(r.retries for r in written) + metrics.get("retries", 0),
+        "retries": sum(r.retries for r in written),
     }
+    # A record cannot hold what its own PUT took.
+    if plan.last_put is not None:
+        measured["retries"] += plan.last_put.retries
+        measured["last_put_ms"] = plan.last_put.put_ms
     return next_record(
         plan.leadership,
         plan.plan_id,

@@ -16,9 +16,17 @@ from sparkwal.errors import FencedError, InvalidLogError, OptionError
 from sparkwal.format.checked import Whole, parse, plain, prepare, read, to_json
 from sparkwal.protocol.leader import Leadership
 
-_VERSION = 5
+_VERSION = 6
 # How many ended runs a session remembers at least. A run of a query is noted once.
 _MOST_ENDED = 1000
+
+
+@dataclass(frozen=True)
+class Put:
+    """What the PUT of a record took. The next record of the leader reports it."""
+
+    put_ms: float
+    retries: Whole
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class Hint:
         goes_on: the run whose microbatch was done last, with or without rows.
         looked_ms: when the log was last looked at, on the boot-time clock.
         boot_ms: when the hint was written, on the same clock.
+        last_put: of the leader's last record, if no record reports it yet.
     """
 
     leadership: Leadership
@@ -40,6 +49,7 @@ class Hint:
     looked_ms: Whole
     boot_ms: Whole
     boot_id: str
+    last_put: Put | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sparkwal.format import keys, schema
 from sparkwal.format.header import QueryProgress
 from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
-from sparkwal.protocol.hint import FencingNote, Hint, Hints
+from sparkwal.protocol.hint import FencingNote, Hint, Hints, Put
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.slots import OpenLog
 from sparkwal.protocol.takeover import Claim, fenced_by, lead
@@ -29,6 +29,7 @@ class Plan:
         run_id: of the run whose commit this plan builds on; None if the planner looked at the log.
             Another run must look before it writes: the log may have been deleted in between.
         looked_ms: when the log was last looked at, on the driver's boot-time clock.
+        last_put: of the record before, if this leader put it and no record reports it yet.
     """
 
     plan_id: str
@@ -36,6 +37,7 @@ class Plan:
     looked_ms: int
     boot_id: str
     leadership: Leadership
+    last_put: Put | None = None
 
     @property
     def position(self) -> int:
@@ -142,35 +144,31 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     planned = Hint(leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, *_now(clock))
     if not hints.save(claim.leader_id, planned):
         return None
-    return Plan(claim.plan_id, hint.run_id, hint.looked_ms, hint.boot_id, leadership)
+    run_id, last_put = hint.run_id, hint.last_put
+    return Plan(claim.plan_id, run_id, hint.looked_ms, hint.boot_id, leadership, last_put)
 
 
 def _now(clock: Clock) -> tuple[int, str]:
     return clock.boot_ms(), clock.boot_id()
 
 
-def remember_committed(
-    hints: Hints,
-    plan: Plan,
-    after: Leadership,
-    run_id: str,
-    looked_ms: int,
-    clock: Clock,
-    looked_by: str | None = None,
-) -> None:
-    """Note for the next planner that `plan` is done by `run_id` and `after` holds. `looked_by` is
-    the run that saw the log last; None: this one. Never fails a commit."""
+def remember_committed(hints: Hints, done: Plan, run_id: str, clock: Clock) -> None:
+    """Note for the next planner that `run_id` is done with a plan. Never fails a commit.
+
+    Args:
+        done: the plan, with what holds after it; its `run_id` is None if this run saw the log last.
+    """
     # A commit that slept for hours must not overwrite newer hints.
-    leader_id = plan.leadership.leader_id
-    hint = hints.load(leader_id)
-    if isinstance(hint, Hint) and hint.planned == plan.plan_id:
+    lead, looked_by = done.leadership, done.run_id or run_id
+    hint = hints.load(lead.leader_id)
+    if isinstance(hint, Hint) and hint.planned == done.plan_id:
         # SAFETY(hint-names-run) §6: a hint names the run whose microbatch was done last
-        done = Hint(after, None, looked_by or run_id, run_id, looked_ms, *_now(clock))
-        hints.save(leader_id, done)
+        last = Hint(lead, None, looked_by, run_id, done.looked_ms, *_now(clock), done.last_put)
+        hints.save(lead.leader_id, last)
     # Another leader took the log over meanwhile, and this run goes on: its next plan must raise.
     # SAFETY(note-gets-run) §6: a commit under a fencing note adds its run to the note
     elif isinstance(hint, FencingNote) and hint.run_id is None:
-        hints.save(leader_id, replace(hint, run_id=run_id))
+        hints.save(lead.leader_id, replace(hint, run_id=run_id))
 
 
 def check_visible(log: LogStore, plan: TaskPlan) -> None:

@@ -33,7 +33,7 @@ class TaskResult:
         plan: from the task of partition 0, which always runs; None from the others.
         content: of its rows, if the log already holds this microbatch and nothing was written.
         run_id: of the query's run that the task belongs to; empty in a batch write.
-        retries: requests of the task that were sent again.
+        retries: requests that were sent again to write the object.
         inline: rows as an Arrow IPC stream, or None.
     """
 
@@ -66,6 +66,7 @@ def write_partition(
     """Write the rows of one partition under `plan`; safe to run any number of times.
 
     Args:
+        open_log: the same log whenever it is called.
         batches: consumed to the end: only then stateful operators upstream commit their state.
         attempt: unique to this attempt of the task under this plan.
         again: an attempt of this task ran before: a large object's content is kept, to compare.
@@ -103,6 +104,8 @@ def write_partition(
             return result
         return replace(result, inline=b"".join(part.serialize() for part in (target, *first)))
     started = time.monotonic()
+    store = open_log().store
+    before = store.retries
     if not bare.is_for(run_id):
         check_same_log(open_log(), lead)
     header = DataHeader(
@@ -117,4 +120,5 @@ def write_partition(
     )
     all_rows = chain((first.pop(0) for _ in range(len(first))), rows)
     batch = write_object(open_log, header, lead.spark_schema, all_rows, limits, compare=again)
-    return replace(result, batch=batch, put_ms=(time.monotonic() - started) * 1000)
+    put_ms = (time.monotonic() - started) * 1000
+    return replace(result, batch=batch, put_ms=put_ms, retries=store.retries - before)

@@ -7,9 +7,9 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,28 +46,6 @@ from sparkwal.store.path import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-# Spark takes no metrics from a sink in Python: each record holds how long the PUT of the record
-# before took, and how many requests were sent again. Of this worker, the newest last: queries whose
-# last PUT is in no record yet.
-_pending: dict[str, dict[str, float]] = {}
-_MOST_PENDING = 100
-
-
-@contextmanager
-def _hearing() -> Iterator[list[events.Event]]:
-    """What happens while a task or a commit runs: a worker runs one at a time."""
-    heard: list[events.Event] = []
-    forget = events.subscribe(heard.append)
-    try:
-        yield heard
-    finally:
-        forget()
-
-
-def _retries_in(heard: list[events.Event]) -> int:
-    return sum(isinstance(event, events.Retried) for event in heard)
 
 
 @dataclass(frozen=True)
@@ -153,6 +131,7 @@ class _Writer(PickledByValue):
         names = [field.name for field in fields(TaskLimits)]
         limits = TaskLimits(**{name: getattr(options, name) for name in names})
 
+        @cache
         def visible() -> LogStore:
             """Raises OptionError where a task reaches another log than the driver."""
             log = open_log(options)
@@ -160,13 +139,13 @@ class _Writer(PickledByValue):
                 check_visible(log, plan)
             return log
 
-        with readable_errors(), _hearing() as heard:
+        with readable_errors():
             place = query_id, batch_id, context.partitionId()
             attempt, again = context.taskAttemptId(), context.attemptNumber() > 0
             result = write_partition(
                 visible, plan, *place, rows, limits, attempt=attempt, again=again, run_id=run_id
             )
-        return Message(replace(result, retries=_retries_in(heard)))
+        return Message(result)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         with readable_errors():
@@ -180,15 +159,8 @@ class _Writer(PickledByValue):
             hints = Hints(log.identity)
             ttl_ms = self.options.plan_ttl_ms
             codec = self.options.codec
-            carrier, metrics = self._carrier(query_id), _pending.pop(query_id, {})
-            with _hearing() as heard:
-                commit(lambda: log, results, hints, SYSTEM, ttl_ms, codec, carrier, metrics)
-            for event in heard:
-                if isinstance(event, events.Durable):
-                    retries = _retries_in(heard)
-                    _pending[query_id] = {"last_put_ms": event.put_ms, "retries": retries}
-            while len(_pending) > _MOST_PENDING:
-                del _pending[next(iter(_pending))]
+            carrier = self._carrier(query_id)
+            commit(lambda: log, results, hints, SYSTEM, ttl_ms, codec, carrier)
 
     def _carrier(self, query_id: str) -> Carrier | None:
         return None

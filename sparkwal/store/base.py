@@ -101,6 +101,10 @@ class Store(Protocol):
     def concurrency(self) -> int:
         """How many requests may usefully run at once."""
 
+    @property
+    def retries(self) -> int:
+        """How many requests were sent again; 0 of a store that makes one attempt per call."""
+
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object atomically. True: created. False: the key is taken."""
 

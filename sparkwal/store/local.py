@@ -35,6 +35,7 @@ class LocalStore:
 
     # Enough to keep a disk's queue filled while others wait in fsync.
     concurrency = 8
+    retries = 0
 
     def __init__(self, root: Path, fsync: bool = True) -> None:
         self._root = Path(os.path.abspath(root))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -51,6 +52,8 @@ class RetryingStore:
         self.url = store.url
         self.identity = store.identity
         self.concurrency = store.concurrency
+        self.retries = 0
+        self._counting = threading.Lock()
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object. False may mean: created by an attempt whose reply was lost or late."""
@@ -163,6 +166,8 @@ class RetryingStore:
                 ) from None
             delay = self.policy.delay(attempt, self.rng, fault.retry_after)
             events.emit(events.Retried(operation, key, attempt, round(delay * 1000), fault.reason))
+            with self._counting:  # an upload's parts have threads of their own
+                self.retries += 1
             self.sleep(delay)
 
 

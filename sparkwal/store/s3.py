@@ -56,6 +56,7 @@ class S3Store:
         # Where the endpoint distinguishes the stores it is part of the name.
         self.url = f"{self.endpoint}/{bucket}" if self.endpoint else f"s3://{bucket}"
         self.concurrency = config.max_pool_connections
+        self.retries = 0
 
     @property
     def identity(self) -> str:

@@ -25,6 +25,7 @@ class MemoryStore:
     def __init__(self, url: str = "memory://store", concurrency: int = 1, page: int = 1000) -> None:
         self.url = self.identity = url
         self.concurrency = concurrency
+        self.retries = 0
         self.page = page
         self.objects: dict[str, bytes] = {}
         self.counts: Counter[str] = Counter()

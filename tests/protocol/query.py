@@ -105,7 +105,9 @@ class Query:
 
     def commit(self, results: list[TaskResult]) -> int | None:
         codec = self.limits.codec
-        return commit(self.open, results, self.hints, self.clock, TTL_MS, codec, self.carrier)
+        args = self.hints, self.clock, TTL_MS, codec, self.carrier
+        committed = commit(self.open, results, *args)
+        return None if committed is None else committed.position
 
     def microbatch(self, batch_id: int, *partitions: tuple[int, ...]) -> int | None:
         plan = self.plan()

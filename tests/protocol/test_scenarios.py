@@ -102,6 +102,23 @@ def test_04_an_empty_microbatch_writes_nothing_and_its_window_is_used_again(
     assert store.counts == {"PUT": 2}
 
 
+def test_the_next_record_reports_what_the_last_put_took(query: Query, store: MemoryStore) -> None:
+    bad = flaky(query)
+    query.microbatch(0, (1,))
+    bad.plot = ["", "refused", "refused"]
+    query.microbatch(1, (2,))
+    query.microbatch(2, ())
+    bad.plot = ["refused"]
+    query.microbatch(3, (3,))
+    query.microbatch(4, (4,))
+    query.restarted().microbatch(5, (5,))
+    head = find_head(LogStore(store, "wal"))
+    records = live_records(LogStore(store, "wal"), head.window, 0, head.gap)
+    found = [r.header.metrics for r in records if isinstance(r.header, CommitHeader)]
+    assert [metrics["retries"] for metrics in found] == [0, 0, 3, 0, 0]
+    assert ["last_put_ms" in metrics for metrics in found] == [False, True, True, True, False]
+
+
 def test_05_a_replayed_microbatch_is_skipped(query: Query, store: MemoryStore) -> None:
     query.microbatch(0, (1,))
     query.microbatch(1, (2,))

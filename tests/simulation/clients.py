@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkwal.protocol.hint import FencingNote, Hint, Hints
@@ -32,6 +32,7 @@ class WorldStore:
     url: str = "sim://store"
     identity: str = "sim://store"
     concurrency: int = 3
+    retries: int = 0
     undone: list[bool] = field(default_factory=list)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
@@ -108,6 +109,9 @@ class WorldHints(Hints):
         return hint
 
     def save(self, leader_id: str, kept: Hint | FencingNote) -> bool:
+        # Worlds that differ only in how long a PUT took are one.
+        if isinstance(kept, Hint):
+            kept = replace(kept, last_put=None)
         return bool(self.ask(Call("save_hint", (leader_id, kept))))
 
     def forget(self, leader_id: str) -> None:

@@ -93,14 +93,14 @@ def driver(
                     )
                     for partition in range(partitions_of(query_id))
                 ]
-                position = commit(lambda: log, results, hints, clock, TTL_MS, None, Repeating())
+                committed = commit(lambda: log, results, hints, clock, TTL_MS, None, Repeating())
             except SparkWalError as error:
                 # Nothing of this microbatch counts, these say.
                 if isinstance(error, (FencedError, StoreUnavailableError)):
                     ask(Call("deny", (claim.plan_id, batch_id)))
                 return type(error).__name__
-            if position is not None:
-                ask(Call("acknowledge", (query_id, batch_id, position)))
+            if committed is not None:
+                ask(Call("acknowledge", (query_id, batch_id, committed.position)))
             ask(Call("write_checkpoint", (query_id, batch_id)))
         return "done"
 

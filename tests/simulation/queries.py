@@ -170,13 +170,13 @@ def _stream(
             seen = real(ask(Call("read_folder", (machine,))))
             location = "s3a://bucket/checkpoint" if kind.remote else str(seen)
             carrier = _Checkpoint(location, query_id, 2**20, ask, machine)
-            position = commit(lambda: log, results, hints, clock, TTL_MS, None, carrier)
+            committed = commit(lambda: log, results, hints, clock, TTL_MS, None, carrier)
         except (FencedError, StoreUnavailableError, DivergedCheckpointError):
             # Nothing of this microbatch counts, these say.
             ask(Call("deny", (claim.plan_id, microbatch.number)))
             raise
-        if position is not None:
-            ask(Call("acknowledge", (query_id, microbatch.number, position)))
+        if committed is not None:
+            ask(Call("acknowledge", (query_id, microbatch.number, committed.position)))
 
 
 def source(*growth: int) -> Process:

@@ -25,9 +25,8 @@ MUTATIONS = [
         "hint-names-run",
         _AGAIN,
         "protocol/plan.py",
-        "        done = Hint(after, None, looked_by or run_id, run_id, looked_ms, *_now(clock))\n",
-        "        known = looked_by or run_id\n"
-        "        done = Hint(after, None, known, known, looked_ms, *_now(clock))\n",
+        "Hint(lead, None, looked_by, run_id, ",
+        "Hint(lead, None, looked_by, looked_by, ",
     ),
     Mutation(
         "ended-run-not-fenced",

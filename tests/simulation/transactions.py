@@ -37,13 +37,13 @@ def batch_write(name: str, version: int, *, others: bool = False) -> Process:
             result = write_partition(
                 lambda: log, plan, "t", version, 0, iter([_rows(version, others)]), _LIMITS
             )
-            position = commit(lambda: log, [result], WorldHints(ask), clock, TTL_MS, None)
+            committed = commit(lambda: log, [result], WorldHints(ask), clock, TTL_MS, None)
         except SparkWalError as error:
             if isinstance(error, (FencedError, StoreUnavailableError)):
                 ask(Call("deny", (name, version)))
             return type(error).__name__
-        if position is not None:
-            ask(Call("acknowledge", ("t", version, position)))
+        if committed is not None:
+            ask(Call("acknowledge", ("t", version, committed.position)))
         return "done"
 
     return run
