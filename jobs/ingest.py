@@ -20,7 +20,7 @@ from sparkwal.cli.exit_codes import Refused, Stopped
 from sparkwal.cli.flags import key_values, takes_log_options
 from sparkwal.errors import SparkWalError
 from sparkwal.options.parsing import parse
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.writing import SinkOptions
 from support import jvm
 from support.checkpoints import check_checkpoint, made_from_log, write_plainly
 from support.follow import Meter, Signals, run_query, trigger

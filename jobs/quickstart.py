@@ -28,7 +28,7 @@ from sparkwal.cli.output import table as print_table
 from sparkwal.errors import SparkWalError
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.options.parsing import parse
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.writing import SinkOptions
 from support.checkpoints import made_from_log, write_plainly
 from support.flights import WITH_SEQ, checks, load, stage
 from support.follow import Meter, Totals

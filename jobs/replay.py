@@ -22,7 +22,7 @@ from sparkwal.cli.flags import named_or_all, takes_log_options
 from sparkwal.cli.output import escape, facts
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from support import jvm
 from support.cursor import Replayed, replay_from
 from support.follow import Meter, Signals, attended, run_query, trigger

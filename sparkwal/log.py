@@ -14,10 +14,10 @@ from sparkwal.format import schema
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.consumers import leased, release
-from sparkwal.options.connection import refuse
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import CONSUMERS, RANGE, TRIGGERS, SourceOptions
+from sparkwal.options.reading import CONSUMERS, RANGE, TRIGGERS, SourceOptions
+from sparkwal.options.store import refuse
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected, with_metadata_columns
 from sparkwal.reading.replaying import Replay

@@ -13,7 +13,7 @@ from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
 from sparkwal.cli.exit_codes import Refused
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.path import is_local

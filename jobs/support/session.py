@@ -18,7 +18,7 @@ from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.cli.output import escape
 from sparkwal.errors import OptionError, need
 from sparkwal.options import spark_versions
-from sparkwal.options.connection import StoreOptions
+from sparkwal.options.store import StoreOptions
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import readable
 from support import jvm

@@ -28,7 +28,7 @@ from sparkwal.format.header import ANONYMOUS
 from sparkwal.journal.storage import Folder
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.writers import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.store.base import LogStore
 

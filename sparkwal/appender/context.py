@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sparkwal import events
 from sparkwal.appender.rows import RowSchema
 from sparkwal.events import Event, Missed
-from sparkwal.options.writers import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 

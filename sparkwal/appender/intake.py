@@ -13,7 +13,7 @@ from collections import deque
 
 from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Failure, Rejections, Ticket
 from sparkwal.errors import BackPressureError, OptionError, SparkWalError
-from sparkwal.options.writers import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.pipeline import Pipeline
 
 

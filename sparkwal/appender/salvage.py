@@ -10,7 +10,7 @@ import pyarrow as pa
 from sparkwal.errors import JournalReadError
 from sparkwal.journal.disk import DiskReader
 from sparkwal.journal.quarantine import Quarantine
-from sparkwal.journal.segment_format import Invalid, intact
+from sparkwal.journal.segment import Invalid, intact
 
 
 @dataclass(frozen=True)

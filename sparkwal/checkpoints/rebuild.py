@@ -16,7 +16,7 @@ from sparkwal.errors import OptionError
 from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.options.open import around, open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.base import LogStore

@@ -31,7 +31,7 @@ from sparkwal.lifecycle import consumers
 from sparkwal.lifecycle.policy import MISDATED_MS
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.options.spark_versions import INSTALL, is_supported, numbers
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import find_head

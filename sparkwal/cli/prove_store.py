@@ -13,7 +13,7 @@ from sparkwal.cli.exit_codes import Refused
 from sparkwal.cli.flags import as_json, takes_log_options, with_flags
 from sparkwal.cli.output import escape, facts, print_json
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import Store
 from sparkwal.store.conformance.checks import CHECKS
 from sparkwal.store.conformance.suite import Report, Trial, prove

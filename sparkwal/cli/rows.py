@@ -14,8 +14,8 @@ from sparkwal.cli.open_logs import Damage, logs_at, notify, takes_range
 from sparkwal.cli.tailing import Shown, first_rows, followed, kept, last_rows
 from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.lifecycle.snapshot import Current
-from sparkwal.options.connection import refuse
-from sparkwal.options.readers import CONSUMERS, TRIGGERS
+from sparkwal.options.reading import CONSUMERS, TRIGGERS
+from sparkwal.options.store import refuse
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import METADATA, selected
 from sparkwal.sql.database import Condition, join_batches, run_query

@@ -16,7 +16,7 @@ from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import separate
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.options.types import duration
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.estimates import pace_of, size_of

@@ -26,7 +26,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError, OptionError
-from sparkwal.journal.segment_format import LARGEST_HEADER, Header, Invalid
+from sparkwal.journal.segment import LARGEST_HEADER, Header, Invalid
 from sparkwal.journal.storage import Folder, Handle, Writer, content_of, sync_folder
 
 CURSOR = "cursor"

@@ -21,9 +21,9 @@ from sparkwal.errors import BackPressureError, JournalError, JournalReadError, O
 from sparkwal.events import Event
 from sparkwal.journal import files
 from sparkwal.journal.files import Cursor
+from sparkwal.journal.open_segments import Segments
 from sparkwal.journal.quarantine import Quarantine
-from sparkwal.journal.segment_format import entry_size
-from sparkwal.journal.segments import Segments
+from sparkwal.journal.segment import entry_size
 from sparkwal.journal.storage import Bytes, Folder
 
 Publish = Callable[[Event], None]

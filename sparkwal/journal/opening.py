@@ -13,10 +13,10 @@ from sparkwal.errors import InvalidLogError, JournalRenameError, OptionError
 from sparkwal.journal import files
 from sparkwal.journal.files import Cursor, segment_id, segment_name
 from sparkwal.journal.journal import Journal, Publish, Settings
+from sparkwal.journal.open_segments import Segments
 from sparkwal.journal.quarantine import Incident, Quarantine
 from sparkwal.journal.scanning import Contents, Damage
-from sparkwal.journal.segment_format import VERSION, Header, Segment
-from sparkwal.journal.segments import Segments
+from sparkwal.journal.segment import VERSION, Header, Segment
 from sparkwal.journal.storage import QUARANTINE, Folder, Handle, blocks, sync_folder
 
 

@@ -12,7 +12,7 @@ import msgspec
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.files import LOST
-from sparkwal.journal.segment_format import Invalid, intact
+from sparkwal.journal.segment import Invalid, intact
 from sparkwal.journal.storage import QUARANTINE, Folder, content_of
 
 # The most bytes of the note that are read: more than any note has.

@@ -13,7 +13,7 @@ from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.journal import DEFAULT_SLOTS, Settings
 from sparkwal.journal.quarantine import Quarantine, read_quarantine
-from sparkwal.journal.segment_format import (
+from sparkwal.journal.segment import (
     Header,
     Invalid,
     Scan,

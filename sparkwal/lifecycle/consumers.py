@@ -19,7 +19,7 @@ from sparkwal.format.consumer_record import Consumer, decode, encode
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.recovery import Head, find_head

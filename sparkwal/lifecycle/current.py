@@ -14,8 +14,8 @@ from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.widening import widened
 from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
-from sparkwal.options.connection import refuse
-from sparkwal.options.readers import RANGE, TRIGGERS, SourceOptions
+from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
+from sparkwal.options.store import refuse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.reading.floor import Looked

@@ -12,9 +12,9 @@ from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import LifecycleRecord
-from sparkwal.options.connection import StoreOptions
+from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import duration, option, size, whole
-from sparkwal.options.writers import check_limits
+from sparkwal.options.writing import check_limits
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_records
 from sparkwal.protocol.slots import GLANCE, read_slot

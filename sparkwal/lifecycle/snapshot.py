@@ -22,8 +22,8 @@ from sparkwal.lifecycle.current import Tail, plan_current, refuse_parts, with_ta
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds, merged, resolve, winners
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState
-from sparkwal.options.connection import StoreOptions, refuse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions, refuse
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected
 from sparkwal.store.base import LogStore, NotFound, Store, all_entries

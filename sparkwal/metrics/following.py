@@ -11,10 +11,10 @@ from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.lifecycle.consumers import consumer_infos, lag_ms
 from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import Prometheus, begin
-from sparkwal.options.connection import refuse
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import CONSUMERS, TRIGGERS, SourceOptions
+from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions
+from sparkwal.options.store import refuse
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import AnotherLog

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
-from sparkwal.options.connection import StoreOptions
+from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import LogStore
 from sparkwal.store.open import open_store
 from sparkwal.store.path import bucket_and_prefix, folder, is_local, overlap

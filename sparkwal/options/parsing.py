@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sparkwal.errors import OptionError
-from sparkwal.options.connection import StoreOptions
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import secret
-from sparkwal.options.writers import AppenderOptions, SinkOptions
+from sparkwal.options.writing import AppenderOptions, SinkOptions
 
 T = TypeVar("T", bound=StoreOptions)
 # What Spark itself adds to a source's or sink's options.

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.recovery import Head, MissingRecord, find_head
 from sparkwal.protocol.replay import (

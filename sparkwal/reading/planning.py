@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.replay import WIDEST_PROBE, AnotherLog, about_bytes, live_records
 from sparkwal.reading.floor import Floor, Looked

@@ -8,9 +8,9 @@ import pyarrow as pa
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, from_metadata, host_of
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.recovery import find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.protocol.takeover import put_leader

@@ -20,7 +20,7 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, schema
 from sparkwal.format.checked import Whole
 from sparkwal.format.header import CommitHeader
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot

@@ -17,7 +17,7 @@ from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import LogStore
 
 

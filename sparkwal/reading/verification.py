@@ -8,9 +8,9 @@ from isal.isal_zlib import crc32
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import ANONYMOUS, CommitHeader, QueryProgress, SlotHeader
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, open_slot

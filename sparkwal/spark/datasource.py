@@ -10,10 +10,10 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from sparkwal.errors import OptionError
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.reading.floor import Looked
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import BatchWriter, StreamWriter

@@ -14,7 +14,7 @@ from sparkwal.errors import PlanError, TableReadError
 from sparkwal.lifecycle import snapshot
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.options import spark_versions
-from sparkwal.options.connection import StoreOptions
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.spark import log_store
 from sparkwal.spark.readable import cause, line

@@ -12,9 +12,9 @@ from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import Table, check_apart
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
+from sparkwal.options.store import StoreOptions
 from sparkwal.store.path import absolute
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved

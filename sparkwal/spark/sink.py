@@ -28,7 +28,7 @@ from sparkwal.errors import OptionError, OutcomeUnknownError
 from sparkwal.format import schema
 from sparkwal.format.header import ANONYMOUS
 from sparkwal.options.open import check_place, open_log
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.commit import Carrier, commit
 from sparkwal.protocol.hint import Hints

@@ -24,9 +24,9 @@ from sparkwal.format import schema
 from sparkwal.lifecycle.consumers import leased
 from sparkwal.lifecycle.current import union_of
 from sparkwal.lifecycle.publishing import Publisher
-from sparkwal.options.connection import refuse
 from sparkwal.options.open import open_log
-from sparkwal.options.readers import CONSUMERS, SourceOptions
+from sparkwal.options.reading import CONSUMERS, SourceOptions
+from sparkwal.options.store import refuse
 from sparkwal.protocol.holds import LOG_ID, Holds
 from sparkwal.reading.floor import Looked
 from sparkwal.reading.metadata import check_projection, with_metadata_columns

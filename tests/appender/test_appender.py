@@ -17,7 +17,7 @@ from sparkwal.errors import (
     OutcomeUnknownError,
 )
 from sparkwal.events import BatchSent, Durable, Event, Rejected, Retried
-from sparkwal.options.writers import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 

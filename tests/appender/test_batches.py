@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Failure, Rejections, Ticket
 from sparkwal.appender.intake import Intake
 from sparkwal.errors import FencedError, OptionError, OutcomeUnknownError, StoreUnavailableError
-from sparkwal.options.writers import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 
 SIZE = 100
 TIMEOUT_MS = 1

@@ -36,14 +36,14 @@ PLACES = [
     ("sparkwal/journal/journal", "sync"),
     ("sparkwal/journal/journal", "_sync_once"),
     ("sparkwal/journal/journal", "_have_synced"),
-    ("sparkwal/journal/segments", "append"),
+    ("sparkwal/journal/open_segments", "append"),
     ("sparkwal/journal/disk", "append"),
     ("sparkwal/journal/disk", "sync"),
 ]
 ROTATING = [
     ("sparkwal/journal/journal", "write"),
     ("sparkwal/journal/journal", "_rotate"),
-    ("sparkwal/journal/segments", "rotate"),
+    ("sparkwal/journal/open_segments", "rotate"),
 ]
 
 

@@ -17,7 +17,7 @@ from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
-from sparkwal.journal.segments import Segments
+from sparkwal.journal.open_segments import Segments
 
 from .away import Away
 from .plot import rows, stored

@@ -17,8 +17,8 @@ from sparkwal import Appender, Log, list_sequencers, partition_by, sequencer_for
 from sparkwal.errors import OptionError
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.reading.sequencers import all_logs, encode_key
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore

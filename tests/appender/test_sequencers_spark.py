@@ -15,7 +15,7 @@ from queries import append, assert_one_error, follow, numbers, read, refused, va
 from sparkwal import Appender, Log
 from sparkwal.format import schema
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.source import StreamReader
 from sparkwal.testing.proxy import S3Proxy
 

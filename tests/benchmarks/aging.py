@@ -20,9 +20,9 @@ from benchmarks.microbatch import reset, seen
 from sparkwal import Log
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
+from sparkwal.options.store import StoreOptions
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.testing.servers import log_options
 

@@ -22,7 +22,7 @@ from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import HEADER_KEY, CommitHeader, LeaderHeader, crc_hex, to_json
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import encode_record
 from sparkwal.protocol.takeover import Claim, lead

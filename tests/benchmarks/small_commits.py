@@ -27,7 +27,7 @@ from sparkwal import Log
 from sparkwal.appender.appender import Appender
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore

@@ -18,8 +18,8 @@ from benchmarks.long_logs import long_log
 from sparkwal.cli.main import main
 from sparkwal.format import keys
 from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.open import open_log
+from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import LogStore
 
 COMMAND = [sys.executable, "-m", "sparkwal"]

@@ -15,7 +15,7 @@ import sparkwal
 from sparkwal.format import keys
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import S3Proxy

@@ -20,7 +20,7 @@ import sparkwal
 from sparkwal.cli.output import moment
 from sparkwal.format import keys
 from sparkwal.format.header import REMOTE, Checkpoint
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange

@@ -23,7 +23,7 @@ from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 
 
 def embedded(file: Path) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from sparkwal.events.emitting import OfPath
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.metrics.table import METRICS
 from sparkwal.options import types
-from sparkwal.options.connection import StoreOptions
-from sparkwal.options.readers import SourceOptions
-from sparkwal.options.writers import AppenderOptions, SinkOptions, WriterOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"

@@ -17,7 +17,7 @@ from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import join
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 
 from .pages import blocks
 

@@ -20,7 +20,7 @@ from sparkwal.lifecycle.coordinator import Coordinator, Run
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_files import delta_log, held, spark_path
 from sparkwal.testing.servers import log_options

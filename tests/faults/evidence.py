@@ -16,7 +16,7 @@ from sparkwal.errors import SparkWalError
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import all_entries
 
 

@@ -21,7 +21,7 @@ from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.testing.servers import log_options
 
 NAME = "replica"

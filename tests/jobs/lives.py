@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.format.lifecycle_record import LifecycleRecord
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.open import open_log
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.chain import look
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"

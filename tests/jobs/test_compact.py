@@ -22,8 +22,8 @@ from sparkwal.cli.lifecycle_flags import Story
 from sparkwal.errors import StoreUnavailableError
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.lifecycle.policy import LifecycleOptions
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.open import open_log
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.chain import put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
@@ -246,7 +246,7 @@ KEYS = {"access_key_id": "an-id", "secret_access_key": SECRET, "session_token": 
 # Prints what Spark knows of the keys, and the command line of its JVM.
 _SESSION = f"""
 from pathlib import Path
-from sparkwal.options.connection import StoreOptions
+from sparkwal.options.store import StoreOptions
 from support.session import s3a_settings, start_session
 
 log = StoreOptions("s3://bucket/wal", **{KEYS})

@@ -12,7 +12,7 @@ from sparkwal.journal.journal import Journal, Settings
 from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.quarantine import Quarantine
 from sparkwal.journal.scanning import Contents, scan_folder
-from sparkwal.journal.segment_format import Invalid, read_header
+from sparkwal.journal.segment import Invalid, read_header
 from sparkwal.journal.storage import Folder
 
 OWNER = Owner("memory:log", "log-1", "orders", -1, b"schema")

@@ -13,10 +13,10 @@ import pytest
 from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalEncodeError, JournalReadError, OptionError
-from sparkwal.journal import segment_format
+from sparkwal.journal import segment
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.files import make_segment, segment_name
-from sparkwal.journal.segment_format import Scan, read_header
+from sparkwal.journal.segment import Scan, read_header
 from sparkwal.journal.storage import blocks
 
 from .stand import OWNER, SMALL, Run, content, data, everything, fill, open_journal, segments
@@ -42,8 +42,8 @@ def places(folder: MemoryFolder, name: str) -> list[tuple[int, int, int]]:
     header, begin = read_header(reader)
     found = []
     for sequence, body in Scan(reader, begin, header):
-        found.append((sequence, begin, begin + segment_format.ENTRY_BYTES + len(body)))
-        begin += segment_format.entry_size(len(body))
+        found.append((sequence, begin, begin + segment.ENTRY_BYTES + len(body)))
+        begin += segment.entry_size(len(body))
     return found
 
 

@@ -12,7 +12,7 @@ from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalSyncError, OptionError
 from sparkwal.journal import files
-from sparkwal.journal import segments as appending
+from sparkwal.journal import open_segments as appending
 from sparkwal.journal.disk import DiskFolder
 
 from .stand import fill, open_journal, segments

@@ -22,7 +22,7 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.lifecycle.snapshot import storage_options
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore

@@ -23,7 +23,7 @@ from sparkwal.format.lifecycle_record import APPEND, MERGE
 from sparkwal.lifecycle import delta_log as files
 from sparkwal.lifecycle.snapshot import OtherFiles, delta_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 
 FOREIGN = pa.table({"id": [9], "v": ["v9"]}, SCHEMA)
 KEYS = pytest.mark.parametrize("keys", [(), ("id",)])

@@ -21,7 +21,7 @@ from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, separate
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import beginning, put_next
 from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy

@@ -22,7 +22,7 @@ from sparkwal.metrics.table import Labels
 from sparkwal.metrics.writers import watch_appender, watch_lifecycle
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from sparkwal.errors import OptionError
 from sparkwal.options import types
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.parsing import from_keywords, parse
-from sparkwal.options.readers import SourceOptions
-from sparkwal.options.writers import AppenderOptions, SinkOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
+from sparkwal.options.writing import AppenderOptions, SinkOptions
 
 KINDS: tuple[type[StoreOptions], ...] = (SinkOptions, SourceOptions, AppenderOptions)
 SECRET = "correct-horse-battery-staple"

@@ -11,7 +11,7 @@ import pytest
 from sparkwal.errors import FencedError, InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_front
 from sparkwal.reading.floor import LOOK_TTL_MS

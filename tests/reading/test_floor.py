@@ -17,7 +17,7 @@ from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format import keys, schema
 from sparkwal.log import Log
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.floor import LOOK_TTL_MS, Looked

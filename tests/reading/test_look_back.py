@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from sparkwal.appender.appender import Appender
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore

@@ -11,7 +11,7 @@ from protocol.query import LIMITS, Query, hints_in
 
 from sparkwal.format.header import Frame
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.planning import read_tasks

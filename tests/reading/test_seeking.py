@@ -10,7 +10,7 @@ from reading.collected import LIMITS, Query, collect, copied, move_floor, writte
 
 from sparkwal.errors import CollectedError
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
 from sparkwal.reading.floor import LOOK_TTL_MS
 from sparkwal.reading.log_range import LogRange

@@ -13,7 +13,7 @@ from protocol.query import LIMITS, SCHEMA, Query, hints_in
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, schema
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import replay
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading import planning

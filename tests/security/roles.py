@@ -27,8 +27,8 @@ from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol import archive
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.handover import Lookout, Requests

@@ -19,7 +19,7 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.hint import FencingNote
 from sparkwal.protocol.recovery import find_head

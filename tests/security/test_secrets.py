@@ -21,8 +21,8 @@ import sparkwal
 from sparkwal import events
 from sparkwal.cli.main import main
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.store.config import S3Config
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import REGION, s3_client

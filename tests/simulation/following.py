@@ -10,7 +10,7 @@ from sparkwal.format.consumer_record import Consumer, encode
 from sparkwal.format.header import CommitHeader
 from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.lifecycle.current import plan_current
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of, read_pieces
 

@@ -53,7 +53,7 @@ MUTATIONS = [
     Mutation(
         "remove-when-acked",
         AWAY,
-        "journal/segments.py",
+        "journal/open_segments.py",
         "if each.last <= acked]",
         "if each.header.first <= acked]",
     ),
@@ -81,7 +81,7 @@ MUTATIONS = [
     Mutation(
         "content-crc",
         ROT,
-        "journal/segment_format.py",
+        "journal/segment.py",
         "if crc32(content) != crc:",
         "if False:",
     ),
@@ -151,7 +151,7 @@ MUTATIONS = [
     Mutation(
         "undo-append",
         "test_an_append_that_a_signals_handler_ended_leaves_its_sequence_to_the_next",
-        "journal/segments.py",
+        "journal/open_segments.py",
         "self.file.writer.truncate(segment.size)",
         "pass",
     ),

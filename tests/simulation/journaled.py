@@ -23,7 +23,7 @@ from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import BackPressureError, JournalError, SparkWalError
 from sparkwal.format import schema
 from sparkwal.journal import opening, segments
-from sparkwal.options.writers import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.store import conditional_put
 
 from . import oracle

@@ -15,7 +15,7 @@ from sparkwal.errors import FencedError, InvalidLogError, SparkWalError, StoreUn
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
 from sparkwal.format.header import Checkpoint, CommitHeader
-from sparkwal.options.writers import AppenderOptions
+from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.handover import Lookout

@@ -18,7 +18,7 @@ from sparkwal.journal.files import SENDER, Cursor, Sender, read_sender, write_se
 from sparkwal.journal.journal import Journal, Settings
 from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.scanning import scan_folder
-from sparkwal.journal.segment_format import ENTRY_BYTES, LARGEST_HEADER, VERSION, Header
+from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, VERSION, Header
 from sparkwal.journal.storage import Handle
 
 from .journal_runs import Run

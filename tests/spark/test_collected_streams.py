@@ -17,7 +17,7 @@ from reading.collected import collect, move_floor
 
 from sparkwal.errors import CollectedError
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.source import StreamReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore

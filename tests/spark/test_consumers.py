@@ -17,7 +17,7 @@ from sparkwal import CollectedError, InvalidLogError, OptionError, events
 from sparkwal.lifecycle import consumers
 from sparkwal.lifecycle.consumers import ConsumerInfo, bound
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.source import BatchReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore

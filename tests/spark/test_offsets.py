@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from sparkwal import InvalidLogError
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import PLANNED_RECORDS
 from sparkwal.reading.planning import StreamedLog, read_tasks
 from sparkwal.spark.datasource import WeaselWalDataSource

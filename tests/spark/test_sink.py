@@ -29,7 +29,7 @@ from sparkwal.format import keys
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.testing.proxy import S3Proxy
 
 pytestmark = pytest.mark.spark

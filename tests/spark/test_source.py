@@ -26,7 +26,7 @@ from queries import (
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints

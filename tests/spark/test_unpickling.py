@@ -17,8 +17,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import sparkwal
 from sparkwal.options.parsing import parse
-from sparkwal.options.readers import SourceOptions
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader

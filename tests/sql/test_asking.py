@@ -21,10 +21,10 @@ from reading.collected import collect, move_floor
 import sparkwal
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.readers import SourceOptions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.sql.database import connect

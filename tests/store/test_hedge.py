@@ -17,8 +17,8 @@ import pytest
 
 from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.options.connection import StoreOptions
 from sparkwal.options.parsing import from_keywords
+from sparkwal.options.store import StoreOptions
 from sparkwal.store import hedge
 from sparkwal.store.base import NotFound, Store, Transient
 from sparkwal.store.conditional_put import prove_put_if_absent

@@ -11,7 +11,7 @@ from sparkwal.errors import OptionError
 from sparkwal.format.keys import join_key
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords, parse
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
 

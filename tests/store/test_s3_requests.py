@@ -14,7 +14,7 @@ import pytest
 import sparkwal
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.writers import SinkOptions
+from sparkwal.options.writing import SinkOptions
 from sparkwal.store.base import Store
 from sparkwal.testing.proxy import S3Proxy, Sent, kind_of
 from sparkwal.testing.servers import log_options, s3_client

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import ROOT
 from sparkwal.options import types
-from sparkwal.options.connection import StoreOptions
+from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import ABOVE_ZERO, option
 
 

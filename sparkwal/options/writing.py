@@ -7,7 +7,7 @@ from sparkwal.format import keys
 from sparkwal.format.checked import LARGEST_NUMBER
 from sparkwal.format.header import ANONYMOUS
 from sparkwal.options import types
-from sparkwal.options.connection import StoreOptions, refuse
+from sparkwal.options.store import StoreOptions, refuse
 from sparkwal.options.types import ABOVE_ZERO, Limit, option
 
 # The least gcGrace is an hour, and a request may be under way for 15 minutes.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from sparkwal.errors import JournalReadError
 from sparkwal.journal import files
 from sparkwal.journal.files import segment_name
-from sparkwal.journal.segment_format import VERSION, Header, Invalid, Scan, Segment, entry
+from sparkwal.journal.segment import VERSION, Header, Invalid, Scan, Segment, entry
 from sparkwal.journal.storage import Bytes, Folder, Handle, Reader
 
 
