@@ -6,6 +6,7 @@ import support.installed  # noqa: F401
 
 # isort: split
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,15 @@ from rich.console import Console
 
 from sparkwal import Appender
 from sparkwal.cli.exit_codes import Failed, Refused
-from sparkwal.cli.flags import takes_log_options
+from sparkwal.cli.flags import options, takes_log_options
 from sparkwal.cli.output import escape
-from sparkwal.errors import SparkWalError, StoreUnavailableError
+from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
 from support.json_rows import parse_schema
 from support.session import as_exit, open_log_at
 
 try:
-    from support.http_service import Server, serve
+    from support.http_access import Access, access
+    from support.http_service import Limits, Server, Tls, serve
 except ModuleNotFoundError as error:
     if error.name is None or error.name.startswith(("support", "sparkwal")):
         raise
@@ -38,13 +40,19 @@ console = Console(stderr=True)
 EPILOG = """
 \b
 POST /append   Content-Type: application/x-ndjson (JSON lines, also as application/jsonl or
-               application/json), or application/vnd.apache.arrow.stream (an Arrow IPC stream)
+               application/json; or one JSON array of objects), or
+               application/vnd.apache.arrow.stream (an Arrow IPC stream). With --token-file also
+               Authorization: Bearer TOKEN
   200  {"position": …, "sequence": …, "rows": …}: all of its rows are durable
   202  with --journal: {"sequence": …, "rows": …}: all of its rows are on this machine's disk,
        and will be in the log once, sent by this process or the next with the same --journal
   400  the rows do not fit the schema; nothing was written
+  401  the bearer token is missing or wrong
+  403  a web page of another origin sent it; see --allow-origin
+  408  the body did not arrive within --body-timeout
   413  the body is larger than --max-body, or its rows than --max-rows-bytes
-  415  another Content-Type, Content-Encoding or charset; nothing was read
+  415  no Content-Type or another one, or another Content-Encoding or charset; nothing was read
+  421  the Host header has a name that is not this server's; see --allow-host
   429  more is coming in than --max-pending, or waiting than --log-option maxBufferedBytes, or
        the journal (journalMaxBytes, journalSlots) or its disk is full; see Retry-After
   503  the writer has stopped: another one leads, the store is gone (without --journal), or the
@@ -65,6 +73,115 @@ Exit codes:
     1  the store was not there at the start, or the writer has stopped; the message says why
     2  wrong usage: an option, a path, a schema, a journal. Nothing was written
 """
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the job listens, and who may send requests there."""
+
+    host: str
+    port: int
+    access: Access
+    tls: Tls | None
+
+
+def _address(
+    host: str,
+    port: int,
+    allowed: tuple[tuple[str, ...], tuple[str, ...]],
+    token_file: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+) -> dict[str, Address]:
+    if (certificate is None) != (key is None):
+        raise Refused("--tls-certificate and --tls-key: give both of them")
+    tls = None if certificate is None or key is None else Tls(certificate, key)
+    try:
+        if tls is not None:
+            tls.check()
+        rules = access(host, *allowed, token_file)
+    except OptionError as error:
+        raise Refused(str(error)) from None
+    return {"address": Address(host, port, rules, tls)}
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_takes_address = options(
+    lambda host, port, allow_host, allow_origin, token_file, tls_certificate, tls_key: _address(
+        host, port, (allow_host, allow_origin), token_file, tls_certificate, tls_key
+    ),
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=8080,
+        show_default=True,
+        help="0 picks a free one and prints it.",
+    ),
+    click.option(
+        "--token-file",
+        type=_FILE,
+        help="Tokens, one a line; a request needs one as `Authorization: Bearer …`. Required "
+        "unless --host is of loopback.",
+    ),
+    click.option(
+        "--allow-host",
+        multiple=True,
+        metavar="NAME",
+        help="A name of this server in Host headers, besides IP addresses, names without a "
+        "dot, --host and the machine's name; repeatable.",
+    ),
+    click.option(
+        "--allow-origin",
+        multiple=True,
+        metavar="ORIGIN",
+        help="An origin whose web pages may send rows, for example https://app.example; "
+        "repeatable.",
+    ),
+    click.option("--tls-certificate", type=_FILE, help="PEM: the certificate and its chain."),
+    click.option("--tls-key", type=_FILE, help="PEM: its private key."),
+)
+
+
+def _limits(
+    max_body: int, max_rows_bytes: int, max_pending: int, body_timeout: float
+) -> dict[str, Limits]:
+    if max_pending < max_body:
+        raise Refused("--max-pending is below --max-body: no body of that size would get in")
+    return {"limits": Limits(max_body, max_rows_bytes, max_pending, body_timeout)}
+
+
+_takes_limits = options(
+    _limits,
+    click.option(
+        "--max-body",
+        type=click.IntRange(1),
+        default=16 * 2**20,
+        show_default=True,
+        help="Bytes of one request.",
+    ),
+    click.option(
+        "--max-rows-bytes",
+        type=click.IntRange(1),
+        default=64 * 2**20,
+        show_default=True,
+        help="Bytes of its rows as Arrow, without compression.",
+    ),
+    click.option(
+        "--max-pending",
+        type=click.IntRange(1),
+        default=64 * 2**20,
+        show_default=True,
+        help="Bytes of all requests that are being received and parsed.",
+    ),
+    click.option(
+        "--body-timeout",
+        type=click.FloatRange(0.1),
+        default=30.0,
+        show_default=True,
+        help="Seconds in which a body must arrive.",
+    ),
+)
 
 
 @click.command(epilog=EPILOG)
@@ -88,35 +205,8 @@ Exit codes:
     "also while the store is away. It must outlive a container; --producer-id must stay the same.",
 )
 @takes_log_options("appender", "batchTimeoutMs=5")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8080,
-    show_default=True,
-    help="0 picks a free one and prints it.",
-)
-@click.option(
-    "--max-body",
-    type=click.IntRange(1),
-    default=16 * 2**20,
-    show_default=True,
-    help="Bytes of one request.",
-)
-@click.option(
-    "--max-rows-bytes",
-    type=click.IntRange(1),
-    default=64 * 2**20,
-    show_default=True,
-    help="Bytes of its rows as Arrow, without compression.",
-)
-@click.option(
-    "--max-pending",
-    type=click.IntRange(1),
-    default=64 * 2**20,
-    show_default=True,
-    help="Bytes of all requests that are being received and parsed.",
-)
+@_takes_address
+@_takes_limits
 @click.option(
     "--drain-timeout",
     type=click.FloatRange(1),
@@ -131,11 +221,8 @@ def main(
     producer_id: str,
     journal: str | None,
     given: dict[str, Any],
-    host: str,
-    port: int,
-    max_body: int,
-    max_rows_bytes: int,
-    max_pending: int,
+    address: Address,
+    limits: Limits,
     drain_timeout: float,
 ) -> None:
     """Take rows over HTTP and append them to a log.
@@ -147,15 +234,15 @@ def main(
     \b
     python jobs/http_ingest.py --log s3://bucket/wal --schema 'id long, name string'
     """
-    if max_pending < max_body:
-        raise Refused("--max-pending is below --max-body: no body of that size would get in")
     if journal is not None:
         given = {**given, "journal": journal}
     try:
         # First: a takeover, only to find the port taken, would fence a writer for nothing.
-        listener = socket.create_server((host, port), backlog=512)
+        listener = socket.create_server((address.host, address.port), backlog=512)
     except OSError as error:
-        raise Refused(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise Refused(
+            f"cannot listen on {address.host}:{address.port}: {error.strerror or error}"
+        ) from None
     with listener:
         try:
             arrow_schema = _schema(log, schema_text, given)
@@ -175,9 +262,9 @@ def main(
                 "left of them is in its quarantine/",
                 highlight=False,
             )
-        server = Server(wal, arrow_schema, max_body, max_rows_bytes, max_pending)
+        server = Server(wal, arrow_schema, limits, address.access)
         try:
-            serve(server, listener, drain_timeout, console)
+            serve(server, listener, drain_timeout, console, address.tls)
         finally:
             stopped = wal.error
             try:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +36,8 @@ from sparkwal.metrics.prometheus import begin, separate
 from sparkwal.metrics.table import labels_of
 from sparkwal.metrics.writers import watch_appender
 from support.bodies import Bodies, TooLarge
+from support.http_access import Access
+from support.http_protocol import TimedProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,22 +52,33 @@ _PARSERS = 2
 _SMALL = 64 * 2**10
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What requests may cost.
+
+    Attributes:
+        body: bytes of one body as it is sent.
+        rows: bytes of the rows of one body as Arrow, without compression.
+        pending: bytes of all bodies that are being received or wait to be parsed.
+        body_seconds: the time in which a body must arrive.
+    """
+
+    body: int
+    rows: int
+    pending: int
+    body_seconds: float
+
+
 class Server:
-    """The handlers over one appender. A request's body may have `most_body` bytes as it is sent,
-    its rows `most_rows`, and all bodies that are received or wait to be parsed `most_pending`."""
+    """The handlers over one appender."""
 
     def __init__(
-        self,
-        wal: Appender,
-        arrow_schema: pa.Schema,
-        most_body: int,
-        most_rows: int,
-        most_pending: int,
+        self, wal: Appender, arrow_schema: pa.Schema, limits: Limits, access: Access
     ) -> None:
         self._wal = wal
-        self._most_body = most_body
-        self._most_pending = most_pending
-        self._bodies = Bodies(arrow_schema, most_rows)
+        self._limits = limits
+        self._access = access
+        self._bodies = Bodies(arrow_schema, limits.rows)
         self._pending = 0
         # Threads parse and convert rows, so that the event loop goes on answering.
         self._parsers = ThreadPoolExecutor(_PARSERS, "parser")
@@ -94,14 +110,22 @@ class Server:
         self, handle: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def counted(request: Request) -> Response:
-            response = await handle(request)
+            response = self._refused(request) or await handle(request)
             self._meter.add(table.REQUESTS, 1, *self._labels, str(response.status_code))
             return response
 
         return counted
 
+    def _refused(self, request: Request, *, needs_token: bool = True) -> Response | None:
+        refusal = self._access.refusal(request.headers, needs_token=needs_token)
+        if refusal is None:
+            return None
+        headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+        # Its body was not read: the connection cannot take another request.
+        return _error(refusal.status, refusal.reason, {**headers, "Connection": "close"})
+
     async def append(self, request: Request) -> Response:
-        """POST /append: 200 once durable, 202 once in the journal, 400, 413, 415, 429 or 503."""
+        """POST /append: 200 once durable, 202 once in the journal, else an error."""
         started = time.monotonic()
         if self._wal.error is not None:
             # Nothing of this request is written yet, so its outcome is known.
@@ -129,6 +153,11 @@ class Server:
             return _later(error) if error.retryable else _stopped(error)
         except SparkWalError as error:
             return _stopped(error)
+        except TimeoutError:
+            seconds = f"{self._limits.body_seconds:g}"
+            return _error(
+                408, f"the body did not arrive within {seconds} s", {"Connection": "close"}
+            )
         except ClientDisconnect:
             return _error(400, "the client went away before all of the body was there")
         self._meter.add(table.ANSWERED_ROWS, rows, *self._labels)
@@ -144,11 +173,12 @@ class Server:
         chunks: list[bytes] = []
         size = 0
         try:
-            async for chunk in request.stream():
-                size += len(chunk)
-                self._pending += len(chunk)
-                self._make_sure(size, self._pending)
-                chunks.append(chunk)
+            async with asyncio.timeout(self._limits.body_seconds):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    self._pending += len(chunk)
+                    self._make_sure(size, self._pending)
+                    chunks.append(chunk)
             body = b"".join(chunks)
             chunks.clear()
             is_arrow = _media_type(request.headers)[0] == ARROW
@@ -160,11 +190,11 @@ class Server:
             self._pending -= size
 
     def _make_sure(self, body: int, pending: int) -> None:
-        if body > self._most_body:
-            raise TooLarge(f"a body may have {self._most_body} bytes; send several")
-        if pending > self._most_pending:
+        if body > self._limits.body:
+            raise TooLarge(f"a body may have {self._limits.body} bytes; send several")
+        if pending > self._limits.pending:
             raise BackPressureError(
-                f"bodies of {self._most_pending} bytes are being received: try again later"
+                f"bodies of {self._limits.pending} bytes are being received: try again later"
             )
 
     def _append(self, body: bytes, is_arrow: bool) -> tuple[Ticket, int]:
@@ -176,10 +206,17 @@ class Server:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics, as Prometheus reads it."""
+        if (refused := self._refused(request)) is not None:
+            return refused
         return Response(self._meter.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def health(self, request: Request) -> Response:
-        """GET /healthz: 200 while rows are accepted, with a journal even if the store is away."""
+        """GET /healthz: 200 while rows are accepted, with a journal even if the store is away.
+
+        It needs no token, so that a scheduler can ask.
+        """
+        if (refused := self._refused(request, needs_token=False)) is not None:
+            return refused
         wal = self._wal
         if wal.error is not None:
             return _stopped(wal.error)
@@ -192,8 +229,8 @@ class Server:
 
 
 def _media_type(headers: Headers) -> tuple[str, str]:
-    """(type, charset) of a body; JSON lines if there is no header."""
-    kind, *parameters = headers.get("content-type", JSON[0]).lower().split(";")
+    """(type, charset) of a body; the type is "" if there is no header."""
+    kind, *parameters = headers.get("content-type", "").lower().split(";")
     pairs = (parameter.partition("=") for parameter in parameters)
     charsets = [value.strip(' "') for name, _, value in pairs if name.strip() == "charset"]
     return kind.strip(), charsets[0] if charsets else "utf-8"
@@ -206,7 +243,8 @@ def _unsupported(headers: Headers) -> str | None:
         return f"Content-Encoding {encoding!r} is not supported; send the body as it is"
     kind, charset = _media_type(headers)
     if kind not in (*JSON, ARROW):
-        return f"Content-Type {kind!r} is not supported; send {JSON[0]} (JSON lines) or {ARROW}"
+        problem = f"Content-Type {kind!r} is not supported" if kind else "Content-Type is missing"
+        return f"{problem}; send {JSON[0]} (JSON lines) or {ARROW}"
     if charset not in ("utf-8", "utf8", "us-ascii"):
         return f"the charset {charset!r} is not supported; send UTF-8"
     return None
@@ -228,8 +266,35 @@ def _error(
     return JSONResponse({"error": message, **more}, status, headers)
 
 
-def serve(server: Server, listener: socket.socket, drain_timeout: float, console: Console) -> None:
-    """Serve until SIGTERM or SIGINT; then answer what is under way and accept nothing more."""
+@dataclass(frozen=True)
+class Tls:
+    """Files in PEM format: a certificate with its chain, and its private key."""
+
+    certificate: Path
+    key: Path
+
+    def check(self) -> None:
+        """Load both files.
+
+        Raises:
+            OptionError: one of them cannot be used.
+        """
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                self.certificate, self.key
+            )
+        except OSError as error:  # also ssl.SSLError
+            raise OptionError(f"the TLS certificate or its key cannot be used: {error}") from None
+
+
+def serve(
+    server: Server,
+    listener: socket.socket,
+    drain_timeout: float,
+    console: Console,
+    tls: Tls | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; then finish the requests under way and accept no more."""
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
         server.app(),
@@ -237,6 +302,9 @@ def serve(server: Server, listener: socket.socket, drain_timeout: float, console
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=max(1, round(drain_timeout)),
+        http=TimedProtocol,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
     )
     running = uvicorn.Server(config)
 
@@ -247,7 +315,8 @@ def serve(server: Server, listener: socket.socket, drain_timeout: float, console
     # after its work. Neither may end the process before the appender is closed.
     former = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
-        console.print(f"listening on http://{host}:{port}", highlight=False)
+        scheme = "http" if tls is None else "https"
+        console.print(f"listening on {scheme}://{host}:{port}", highlight=False)
         running.run([listener])
     finally:
         for number, handler in former.items():

@@ -73,22 +73,30 @@ class JsonRows:
         self._kinds = {name: schema.type_name(kind) for name, kind in spark.items()}
 
     def batches(self, body: bytes) -> Iterator[pa.RecordBatch]:
-        """One row for each line that is not empty. Raises OptionError naming row and column."""
-        rows = enumerate(line for line in body.splitlines() if line.strip())
+        """One row for each line that is not empty, or for each element of one JSON array.
+
+        Raises:
+            OptionError: a value does not fit; the message names row and column.
+        """
+        rows = self._elements(body) if body.lstrip().startswith(b"[") else self._lines(body)
         first = 0
-        while chunk := [self._row(place, line) for place, line in islice(rows, _CHUNK)]:
+        while chunk := [*islice(rows, _CHUNK)]:
             columns = [self._column(chunk, field, first) for field in self._schema]
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
             first += len(chunk)
 
-    def _row(self, place: int, line: bytes) -> dict[str, Any]:
+    def _lines(self, body: bytes) -> Iterator[dict[str, Any]]:
+        lines = (line for line in body.splitlines() if line.strip())
+        for number, line in enumerate(lines):
+            yield self._row(number, _parsed(line, f"row {number}", "one object a line"))
+
+    def _elements(self, body: bytes) -> Iterator[dict[str, Any]]:
+        elements = _parsed(body, "the body", "one array of objects, or one object a line,")
+        for number, element in enumerate(elements):
+            yield self._row(number, element)
+
+    def _row(self, place: int, row: Any) -> dict[str, Any]:
         where = f"row {place}"
-        try:
-            row = json.loads(line.decode(), parse_float=Decimal, object_pairs_hook=_object)
-        except _Misfit as error:
-            raise OptionError(f"{where}: {error}") from None
-        except (ValueError, InvalidOperation, RecursionError):
-            raise OptionError(f"{where} is not JSON; one object a line is expected") from None
         if not isinstance(row, dict):
             raise OptionError(f"{where} is not a JSON object")
         for name in row:
@@ -125,6 +133,20 @@ class JsonRows:
             f"row {place}: column {name!r} is {self._kinds[name]} and cannot hold this "
             f"{_JSON_NAMES.get(type(value), type(value).__name__)}{why}; nothing was written"
         )
+
+
+def _parsed(text: bytes, where: str, expected: str) -> Any:
+    """A JSON value with exact numbers.
+
+    Raises:
+        OptionError: the text is no JSON, or an object in it has a key twice.
+    """
+    try:
+        return json.loads(text.decode(), parse_float=Decimal, object_pairs_hook=_object)
+    except _Misfit as error:
+        raise OptionError(f"{where}: {error}") from None
+    except (ValueError, InvalidOperation, RecursionError):
+        raise OptionError(f"{where} is not JSON; {expected} is expected") from None
 
 
 _JSON_NAMES = {

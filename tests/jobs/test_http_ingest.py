@@ -190,7 +190,7 @@ def test_bodies_beyond_the_budget_are_429_before_they_are_parsed(
     host, port = job.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as half:
         half.sendall(
-            b"POST /append HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"POST /append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
             b"Content-Length: 80\r\n\r\n" + b'{"v":1}\n' * 8
         )
         while "sparkwal_pending_body_bytes 64.0" not in metrics(job):
@@ -204,7 +204,7 @@ def test_bodies_beyond_the_budget_are_429_before_they_are_parsed(
     # One that goes away in the middle gives its place back.
     with socket.create_connection((host, int(port))) as half:
         half.sendall(
-            b"POST /append HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"POST /append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
             b"Content-Length: 80\r\n\r\n{}"
         )
         while "sparkwal_pending_body_bytes 2.0" not in metrics(job):

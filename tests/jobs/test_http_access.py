@@ -1,0 +1,143 @@
+"""Who may send a request to the HTTP job: hosts, origins, tokens and time limits."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from http_job import JOB, Job
+from http_job import started_jobs as started_jobs
+
+from sparkwal import Log
+from sparkwal.errors import OptionError
+from support.http_access import access, is_loopback, read_tokens
+
+TOKEN = "0123456789abcdef-token"
+
+
+def status(access_headers: dict[str, str], **rules: object) -> int:
+    token_file = rules.pop("token_file", None)
+    assert token_file is None or isinstance(token_file, Path)
+    given = access("127.0.0.1", ("wal.example",), ("https://app.example",), token_file)
+    refusal = given.refusal(access_headers, needs_token=True)
+    return 200 if refusal is None else refusal.status
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:8080",
+        "localhost",
+        "LOCALHOST:1",
+        "[::1]:8080",
+        "10.0.0.7:80",
+        "wal.example.",
+        "collector:1",
+    ],
+)
+def test_a_host_header_with_a_name_of_the_server_is_accepted(host: str) -> None:
+    assert status({"host": host}) == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:8080", "", "127.0.0.1.evil.example", "[::1"])
+def test_a_host_header_with_another_name_is_refused(host: str) -> None:
+    assert status({"host": host}) == 421
+
+
+def test_a_page_of_another_origin_is_refused() -> None:
+    assert status({"host": "localhost", "origin": "http://evil.example"}) == 403
+    assert status({"host": "localhost", "origin": "null"}) == 403
+    assert status({"host": "localhost", "origin": "https://app.example"}) == 200
+
+
+def test_a_request_needs_one_of_the_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"{TOKEN}\nnewer-{TOKEN}\n")
+    local = {"host": "localhost"}
+    assert status(local, token_file=file) == 401
+    assert status({**local, "authorization": f"Basic {TOKEN}"}, token_file=file) == 401
+    assert status({**local, "authorization": f"Bearer {TOKEN}x"}, token_file=file) == 401
+    assert status({**local, "authorization": f"bearer {TOKEN}"}, token_file=file) == 200
+    assert status({**local, "authorization": f"Bearer newer-{TOKEN}"}, token_file=file) == 200
+
+
+def test_a_server_that_other_machines_reach_needs_a_token() -> None:
+    assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
+    for host in ("0.0.0.0", "::", "10.0.0.7", "wal.example"):
+        with pytest.raises(OptionError, match="--token-file"):
+            access(host, (), (), None)
+
+
+@pytest.mark.parametrize("text", ["", "hush\n", f"{TOKEN}\nhush"])
+def test_a_token_file_with_a_short_token_is_refused_without_showing_it(
+    tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(text)
+    with pytest.raises(OptionError, match="16 characters") as error:
+        read_tokens(file)
+    assert "hush" not in str(error.value) and TOKEN not in str(error.value)
+
+
+def test_pages_of_a_browser_and_strangers_write_nothing(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN)
+    job = start("--log", tmp_path / "wal", "--schema", "v long", "--token-file", tokens)
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    row = b'{"v": 666}'
+    assert job.post(row)[0] == 401
+    assert job.post(row, Origin="http://evil.example", **bearer)[0] == 403
+    assert job.post(row, Host="evil.example:80", **bearer)[0] == 421
+    assert job.get("/metrics")[0] == 401 and job.get("/healthz")[0] == 200
+    port = int(job.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        head = f"POST /append HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        client.sendall(f"{head}Content-Length: {len(row)}\r\n\r\n".encode() + row)
+        answer = client.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 415")
+    assert job.post(b'[{"v": 1}, {"v": 2}]', "application/json", **bearer)[1]["rows"] == 2
+    assert job.stop() == 0 and TOKEN not in job.output
+    assert Log(str(tmp_path / "wal")).to_pandas()["v"].tolist() == [1, 2]
+
+
+def test_an_unfinished_body_or_head_gives_its_place_back(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    script = tmp_path / "short.py"
+    script.write_text(
+        "import support.http_protocol as protocol\n"
+        "protocol.HEAD_SECONDS = 0.3\n"
+        "import http_ingest\n"
+        "http_ingest.main()\n"
+    )
+    limits = ("--max-body", 100, "--max-pending", 100, "--body-timeout", 0.3)
+    job = start("--log", tmp_path / "wal", "--schema", "v long", *limits, script=script)
+    port = int(job.url.rpartition(":")[2])
+    with (
+        socket.create_connection(("127.0.0.1", port)) as half_a_body,
+        socket.create_connection(("127.0.0.1", port)) as half_a_head,
+    ):
+        half_a_body.sendall(
+            b"POST /append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100\r\n\r\n" + b" " * 99
+        )
+        half_a_head.sendall(b"POST /append HTTP/1.1\r\nHost: local")
+        assert half_a_body.recv(4096).startswith(b"HTTP/1.1 408")
+        assert half_a_head.recv(4096) == b""
+    assert job.post(b'{"v": 1}' + b" " * 80)[0] == 200
+    assert job.stop() == 0 and "Traceback" not in job.output
+
+
+def test_a_listener_for_other_machines_without_a_token_is_refused(tmp_path: Path) -> None:
+    refused = subprocess.run(
+        [sys.executable, str(JOB), "--log", str(tmp_path / "wal"), "--host", "0.0.0.0"],
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode == 2 and "--token-file" in refused.stderr
