@@ -163,12 +163,12 @@ def open_front(data: bytes, where: str) -> Opened:
         metadata = message.metadata
     except (pa.ArrowException, ValueError, OSError, KeyError):
         raise InvalidLogError(f"{where}: the schema message is damaged") from None
-    header, spark_schema = from_metadata(metadata, where)
+    header, text = from_metadata(metadata, where)
     try:
-        expected = schema.to_arrow(spark_schema)
-    except (ValueError, KeyError, TypeError, AssertionError):
-        raise InvalidLogError(f"{where}: the Spark schema is damaged") from None
-    if not message.remove_metadata().equals(expected):
+        spark_schema = schema.read(text)
+    except ValueError as error:
+        raise InvalidLogError(f"{where}: the Spark schema is damaged: {error}") from None
+    if not message.remove_metadata().equals(schema.to_arrow(spark_schema)):
         raise InvalidLogError(f"{where}: the Arrow schema does not match the Spark schema")
     return Opened(header, spark_schema, body)
 

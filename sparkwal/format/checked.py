@@ -24,6 +24,8 @@ LATER = "later"
 
 Whole = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
 WholeOrNone = Annotated[int, Meta(ge=-1, le=LARGEST_NUMBER)]  # −1 for none
+# In ms since 1970; a column of timestamps holds it in microseconds.
+Moment = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER // 1000)]
 Crc = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 if TYPE_CHECKING:
     Number = int

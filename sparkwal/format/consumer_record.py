@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format.checked import Whole, parse, plain, prepare, read, to_json
+from sparkwal.format.checked import Moment, Whole, parse, plain, prepare, read, to_json
 from sparkwal.format.header import crc_hex
 
 
@@ -22,7 +22,7 @@ class Consumer:
     name: str
     log_id: str
     position: Whole
-    timestamp_ms: Whole
+    timestamp_ms: Moment
     host: str
     run_id: str
     expires_ms: Whole | None = None

@@ -1,6 +1,7 @@
 """The header of one object: its fields, its JSON; decoding trusts nothing (PROTOCOL §2)."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from isal.isal_zlib import crc32
@@ -8,7 +9,7 @@ from msgspec import Meta
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import checked, keys
-from sparkwal.format.checked import LARGEST_NUMBER, LATER, Crc, Number, Whole, WholeOrNone
+from sparkwal.format.checked import LARGEST_NUMBER, LATER, Crc, Moment, Number, Whole, WholeOrNone
 
 HEADER_KEY = b"weaselwal"
 CRC_KEY = b"weaselwal.crc32"
@@ -113,7 +114,7 @@ class Header:
     term: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)]
     plan_id: str
     in_flight_limit: Annotated[int, Meta(ge=1, le=1000)]
-    timestamp_ms: Whole
+    timestamp_ms: Moment
     schema_crc32: Crc  # of the Spark schema's JSON beside the header
     log_id: str  # drawn by the log's first leader record: a log recreated is another log
     # Every position up to it held a durable record when this object was built. That stays true,
@@ -214,14 +215,14 @@ def to_metadata(text: bytes, crc: bytes, spark_schema: str) -> dict[bytes, bytes
     return {HEADER_KEY: text, CRC_KEY: crc, SCHEMA_KEY: spark_schema.encode()}
 
 
-def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, str]:
-    """The checked header and the Spark schema's JSON of an object's Arrow metadata. Raises
-    InvalidLogError naming `where` and what was expected."""
+def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, bytes]:
+    """The checked header and the Spark schema's JSON, unchecked but for its CRC-32, of an object's
+    Arrow metadata. Raises InvalidLogError naming `where` and what was expected."""
     header = _from_document(document_in(metadata, where, "log"), where)
     schema = (metadata or {}).get(SCHEMA_KEY, b"")
     if crc32(schema) != header.schema_crc32:
         raise InvalidLogError(f"{where}: the schema's CRC-32 does not match the header's")
-    return header, schema.decode()
+    return header, schema
 
 
 def _from_document(document: dict[str, Any], where: str) -> Header:
@@ -241,9 +242,39 @@ def _from_document(document: dict[str, Any], where: str) -> Header:
         )
     if header.decided >= header.position:
         raise InvalidLogError(f"{where}: field 'decided' must be below the position")
-    if isinstance(header, CommitHeader):
-        listed = sum(rows for batch in header.batches for _, _, rows, _ in batch.frames)
-        listed += sum(inline.rows for inline in header.inline)
-        if header.rows != listed:
-            raise InvalidLogError(f"{where}: {header.rows} rows, but its parts hold {listed}")
+    if isinstance(header, LeaderHeader) and header.prev_position >= header.position:
+        raise InvalidLogError(f"{where}: field 'prev_position' must be below the position")
     return header
+
+
+def check_parts(header: CommitHeader, where: str) -> None:
+    """Raises InvalidLogError unless a commit names objects of its own window, and each row once."""
+    try:
+        _check_parts(header)
+    except ValueError as error:
+        raise InvalidLogError(f"{where}: {error}") from None
+
+
+def _check_parts(header: CommitHeader) -> None:
+    listed = sum(inline.rows for inline in header.inline)
+    for batch in header.batches:
+        expected = keys.data(header.position, header.window, batch.partition)
+        if batch.number != expected:
+            raise ValueError(
+                f"the object of partition {batch.partition} has number {batch.number}, expected "
+                f"{expected}"
+            )
+        if any(one.end != other.offset for one, other in pairwise(batch.frames)):
+            raise ValueError(f"frames of partition {batch.partition} do not follow each other")
+        if batch.rows != sum(frame.rows for frame in batch.frames):
+            raise ValueError(f"the frames of partition {batch.partition} hold other rows than it")
+        listed += batch.rows
+    if header.rows != listed:
+        raise ValueError(f"{header.rows} rows, but its parts hold {listed}")
+    objects = [batch.partition for batch in header.batches]
+    inlined = [inline.partition for inline in header.inline]
+    for partitions in (objects, inlined):
+        if any(one >= other for one, other in pairwise(partitions)):
+            raise ValueError("its parts are not in the order of their partitions")
+    if {*objects} & {*inlined}:
+        raise ValueError("the rows of a partition are in two parts")

@@ -6,7 +6,16 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.checked import Number, Whole, WholeOrNone, plain, prepare, read, to_json
+from sparkwal.format.checked import (
+    Moment,
+    Number,
+    Whole,
+    WholeOrNone,
+    plain,
+    prepare,
+    read,
+    to_json,
+)
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 
 # Why a record is put: to fix a range before it is written; the table has it; to move the floor.
@@ -67,7 +76,7 @@ class LifecycleRecord:
     table_id: str = ""
     table_version: WholeOrNone = NO_TABLE_VERSION
     gc_grace_ms: Whole
-    timestamp_ms: Whole = 0
+    timestamp_ms: Moment = 0
     host: str = ""
 
     @property

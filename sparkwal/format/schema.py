@@ -12,10 +12,14 @@ from functools import lru_cache, partial
 from math import inf
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from sparkwal.errors import OptionError
-from sparkwal.format.arrow_types import field_json
+from sparkwal.format.arrow_types import DEEPEST, depth, field_json
+
+# Of the JSON text that an object holds.
+LONGEST = 4 * 2**20
 
 _PRIMITIVES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -40,12 +44,53 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     ),
 }
 _DDL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
-DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),\s*([0-9]{1,2})\)")
 _DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
-_TIME = re.compile(r"time\(\d\)")
+_TIME = re.compile(r"time\([0-9]\)")
 # What a nested type holds besides a struct's fields.
 _PARTS = {"array": ("element",), "map": ("key", "value")}
 _SPATIAL = re.compile(r"geometry\(\w+:-?\w+\)|geography\(\w+:-?\w+, \w+\)")
+
+
+class _Array(msgspec.Struct, tag_field="type", tag="array"):
+    elementType: "_Type"
+
+
+class _Map(msgspec.Struct, tag_field="type", tag="map"):
+    keyType: "_Type"
+    valueType: "_Type"
+
+
+class _Field(msgspec.Struct):
+    name: str
+    type: "_Type"
+
+
+class _Struct(msgspec.Struct, tag_field="type", tag="struct"):
+    fields: list[_Field]
+
+
+_Type = str | _Array | _Map | _Struct
+_stored = msgspec.json.Decoder(_Struct)
+
+
+@lru_cache(maxsize=64)
+def read(text: bytes) -> str:
+    """The normalized schema that an object holds. Raises ValueError for one that no log has.
+
+    Metadata of fields is left out: Spark and Delta Lake take SQL expressions from it, and load
+    the classes that a user-defined type names.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"{len(text)} bytes; at most {LONGEST} are read")
+    try:
+        normal = normalize(msgspec.to_builtins(_stored.decode(text)))
+        levels = max(map(depth, to_arrow(normal).types), default=0)
+    except RecursionError:
+        levels = DEEPEST + 1
+    if levels > DEEPEST:
+        raise ValueError(f"more than {DEEPEST} levels")
+    return normal
 
 
 def normalize(spark_schema: str | dict[str, Any]) -> str:
@@ -148,7 +193,8 @@ def _leaf(kind: str) -> pa.DataType | None:
     if kind in _PRIMITIVES:
         return _PRIMITIVES[kind]
     if match := DECIMAL.fullmatch(kind):
-        return pa.decimal128(int(match[1]), int(match[2]))
+        digits, scale = int(match[1]), int(match[2])
+        return pa.decimal128(digits, scale) if 0 < digits <= 38 and scale <= digits else None
     if _DAY_TIME.fullmatch(kind):
         return pa.duration("us")
     if _TIME.fullmatch(kind):
@@ -174,7 +220,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
     return pa.map_(key.with_nullable(False), value)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def to_arrow(spark_schema: str) -> pa.Schema:
     """The Arrow schema of a normalized Spark schema."""
     return pa.schema(list(_arrow_type(json.loads(spark_schema))))

@@ -7,7 +7,15 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import ANONYMOUS, HERE, Batch, Checkpoint, CommitHeader, Inline
+from sparkwal.format.header import (
+    ANONYMOUS,
+    HERE,
+    Batch,
+    Checkpoint,
+    CommitHeader,
+    Inline,
+    check_parts,
+)
 from sparkwal.protocol.clock import Clock, next_timestamp
 from sparkwal.protocol.leader import Leadership
 from sparkwal.protocol.plan import Plan
@@ -131,7 +139,9 @@ def encode_record(
         header: its `inline` is still empty, its `bytes` count the data objects only.
         block: the files of a checkpoint; see `arrowfile.FileWriter.finish`.
     """
+    where = f"commit object {header.number}"
     if not inlined:
+        check_parts(header, where)
         return header, arrowfile.encode(header, spark_schema, block)
     widest = tuple(
         Inline(partition, sum(b.num_rows for b in held), 2**63 - 1, 2**63 - 1, 2**32 - 1)
@@ -151,5 +161,6 @@ def encode_record(
         chunks.append(data)
     stored = header.bytes + sum(entry.bytes for entry in entries)
     header = replace(header, inline=tuple(entries), bytes=stored)
+    check_parts(header, where)
     prefix, tail, _ = writer.finish(header, block)
     return header, b"".join([prefix, *chunks, tail])

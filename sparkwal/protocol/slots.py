@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
-from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
+from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, check_parts
 from sparkwal.store.base import LogStore, NotFound
 from sparkwal.store.parallel import Reply
 
@@ -49,7 +49,12 @@ def read_front(
 ) -> arrowfile.Opened:
     """The header of an object from its first `size` bytes, more if it is longer. With `window`,
     errors name the position too. Raises NotFound, InvalidLogError."""
-    return arrowfile.open_front(_front(log, number, window, size), log.where(number, window))
+    where = log.where(number, window)
+    opened = arrowfile.open_front(_front(log, number, window, size), where)
+    # In a copied or renamed object the number differs from the key's.
+    if opened.header.number != number:
+        raise InvalidLogError(f"{where}: the header says number {opened.header.number}")
+    return opened
 
 
 def _front(
@@ -127,6 +132,8 @@ def open_slot(
         # In a copied or renamed object the number differs from the key's.
         if header.number != number:
             raise InvalidLogError(f"{where}: the header says number {header.number}")
+        if isinstance(header, CommitHeader):
+            check_parts(header, where)
     except InvalidLogError as error:
         error.position = position
         raise

@@ -91,6 +91,7 @@ def give_up_record(log: LogStore, number: int) -> None:
     both["term"] += _takeover(log, before, position)
     both |= {"number": number, "position": position, "plan_id": uuid.uuid4().hex}
     both |= {"decided": position - 1, "prev_position": position - 1, "host": host_of(before.header)}
+    both["schema_crc32"] = arrowfile.schema_crc(before.spark_schema)
     header = LeaderHeader(**{**both, "reason": "the record that was here is given up"})
     if not put_leader(log, header, before.spark_schema):
         raise InvalidLogError(f"{where} is there: to give it up delete it first")

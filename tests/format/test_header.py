@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from headers import COMMIT, DATA, LEADER, SPARK_SCHEMA, golden, plain
+from headers import COMMIT, DATA, LEADER, POSITION, SPARK_SCHEMA, WINDOW, golden, plain
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,10 +23,12 @@ from sparkwal.format.header import (
     Batch,
     CommitHeader,
     DataHeader,
+    Frame,
     Header,
     Inline,
     LeaderHeader,
     _from_document,
+    check_parts,
     crc_hex,
     from_metadata,
     to_json,
@@ -35,6 +38,17 @@ counts = st.integers(0, 2**63 - 1)
 crcs = st.integers(0, 2**32 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 txns = st.dictionaries(texts, st.tuples(st.integers(-1, 2**63 - 1), counts), max_size=4)
+
+
+@st.composite
+def batch_of(draw: st.DrawFn, partition: int, number: int) -> Batch:
+    """The entry of a data object whose frames follow each other."""
+    few = st.integers(0, 2**50)
+    sizes = draw(st.lists(st.tuples(few, few, counts), max_size=3))
+    offsets = accumulate((length for length, _, _ in sizes), initial=draw(few))
+    frames = tuple(Frame(at, *size) for at, size in zip(offsets, sizes, strict=False))
+    rows = sum(frame.rows for frame in frames)
+    return Batch(number, partition, rows, draw(counts), draw(crcs), frames)
 
 
 @st.composite
@@ -49,7 +63,7 @@ def headers(draw: st.DrawFn) -> Header:
         "term": draw(st.integers(1, 2**63 - 1)),
         "plan_id": draw(texts),
         "in_flight_limit": draw(st.integers(1, 1000)),
-        "timestamp_ms": draw(counts),
+        "timestamp_ms": draw(st.integers(0, (2**63 - 1) // 1000)),
         "schema_crc32": draw(crcs),
         "log_id": draw(texts),
         "decided": draw(st.integers(-1, position - 1)),
@@ -69,15 +83,17 @@ def headers(draw: st.DrawFn) -> Header:
             )
         case "commit":
             few = st.integers(0, 2**50)
-            frames = st.lists(st.tuples(counts, counts, few, counts), max_size=3).map(tuple)
-            listed = st.builds(
-                Batch, st.integers(0, keys.MAX), counts, counts, counts, crcs, frames
+            partitions = draw(st.lists(st.integers(0, window - 2), max_size=6, unique=True))
+            stored = draw(st.integers(0, len(partitions)))
+            batches = tuple(
+                draw(batch_of(partition, keys.data(position, window, partition)))
+                for partition in sorted(partitions[:stored])
             )
-            inlines = st.builds(Inline, counts, few, counts, counts, crcs)
-            batches = tuple(draw(st.lists(listed, max_size=3)))
-            inline = tuple(draw(st.lists(inlines, max_size=3)))
-            rows = sum(each.rows for each in inline)
-            rows += sum(frame[2] for batch in batches for frame in batch.frames)
+            inline = tuple(
+                draw(st.builds(Inline, st.just(partition), few, counts, counts, crcs))
+                for partition in sorted(partitions[stored:])
+            )
+            rows = sum(part.rows for part in (*batches, *inline))
             numbers = st.one_of(counts, st.floats(allow_nan=False, allow_infinity=False))
             return CommitHeader(
                 keys.slot(position, window),
@@ -93,7 +109,7 @@ def headers(draw: st.DrawFn) -> Header:
     return LeaderHeader(
         keys.slot(position, window),
         **common,
-        prev_position=draw(st.integers(-1, 2**63 - 1)),
+        prev_position=draw(st.integers(-1, position - 1)),
         txns=draw(txns),
         reason=draw(texts),
         host=draw(texts),
@@ -149,9 +165,11 @@ def accepts(field: str, value: Any) -> bool:
     match field:
         case "log_id" | "leader_id" | "plan_id" | "query_id" | "reason" | "host":
             return isinstance(value, str)
-        case "timestamp_ms" | "rows" | "bytes" | "stage_attempt":
+        case "rows" | "bytes" | "stage_attempt":
             return whole
-        case "batch_id" | "prev_position":
+        case "timestamp_ms":
+            return whole and value <= 2**63 // 1000
+        case "batch_id":
             return type(value) is int and -1 <= value < 2**63
         case "batches" | "inline":
             return value == []
@@ -215,14 +233,79 @@ def test_a_wrong_field_of_a_listed_batch_is_refused(list_name: str) -> None:
             decode(json.dumps(changed).encode())
 
 
+def forged(**changes: Any) -> bytes:
+    """COMMIT with these fields in its first object's entry, and its CRC-32 right."""
+    document = json.loads(to_json(COMMIT))
+    document["batches"][0] |= changes
+    return json.dumps(document).encode()
+
+
+FOREIGN: dict[str, tuple[bytes, str]] = {
+    "an object of the position before": (
+        forged(number=keys.encode(keys.data(POSITION - 1, WINDOW, 0))),
+        "the object of partition 0 has number",
+    ),
+    "an object of another partition": (
+        forged(number=keys.encode(keys.data(POSITION, WINDOW, 4))),
+        "the object of partition 0 has number",
+    ),
+    "a partition that no window holds": (forged(partition=WINDOW - 1), "partition 999 is outside"),
+    "one object under two partitions": (
+        to_json(replace(COMMIT, rows=8, batches=(COMMIT.batches[0],) * 2)),
+        "not in the order of their partitions",
+    ),
+    "a frame twice": (
+        forged(frames=[[432, 80, 2, 17], [432, 80, 2, 17]]),
+        "frames of partition 0 do not follow each other",
+    ),
+    "other rows than its frames": (forged(rows=5), "the frames of partition 0 hold other rows"),
+    "inlined rows twice": (
+        to_json(replace(COMMIT, rows=10, inline=(Inline(1, 2, 1, 80, 5),) * 2)),
+        "not in the order of their partitions",
+    ),
+    "a partition inlined and as an object": (
+        to_json(replace(COMMIT, rows=8, inline=(Inline(5, 2, 1, 80, 5),))),
+        "the rows of a partition are in two parts",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_commit_that_names_rows_twice_or_those_of_another_is_refused(case: str) -> None:
+    text, reason = FOREIGN[case]
+    header = decode(text)
+    assert isinstance(header, CommitHeader)
+    with pytest.raises(InvalidLogError, match=reason):
+        check_parts(header, "here")
+
+
+def test_a_leader_that_saw_its_own_position_is_refused() -> None:
+    with pytest.raises(InvalidLogError, match="'prev_position' must be below the position"):
+        decode(to_json(replace(LEADER, prev_position=LEADER.position)))
+
+
+def test_a_time_beyond_every_timestamp_is_refused() -> None:
+    last = (2**63 - 1) // 1000  # a timestamp of microseconds holds no more
+    assert decode(to_json(replace(LEADER, timestamp_ms=last))).timestamp_ms == last
+    with pytest.raises(InvalidLogError, match="timestamp_ms"):
+        decode(to_json(replace(LEADER, timestamp_ms=last + 1)))
+
+
 @pytest.mark.parametrize("left_out", ["batches", "frames", "inline"])
 def test_a_commit_that_counts_rows_which_it_does_not_list_is_refused(left_out: str) -> None:
     header = replace(COMMIT, rows=COMMIT.rows + 2, inline=(Inline(1, 2, 1, 80, 5),))
     document = json.loads(to_json(header))
-    assert decode(json.dumps(document).encode()) == header
+    whole = decode(json.dumps(document).encode())
+    assert whole == header and isinstance(whole, CommitHeader)
+    check_parts(whole, "here")
     (document["batches"][1] if left_out == "frames" else document)[left_out].pop()
-    with pytest.raises(InvalidLogError, match="8 rows, but its parts hold 6"):
-        decode(json.dumps(document).encode())
+    reason = "8 rows, but its parts hold 6"
+    if left_out == "frames":
+        reason = "the frames of partition 5 hold other rows"
+    lacking = decode(json.dumps(document).encode())
+    assert isinstance(lacking, CommitHeader)
+    with pytest.raises(InvalidLogError, match=reason):
+        check_parts(lacking, "here")
 
 
 @pytest.mark.parametrize("header", [LEADER, COMMIT, DATA], ids=lambda h: h.kind)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import sparkwal
 from sparkwal.format import arrowfile, keys
-from sparkwal.format.header import Batch, CommitHeader, Frame, Inline, LeaderHeader
+from sparkwal.format.header import Batch, CommitHeader, DataHeader, Frame, Inline, LeaderHeader
 from sparkwal.format.schema import from_arrow
 
 # Of the process; Python and Arrow take half a GB of addresses.
@@ -117,6 +117,36 @@ def other_rows_than_it_says(folder: Path) -> None:
     commit(folder, 1, (), (Inline(0, 1, 1, len(frame), zlib.crc32(frame)),), frame)
 
 
+def one_object_of(folder: Path, position: int) -> tuple[int, bytes, tuple[Frame, ...]]:
+    """ROWS as the object of partition 0 of a position: its number, its bytes, its frames."""
+    number = keys.data(position, 1000, 0)
+    fields = {**common(position), "number": number, "rows": ROWS.num_rows}
+    del fields["txns"]
+    header = DataHeader(**fields, query_id="q", batch_id=0, partition=0, stage_attempt=0)  # type: ignore[arg-type]
+    writer = arrowfile.FileWriter(header, SCHEMA, "zstd")
+    body = writer.frame(ROWS)
+    prefix, tail, _ = writer.finish(header)
+    data = prefix + body + tail
+    put(folder, number, data)
+    return number, data, tuple(writer.frames)
+
+
+def one_object_under_500_partitions(folder: Path) -> None:
+    number, data, frames = one_object_of(folder, 1)
+    rows = ROWS.num_rows
+    batches = tuple(
+        Batch(number, partition, rows, len(data), zlib.crc32(data), frames)
+        for partition in range(500)
+    )
+    commit(folder, 500 * rows, batches, ())
+
+
+def one_object_under_two_positions(folder: Path) -> None:
+    number, data, frames = one_object_of(folder, 2)
+    batch = Batch(number, 0, ROWS.num_rows, len(data), zlib.crc32(data), frames)
+    commit(folder, ROWS.num_rows, (batch,), ())
+
+
 FORGED: list[Callable[[Path], None]] = [
     many_rows_inlined,
     many_rows_in_an_object,
@@ -124,6 +154,8 @@ FORGED: list[Callable[[Path], None]] = [
     a_header_of_two_gigabytes,
     a_header_of_less_than_nothing,
     other_rows_than_it_says,
+    one_object_under_500_partitions,
+    one_object_under_two_positions,
 ]
 
 
