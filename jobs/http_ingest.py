@@ -256,10 +256,12 @@ def main(
                 ) from None
             raise failed from None
         if lost := wal.lost:
+            named = f"{len(lost)} appends, sequences {lost[0]}…{lost[-1]},"
+            if any(incident.unknown for incident in wal.incidents()):
+                named = f"An unknown number of appends, from sequence {lost[0]} on,"
             console.print(
-                f"[bold]{len(lost)} appends, sequences {lost[0]}…{lost[-1]}, were answered with "
-                "202 and are damaged in the journal: send their rows again, in this order. What is "
-                "left of them is in its quarantine/",
+                f"[bold]{named} were answered with 202 and are damaged in the journal: send their "
+                "rows again, in this order. What is left of them is in its quarantine/",
                 highlight=False,
             )
         server = Server(wal, arrow_schema, limits, address.access)

@@ -210,7 +210,8 @@ class Appender:
     def lost(self) -> range:
         """The sequences that the journal accepted and whose rows are damaged on its disk.
 
-        It is empty without damage, and without a journal. See `resend_lost`.
+        If the number of these appends is unknown, the range holds the highest possible number: see
+        `Incident.unknown`. It is empty without damage, and without a journal. See `resend_lost`.
         """
         return range(0) if self._journaled is None else self._journaled.journal.lost
 
@@ -221,7 +222,8 @@ class Appender:
 
         Args:
             unreadable: a function that gets the sequence of an unreadable append and returns its
-                rows. An empty list gives them up.
+                rows. An empty list gives them up. If the number of lost appends is unknown, the
+                function is called until it returns an empty list.
 
         Returns:
             The sequences that were passed to `unreadable`.
@@ -245,7 +247,7 @@ class Appender:
             JournalReadError: a file in quarantine is unreadable.
         """
         kept = self._journaled
-        return [] if kept is None else incidents_of(kept.quarantine, kept.journal.last)
+        return [] if kept is None else incidents_of(kept.journal.quarantine, kept.journal.last)
 
     @property
     def has_journal(self) -> bool:

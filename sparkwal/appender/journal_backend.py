@@ -65,7 +65,7 @@ class JournalBackend:
             failed.callback(self.intake.callbacks.stop)
             self.sender = JournalSender(context, self.intake, session)
             failed.pop_all()
-        self.journal, self.quarantine = journal, journal.quarantine
+        self.journal = journal
 
     def _check(self, contents: Contents, head: Head, log_id: str, known: int) -> None:
         """Before anything is written."""
@@ -89,7 +89,7 @@ class JournalBackend:
 
     def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
         gone, journal = [], self.journal
-        for sequence, found in self.quarantine.entries(journal.lost.start - 1):
+        for sequence, found in journal.quarantine.entries(journal.lost.start - 1):
             if sequence != journal.last + 1:
                 raise OptionError(
                     f"append {sequence} was lost and is to be appended again, and {journal.last} "
@@ -102,6 +102,15 @@ class JournalBackend:
             else:
                 self.intake.append(self._context.rows.restore(*found), True)
             journal.lost = range(sequence + 1, journal.lost.stop)
+        # An unknown number of appends came after these.
+        for sequence in journal.lost:
+            gone.append(sequence)
+            rows = unreadable(sequence)
+            if not len(rows[0]):
+                break
+            self.intake.append(rows, True)
+            journal.lost = range(sequence + 1, journal.lost.stop)
+        journal.settle()
         return gone
 
     @property
@@ -162,7 +171,8 @@ def _check_sent(
         sender = f"{path} names a sender of another log or producer"
     begun = sender.sequence if isinstance(sender, Sender) else -1
     first = max(contents.first - 1, contents.done(mine), begun) + 1
-    newest = contents.damage.newest if contents.damage is not None else -1
+    damage = contents.damage
+    newest = -1 if damage is None else known if damage.more else damage.newest
     last = min(max(contents.last, newest), known)
     if first > last:
         return

@@ -19,6 +19,7 @@ class Incident:
 
     Attributes:
         lost: the sequences of these appends.
+        unknown: the last of these sequences, which may never have been appended.
         waiting: the sequences that were not appended again.
         held: the sequences whose rows `files` hold intact.
         files: the paths of the damaged files in quarantine.
@@ -26,6 +27,7 @@ class Incident:
     """
 
     lost: range
+    unknown: range
     waiting: range
     held: list[int]
     files: list[str]
@@ -48,10 +50,11 @@ def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
     waiting, path = dict(quarantine.waiting(last)), quarantine.folder.path
     found = []
     for each in quarantine.incidents:
-        lost = range(each.first, each.last + 1)
+        lost, unknown = range(each.first, each.last + 1), range(each.known + 1, each.last + 1)
         held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
         paths = [f"{path}/{name}" for name in each.files]
-        found.append(Incident(lost, waiting.get(each, range(0)), held, paths, each.reason))
+        left = waiting.get(each, range(0))
+        found.append(Incident(lost, unknown, left, held, paths, each.reason))
     return found
 
 

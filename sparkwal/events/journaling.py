@@ -32,11 +32,13 @@ class ReplayStopped(OfPath, level=logging.WARNING):
 
 class Quarantined(OfPath, level=logging.WARNING):
     """these files of a journal were moved to `quarantine/` as they are; entries `first` … `last`
-    must be sent again, in this order and before others (−1: none)"""
+    must be sent again, in this order and before others (−1: none); the last `unknown` of these may
+    never have been accepted"""
 
     files: str
     first: int
     last: int
+    unknown: int
 
 
 class CursorRejected(OfPath, level=logging.WARNING):

@@ -2,7 +2,7 @@
 
 {id:020d}.wal   a segment
 cursor          the last entry that the log has
-accepted        the last accepted entry, as a hint: never synced by itself
+accepted        the last accepted entry, twice; openings sync it, and appends do not
 sender          which appender sends the entries; overwritten in place
 reserve         removed on a full disk, so that the journal can still remove what the log has
 lost            which accepted entries damage took, and which files in quarantine had them
@@ -60,6 +60,11 @@ def segment_id(name: str) -> int:
     return int(found[1]) if found else -1
 
 
+def is_ours(name: str) -> bool:
+    """Whether a file shows that the journal was in use: each is made after the mark."""
+    return segment_id(name) >= 0 or name in (CURSOR, SENDER, LOST)
+
+
 def is_full(error: OSError) -> bool:
     """Whether there is no room: that passes, and nothing is broken."""
     return error.errno in (ENOSPC, EDQUOT)
@@ -91,7 +96,8 @@ class Cursor:
     sequence: int  # all entries up to it are in the log
     first_segment: int  # segments with a lower id were removed; one that is there was restored
     next_segment: int  # neither this id nor a higher one was ever used
-    # Of a closed journal: its last segment and that one's size; every byte of it is synced.
+    # Of a closed journal: its last segment, that one's size and its last entry; every byte of it is
+    # synced. The next opening removes it.
     ends: list[int] | None = None
 
     def __post_init__(self) -> None:
@@ -101,6 +107,14 @@ class Cursor:
     @property
     def owner(self) -> tuple[str, str]:
         return self.log_id, self.producer
+
+    @property
+    def end(self) -> tuple[int, int] | None:
+        """(segment, sequence) of a closed journal's last entry; None if it may be open."""
+        if self.ends is None or len(self.ends) < 3:
+            return None
+        segment, _, last = self.ends
+        return segment, last
 
 
 _CURSORS = msgspec.json.Decoder(Cursor)
@@ -251,35 +265,40 @@ def no_room(path: str) -> OptionError:
     )
 
 
-# The newest accepted entry and its segment, or an earlier one. It distinguishes an entry that a
-# crash tore, which was never accepted, from an accepted one that is damaged now.
-
-
-def open_mark(folder: Folder) -> Writer:
-    return folder.open(ACCEPTED) if ACCEPTED in folder.names() else folder.create(ACCEPTED)
+# The mark names the newest accepted entry and its segment. It distinguishes an entry that a crash
+# tore, which was never accepted, from an accepted entry that is damaged now. A loss of power may
+# put an earlier mark back, but none from before the last opening.
 
 
 def put_mark(writer: Writer, segment: int, sequence: int) -> None:
-    """Every entry up to `sequence`, which is in this segment, is accepted."""
-    with suppress(OSError):  # it is a hint
-        writer.write_at(0, _mark(segment, sequence))
+    """Every entry up to `sequence`, which is in this segment, is accepted. Raises OSError."""
+    writer.write_at(0, _mark(segment, sequence))
 
 
-def write_mark(folder: Folder, segment: int, sequence: int) -> None:
-    """As `put_mark`, and durable when it returns. Raises as `write_cursor`."""
-    _put(folder, ACCEPTED, [_mark(segment, sequence)])
+def keep_mark(folder: Folder, segment: int, sequence: int) -> None:
+    """As `put_mark`, and durable when it returns. Raises as `write_cursor`.
+
+    The file is overwritten in place: a full disk has no room for a new one."""
+    mark = _mark(segment, sequence)
+    if ACCEPTED not in folder.names():
+        put_with_reserve(folder, ACCEPTED, mark)
+        return
+    with closing(Handle(folder.open(ACCEPTED), ACCEPTED)) as file:
+        file.writer.write_at(0, mark)
+        file.sync()
 
 
 def _mark(segment: int, sequence: int) -> bytes:
     body = _MARK.pack(segment, sequence)
-    return crc32(body).to_bytes(4, "little") + body
+    # SAFETY(mark-twice) §11: the mark is written twice
+    return 2 * (crc32(body).to_bytes(4, "little") + body)
 
 
-def read_mark(folder: Folder) -> tuple[int, int]:
-    """(segment, sequence) as in `put_mark`; (-1, -1) if nothing is known. Raises OSError."""
-    data = content_of(folder, ACCEPTED, 4 + _MARK.size) or b""
-    body = data[4:]
-    if len(body) < _MARK.size or crc32(body).to_bytes(4, "little") != data[:4]:
-        return -1, -1
-    segment, sequence = _MARK.unpack(body)
-    return (segment, sequence) if max(segment, sequence) < HIGHEST else (-1, -1)
+def read_mark(folder: Folder) -> tuple[int, int] | None:
+    """(segment, sequence) as in `put_mark`; None if it is missing or damaged. Raises OSError."""
+    size = 4 + _MARK.size
+    data = content_of(folder, ACCEPTED, 2 * size) or b""
+    copies = (data[:size], data[size:])
+    sound = [each[4:] for each in copies if crc32(each[4:]).to_bytes(4, "little") == each[:4]]
+    marks = [_MARK.unpack(body) for body in sound if len(body) == _MARK.size]
+    return max((mark for mark in marks if max(mark) < HIGHEST), default=None)

@@ -80,7 +80,7 @@ class Journal:
         self._segments = segments
         self.quarantine = quarantine
         self.path = folder.path
-        self._mark = files.open_mark(folder)
+        self._mark = folder.open(files.ACCEPTED)
         # Threads take these locks in this order: to drain; to sync or begin a segment; to write.
         self._draining, self._syncing, self._lock = (threading.Lock() for _ in range(3))
         self._turn = threading.Lock()  # held by the thread whose sync runs or comes next
@@ -89,11 +89,9 @@ class Journal:
         self.is_closed = self._reported_full = self.wants_room = False
         # The log has every entry up to `_acked`.
         self.last = segments.newest.last
-        self._synced = -1
         self._acked = acked
         self.lost = quarantine.lost(self.last)
-        # SAFETY(mark-at-opening) §11: the mark is written at each opening
-        self._have_synced(segments.newest.header.id, self.last)
+        self._synced = self.last
         self.on_accepted: Callable[[], None] = lambda: None
         if settings.sync == INTERVAL:
             threading.Thread(target=self._sync_often, name="sparkwal-journal", daemon=True).start()
@@ -155,6 +153,7 @@ class Journal:
         room = 2 * self.size <= self._settings.max_bytes
         self._reported_full &= not (room and 2 * self.remaining_capacity() >= self._segments.slots)
         if self._settings.sync != ALWAYS:
+            self._have_accepted(self._segments.newest.header.id, self.last)
             self.on_accepted()
         return self.last
 
@@ -228,8 +227,17 @@ class Journal:
 
     def _have_synced(self, segment: int, upto: int) -> None:
         if upto > self._synced:
+            if self._settings.sync == ALWAYS:
+                self._have_accepted(segment, upto)
             self._synced = upto
+
+    def _have_accepted(self, segment: int, upto: int) -> None:
+        """Raises JournalError: without the mark a damaged entry would look like a torn one."""
+        try:
+            # SAFETY(mark-before-return) §11: an entry is in the mark before its append returns
             files.put_mark(self._mark, segment, upto)
+        except OSError as error:
+            raise self._stop(files.failed(f"{self.path}/{files.ACCEPTED}", error)) from error
 
     def _sync_often(self) -> None:
         with suppress(JournalError, OptionError):  # the next append raises it
@@ -291,6 +299,14 @@ class Journal:
         files.write_cursor(self._folder, cursor)
         self._publish(events.Checkpointed(path=self.path, sequence=acked))
 
+    def settle(self) -> None:
+        """Report as lost only entries that are known to be. Raises JournalError."""
+        try:
+            self.quarantine = self.quarantine.settled()
+        except OSError as error:
+            raise files.failed(self.path, error) from error
+        self.lost = self.quarantine.lost(self.last)
+
     def close(self) -> None:
         """Sync everything and release the folder. Raises JournalError."""
         if self.is_closed:
@@ -300,7 +316,8 @@ class Journal:
         try:
             if self.failure is None:
                 self.sync()
-                ends = [self._segments.newest.header.id, self._segments.newest.size]
+                newest = self._segments.newest
+                ends = [newest.header.id, newest.size, newest.last]
                 # Without this the next start writes the last segment again.
                 with self._draining, suppress(JournalError, OSError):
                     self._checkpoint(self._segments.oldest.header.id, ends)

@@ -6,13 +6,13 @@
 
 import secrets
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, JournalRenameError, OptionError
 from sparkwal.journal import files
 from sparkwal.journal.files import Cursor, segment_id, segment_name
-from sparkwal.journal.journal import Journal, Publish, Settings
+from sparkwal.journal.journal import DEFAULT_SLOTS, Journal, Publish, Settings
 from sparkwal.journal.open_segments import Segments
 from sparkwal.journal.quarantine import Incident, Quarantine
 from sparkwal.journal.scanning import Contents, Damage
@@ -75,8 +75,15 @@ class Opening:
         if self._is_foreign or (contents.segments and contents.last <= owner.durable):
             # The log has all entries. Others may have sent later sequences: begin anew.
             self._remove_all()
+        # SAFETY(mark-first) §11: a journal's first file is the mark
+        if files.ACCEPTED not in folder.names():
+            files.keep_mark(folder, 0, -1)
         with ExitStack() as failed:
             file = failed.enter_context(self._go_on())
+            newest = contents.segments[-1]
+            # SAFETY(mark-at-opening) §11: each opening syncs the mark of all that it read
+            files.keep_mark(folder, newest.header.id, newest.last)
+            self._reopen()
             segments = Segments(folder, contents.segments, contents.slots, file, contents.next_id)
             files.keep_reserve(folder)
             acked = max(owner.durable, contents.first - 1)
@@ -103,9 +110,9 @@ class Opening:
             return True
         if not segments and contents.damage and cursor is not None and is_theirs:
             raise OptionError(
-                f"journal {path} holds a damaged file, and its cursor is of log {cursor.log_id}, "
-                f"producer {cursor.producer!r}: nobody knows whose entries are in it. Open it once "
-                "with that one, or give another folder"
+                f"journal {path} is damaged, and its cursor is of log {cursor.log_id}, producer "
+                f"{cursor.producer!r}: nobody knows whose entries were in it. Open it once with "
+                "that one, or give another folder"
             )
         acknowledged = max(contents.first - 1, contents.done(owner.name))
         # The journal sends again what it still has, whatever the cursor says.
@@ -175,18 +182,27 @@ class Opening:
                 file.sync()
             self._publish(events.TailTruncated(path, segment.header.id, sequence, reason))
             return
-        lost = range(max(sequence, self._owner.durable + 1), damage.newest + 1)
+        lost = range(max(sequence, self._owner.durable + 1), self._most_accepted(damage) + 1)
         there = {*self._folder.names()}
         aside = {each: _free(each, there) for each in (name, *damage.also) if each in there}
         first, last = (lost[0], lost[-1]) if lost else (-1, -1)
+        unknown = last - max(damage.newest, first - 1) if damage.more else 0
         if lost:
-            incident = Incident(name, first, last, tuple(aside.values()), reason)
+            incident = Incident(name, first, last, tuple(aside.values()), reason, unknown)
             # SAFETY(loss-is-noted) §11: a loss is noted durably and reported at each opening until
             # it is sent again
             self._quarantine = self._quarantine.add(incident)
         self._set_aside(damage, aside)
         self._publish(events.ReplayStopped(path, name, sequence, reason, damage.complete))
-        self._publish(events.Quarantined(path, ", ".join(aside), first, last))
+        self._publish(events.Quarantined(path, ", ".join(aside), first, last, unknown))
+
+    def _most_accepted(self, damage: Damage) -> int:
+        """The highest sequence that may have been accepted: no more entries wait than slots."""
+        # SAFETY(unknown-is-lost) §11: what may have been accepted is reported as lost
+        if not damage.more:
+            return damage.newest
+        slots = max(self._contents.slots, DEFAULT_SLOTS)
+        return max(damage.newest, self._owner.durable + slots)
 
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
         """Move the damaged file and all after it to quarantine; keep a copy of its intact part.
@@ -194,9 +210,13 @@ class Opening:
         folder = self._folder
         segments = self._contents.segments
         name = damage.name
+        newest = segment_id([name, *damage.also][-1])
+        self._contents.next_id = max(self._contents.next_id, newest + 1)
         if damage.newest >= damage.sequence:
-            newest = segment_id([name, *damage.also][-1])
-            files.write_mark(folder, newest, damage.newest)
+            files.keep_mark(folder, newest, damage.newest)
+        elif damage.more:
+            # The incident is noted: the mark may begin again.
+            files.keep_mark(folder, newest, -1)
         if segments and segments[-1].name == name:
             kept = segments.pop()
             if kept.last >= kept.header.first:
@@ -228,10 +248,18 @@ class Opening:
         files.write_cursor(self._folder, first)
         for segment in contents.segments:
             self._folder.remove(segment.name)
-        contents.segments = []
+        contents.segments, contents.cursor = [], cursor
         if first is not cursor:
             sync_folder(self._folder)
             files.write_cursor(self._folder, cursor)
+
+    def _reopen(self) -> None:
+        """Remove the end of the closed journal from the cursor."""
+        cursor = self._contents.cursor
+        if cursor is not None and cursor.ends is not None:
+            # SAFETY(open-is-not-closed) §11: an open journal's cursor does not name its last entry
+            reopened = replace(cursor, ends=None, next_segment=self._contents.next_id)
+            files.write_cursor(self._folder, reopened)
 
     def _header(self, first: int, schema: bytes, salt: int | None = None) -> Header:
         contents = self._contents

@@ -24,18 +24,26 @@ Entry = tuple[memoryview, bytes]
 
 @dataclass(frozen=True)
 class Incident:
-    """Accepted appends that one damage took."""
+    """Accepted appends that one damage took, and those that may have been accepted."""
 
     name: str  # of the file in which the damage begins
     first: int  # sequence of the first append
     last: int  # and of the last
     files: tuple[str, ...]  # names in the journal's folder of what is left, in the order of entries
     reason: str
+    unknown: int = 0  # so many of them, at the end, may never have been accepted
 
     def __post_init__(self) -> None:
         segments = map(files.segment_id, (self.name, *self.files))
         if not 0 <= self.first <= self.last < files.HIGHEST or -1 in segments:
             raise ValueError("it names no appends or no segments")
+        if not 0 <= self.unknown <= self.last - self.first + 1:
+            raise ValueError("more appends are unknown than it names")
+
+    @property
+    def known(self) -> int:
+        """The last that is known to have been accepted; `first` − 1 if none is."""
+        return self.last - self.unknown
 
     def took(self, name: str) -> bool:
         """Whether this incident took a segment: it takes all from the damaged one to the last."""
@@ -63,7 +71,7 @@ class Quarantine:
         for incident in reversed(self.incidents):
             if incident.last > last:
                 found.append((incident, range(max(incident.first, last + 1), incident.last + 1)))
-                last = incident.last
+                last = max(last, incident.known)
         return found
 
     def lost(self, last: int) -> range:
@@ -71,8 +79,12 @@ class Quarantine:
         return range(last + 1, max(newest, last) + 1)
 
     def entries(self, last: int) -> Iterator[tuple[int, Entry | None]]:
-        """Each lost append after `last`, in order; None if it is unreadable. Raises as `kept`."""
-        for incident, sequences in self.waiting(last):
+        """Each append after `last` that is known to be lost, in order; None if it is unreadable.
+        Raises as `kept`."""
+        for incident, waiting in self.waiting(last):
+            sequences = range(waiting.start, incident.known + 1)
+            if not sequences:
+                continue
             for sequence in range(last + 1, sequences.start):
                 yield sequence, None
             kept = self.kept(incident)
@@ -108,14 +120,25 @@ class Quarantine:
         if before and before[-1].took(new.name):
             same = before.pop()
             moved = [name for name in same.files if name not in new.files]
-            new = replace(new, last=max(new.last, same.last), files=(*new.files, *moved))
+            last, known = max(new.last, same.last), max(new.known, same.known)
+            names_of_both = (*new.files, *moved)
+            new = replace(new, last=last, unknown=last - known, files=names_of_both)
         # Drop an incident if its appends were sent again and somebody removed its files.
         kept = [each for each in before if each.last >= new.first or names & {*each.files}]
-        found = replace(self, incidents=(*kept, new))
-        plain = [self.log_id, self.producer, [asdict(each) for each in found.incidents]]
+        return self._write((*kept, new))
+
+    def settled(self) -> Quarantine:
+        """This quarantine without what may never have been accepted, durable. Raises as `add`."""
+        if not any(each.unknown for each in self.incidents):
+            return self
+        known = (each for each in self.incidents if each.known >= each.first)
+        return self._write(tuple(replace(each, last=each.known, unknown=0) for each in known))
+
+    def _write(self, incidents: tuple[Incident, ...]) -> Quarantine:
+        plain = [self.log_id, self.producer, [asdict(each) for each in incidents]]
         # Written twice: one flipped bit does not hide it.
         files.put_with_reserve(self.folder, LOST, 2 * files.note_of(LOST, plain))
-        return found
+        return replace(self, incidents=incidents)
 
 
 def read_quarantine(folder: Folder) -> Quarantine:

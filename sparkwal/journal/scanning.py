@@ -24,6 +24,9 @@ from sparkwal.journal.segment import (
 )
 from sparkwal.journal.storage import Folder
 
+# The reason of an incident with an unknown end.
+UNKNOWN = "the number of accepted entries is unknown: the file `accepted` is missing or damaged"
+
 
 @dataclass
 class Damage:
@@ -33,7 +36,10 @@ class Damage:
     sequence: int  # the one that it has, or would have
     reason: str
     complete: int = 0  # complete entries that lie after it
-    newest: int = -1  # the highest sequence that may have been there; `sequence` − 1 if none
+    newest: int = (
+        -1
+    )  # the highest sequence that is known to have been there; `sequence` − 1 if none
+    more: bool = False  # whether an unknown number of later ones may have been accepted
     torn: bool = False  # a torn tail and no damage
     also: list[str] = field(default_factory=list)  # the files after it
 
@@ -81,10 +87,10 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
     names = folder.names()
     ids = {name: number for name in names if (number := files.segment_id(name)) >= 0}
     cursor, rejected = files.read_cursor(folder)
-    mark = files.read_mark(folder)
+    mark = _mark(folder, names, cursor)
     stale = [name for name in names if files.UNFINISHED.fullmatch(name)]
     live = sorted(name for name in ids if name == files.segment_name(ids[name]))
-    next_id = max([*ids.values(), mark[0]]) + 1
+    next_id = max([*ids.values(), -1 if mark is None else mark[0]]) + 1
     reading = _Reading(folder, settings, mark)
     oldest = 0
     if cursor is not None:
@@ -102,7 +108,7 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
         if reading.damage is None:
             reading.read(name, ids[name], live[place + 1 :])
     if reading.damage is None:
-        reading.check_end(oldest)
+        reading.check_end(oldest, next_id)
     return Contents(
         reading.segments,
         reading.slots,
@@ -116,6 +122,19 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
     )
 
 
+def _mark(folder: Folder, names: list[str], cursor: files.Cursor | None) -> tuple[int, int] | None:
+    """(segment, sequence) of the newest accepted entry; (-1, -1) in a new folder, None if it is
+    unknown."""
+    mark = files.read_mark(folder)
+    if mark is None and cursor is not None and cursor.end is not None:
+        # SAFETY(close-is-proof) §11: the cursor of a closed journal names its last entry
+        mark = cursor.end
+    # SAFETY(unknown-is-not-nothing) §11: without a mark only a new journal has accepted nothing
+    if mark is None and not any(files.is_ours(name) for name in names):
+        mark = -1, -1
+    return mark
+
+
 def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
     with closing(folder.read(name)) as reader:
         try:
@@ -125,7 +144,7 @@ def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
 
 
 class _Reading:
-    def __init__(self, folder: Folder, settings: Settings, mark: tuple[int, int]) -> None:
+    def __init__(self, folder: Folder, settings: Settings, mark: tuple[int, int] | None) -> None:
         self._folder = folder
         self._settings = settings
         self._mark = mark
@@ -160,13 +179,18 @@ class _Reading:
                     # SAFETY(torn-is-last) §11: a torn tail has no complete entry after it
                     and not damage.complete
                     and reader.size - scan.end <= entry_size(0) + entry_size(self._settings.largest)
+                    and self._mark is not None
                     # SAFETY(accepted-not-torn) §11: an entry that the mark counts as accepted is
                     # never cut off
                     and not (number, damage.sequence) <= self._mark
                 )
 
-    def check_end(self, oldest: int) -> None:
-        """Check that every accepted entry is there; segments below `oldest` were removed."""
+    def check_end(self, oldest: int, next_id: int) -> None:
+        """Check that every accepted entry is there. Segments below `oldest` were removed; the next
+        would have been `next_id`."""
+        if self._mark is None:
+            self._damaged(files.segment_name(next_id), UNKNOWN, [])
+            return
         number, upto = self._mark
         there = self.segments[-1].header.id if self.segments else oldest
         # SAFETY(missing-is-damage) §11: an entry that the mark knows and that is missing is damage
@@ -191,7 +215,9 @@ class _Reading:
 
     def _damaged(self, name: str, reason: str, after: list[str]) -> Damage:
         sequence = self._next()
-        self.damage = Damage(name, sequence, reason, newest=sequence - 1, also=after)
+        more = self._mark is None
+        reason = f"{reason}; {UNKNOWN}" if more and reason != UNKNOWN else reason
+        self.damage = Damage(name, sequence, reason, newest=sequence - 1, more=more, also=after)
         return self.damage
 
     def _look_into(self, names: list[str], number: int, damage: Damage) -> None:
@@ -205,9 +231,8 @@ class _Reading:
                 except Invalid:
                     # Without a salt it may be part of another's content: only the next counts.
                     _count(Scan(reader, 0, None).rest(), damage, chained=True)
-        segment, upto = self._mark
-        if number <= segment:
-            damage.newest = max(damage.newest, upto)
+        if self._mark is not None and number <= self._mark[0]:
+            damage.newest = max(damage.newest, self._mark[1])
 
 
 def _count(

@@ -157,7 +157,10 @@ JOURNAL_WAITING = _metric(
     "journal_waiting", "gauge", "Appends in the journal and not in the log.", "appender"
 )
 JOURNAL_LOST = _metric(
-    "journal_lost", "gauge", "Appends found damaged at the start, to be sent again.", "appender"
+    "journal_lost",
+    "gauge",
+    "Appends that are or may be lost to damage, to be sent again.",
+    "appender",
 )
 STORE_AWAY = _metric(
     "store_away",

@@ -336,7 +336,7 @@ def test_a_sync_that_fails_at_the_close_is_told_once_and_reported() -> None:
     [
         "sparkwal.appender.journal_backend.write_sender",
         "sparkwal.appender.journal_sender.JournalSender._listen",
-        "sparkwal.journal.files.open_mark",
+        "sparkwal.journal.files.keep_mark",
         "sparkwal.journal.files.keep_reserve",
         "sparkwal.journal.opening.Segments",
     ],

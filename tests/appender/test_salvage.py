@@ -17,6 +17,7 @@ from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
+from sparkwal.journal.files import ACCEPTED
 from sparkwal.journal.open_segments import Segments
 
 from .away import Away
@@ -190,6 +191,45 @@ def test_a_file_in_quarantine_that_cannot_be_read_is_named(monkeypatch: pytest.M
                     ask()
         assert wal.resend_lost(lambda sequence: []) == [2]
     assert stored(plot.inner) == [1000, 1001, 1003]
+
+
+def unmarked(folder: MemoryFolder) -> MemoryFolder:
+    """The folder as a dead process left it, without its mark."""
+    left = folder.after_kill()
+    left.remove(ACCEPTED)
+    return left
+
+
+def test_an_unknown_number_of_lost_appends_is_asked_for_until_the_answer_is_empty() -> None:
+    plot = Away()
+    left = hurt(unmarked(unsent(plot, MemoryFolder(), *range(1000, 1006))), 1003, 1004, 1005)
+    asked: list[int] = []
+
+    def unreadable(sequence: int) -> list[dict[str, Any]]:
+        asked.append(sequence)
+        return rows(1000 + sequence) if sequence < 6 else []
+
+    with plot.journaled(left) as wal:
+        assert wal.lost.start == 3 and set(range(3, 6)) < set(wal.lost)
+        (incident,) = wal.incidents()
+        assert incident.lost == incident.waiting == wal.lost
+        assert incident.unknown == range(4, wal.lost.stop)
+        assert "the number of accepted entries is unknown" in incident.reason
+        assert wal.resend_lost(unreadable) == [3, 4, 5, 6] == asked
+        assert not wal.lost and wal.resend_lost(unreadable) == []
+        assert wal.append(rows(3000)).sequence == 6
+    assert stored(plot.inner) == [1000, 1001, 1002, 1003, 1004, 1005, 3000]
+    with plot.journaled(left.after_kill()) as again:
+        assert not again.lost
+
+
+def test_an_empty_answer_gives_up_an_unknown_number_of_appends() -> None:
+    plot = Away()
+    left = unmarked(unsent(plot, MemoryFolder(), 1000, 1001))
+    with plot.journaled(left) as wal:
+        assert wal.resend_lost(lambda sequence: []) == [2]
+        assert wal.append(rows(3000)).sequence == 2
+    assert stored(plot.inner) == [1000, 1001, 3000]
 
 
 def test_without_a_journal_nothing_is_lost() -> None:

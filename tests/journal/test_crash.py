@@ -279,8 +279,8 @@ def check(world: World, rng: random.Random, seen: Counter[str]) -> None:
     again = open_journal(left, durable, settings)
     assert again.warnings() == [] and list(again.lost) == list(run.lost)[1:]
     assert again.entries(durable) == entries
-    assert everything(left) == before
     again.journal.close()
+    assert everything(left) == before
     ids.look(left)
 
 

@@ -264,5 +264,5 @@ def test_the_cursor_tells_what_the_log_had_and_where_the_journal_ends() -> None:
     assert wrong == "" and cursor is not None
     assert (cursor.log_id, cursor.producer, cursor.sequence) == ("log-1", "orders", 5)
     name = segments(folder)[-1]
-    assert cursor.ends == [int(name[:20]), len(folder.bytes_of(name))]
+    assert cursor.ends == [int(name[:20]), len(folder.bytes_of(name)), NEWEST]
     assert cursor.next_segment == int(name[:20]) + 1

@@ -12,6 +12,7 @@ ROT = "journal: a byte of it changes"
 OTHER = "journal: another log stands in the place of its own"
 FAILS = "journal: the disk fails"
 UNSYNCED = "journal: never synced"
+UNKNOWN = "journal: its mark is lost"
 TWIN = "journal: another appender of its producer"
 
 MUTATIONS = [
@@ -46,9 +47,58 @@ MUTATIONS = [
     Mutation(
         "mark-at-opening",
         "test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn",
+        "journal/opening.py",
+        "files.keep_mark(folder, newest.header.id, newest.last)",
+        "pass",
+    ),
+    Mutation(
+        "mark-first",
+        "test_an_opening_that_died_anywhere_in_a_new_folder_lost_nothing",
+        "journal/opening.py",
+        "if files.ACCEPTED not in folder.names():",
+        "if False:",
+    ),
+    Mutation(
+        "mark-before-return",
+        ROT,
         "journal/journal.py",
-        "self._have_synced(segments.newest.header.id, self.last)",
-        "self._synced = self.last",
+        "files.put_mark(self._mark, segment, upto)",
+        "pass",
+    ),
+    Mutation(
+        "mark-twice",
+        "test_a_flipped_bit_leaves_one_mark",
+        "journal/files.py",
+        'return 2 * (crc32(body).to_bytes(4, "little") + body)',
+        'return crc32(body).to_bytes(4, "little") + body',
+    ),
+    Mutation(
+        "unknown-is-not-nothing",
+        UNKNOWN,
+        "journal/scanning.py",
+        "if mark is None and not any(files.is_ours(name) for name in names):",
+        "if mark is None:",
+    ),
+    Mutation(
+        "unknown-is-lost",
+        UNKNOWN,
+        "journal/opening.py",
+        "if not damage.more:",
+        "if True:",
+    ),
+    Mutation(
+        "close-is-proof",
+        "test_the_cursor_of_a_closed_journal_names_its_last_entry",
+        "journal/scanning.py",
+        "mark = cursor.end\n",
+        "pass\n",
+    ),
+    Mutation(
+        "open-is-not-closed",
+        "test_the_cursor_of_a_reopened_journal_proves_nothing",
+        "journal/opening.py",
+        "reopened = replace(cursor, ends=None, next_segment=self._contents.next_id)",
+        "return",
     ),
     Mutation(
         "remove-when-acked",

@@ -13,7 +13,7 @@ from journal.disk import MemoryFolder
 
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle_record import FLOOR
-from sparkwal.journal.files import SENDER
+from sparkwal.journal.files import ACCEPTED, SENDER
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.recovery import find_head
 
@@ -49,6 +49,8 @@ class Journals:
             collection takes.
         rot: a byte of a file changes while nobody runs. Between that and a loss of power the
             journal is opened once: the two together may take what was accepted, and the mark.
+        gone: the mark is gone or damaged while nobody runs, and so may be the end of the newest
+            segment, or segments.
         other: a life begins with another log in the place of this one.
     """
 
@@ -66,6 +68,7 @@ class Journals:
     floor: float = 0.0
     kept: int = 1000
     rot: float = 0.0
+    gone: float = 0.0
     other: float = 0.0
 
     @property
@@ -82,7 +85,7 @@ class Journals:
                 ends |= {f"Journal{kind}Error{how}" for how in ("", " opening", " ending")}
         if self.full:
             ends |= {"OptionError opening"}
-        if self.rot:
+        if self.rot or self.gone:
             ends |= {"JournalReadError", "JournalReadError ending"}
         return ends
 
@@ -125,7 +128,7 @@ class Run:
         self.rng = random.Random(self.seed)
         self.disk = MemoryFolder()
         self.alive: list[Life] = []
-        self.ledger = Ledger(self._where, keeps=not self.shape.rot)
+        self.ledger = Ledger(self._where, keeps=not (self.shape.rot or self.shape.gone))
         self._state, self._verdict = State(), oracle.Verdict()
         self._births = self._life = 0
         self._last = ""
@@ -274,6 +277,8 @@ class Run:
             self._with_other_log()
         if self.ledger.marked and self.rng.random() < self.shape.rot:
             self._rot()
+        if self.ledger.marked and self.rng.random() < self.shape.gone:
+            self._lose_files()
         plan = self.shape.plan
         if self.shape.vary:
             rng = self.rng
@@ -342,6 +347,28 @@ class Run:
             data[place] ^= 1 << self.rng.randrange(8)
             self.disk.put(name, bytes(data))
             self._note("disk", f"byte {place} of {name} changes", "")
+
+    def _lose_files(self) -> None:
+        """The mark is lost, and perhaps the end of the journal too."""
+        rng, disk = self.rng, self.disk
+        names = [n for n in disk.names() if n.endswith(".wal") and "/" not in n]
+        if not names:
+            return
+        self.ledger.rotten = True
+        what = rng.choice(["gone", "empty", "garbage"])
+        if what == "gone" and ACCEPTED in disk.names():
+            disk.remove(ACCEPTED)
+        else:
+            disk.put(ACCEPTED, b"" if what == "empty" else rng.randbytes(40))
+        end = rng.choice(["is there", "is zeros", "is cut", "is gone", "and all before are gone"])
+        self._note("disk", f"the mark is {what}; the end {end}", "")
+        if end.endswith("gone"):
+            for name in names[-1:] if end == "is gone" else names:
+                disk.remove(name)
+        elif end != "is there":
+            data = disk.bytes_of(names[-1])
+            place = rng.randrange(len(data) + 1)
+            disk.put(names[-1], data[:place] + bytes(len(data) - place if end == "is zeros" else 0))
 
     def _with_other_log(self) -> None:
         """A life that finds another log: it takes no row of this one, and loses none."""

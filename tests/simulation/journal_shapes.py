@@ -125,6 +125,12 @@ SHAPES = {
     "journal: a byte of it changes, and nobody sends again": Journals(
         replace(_PLAN, segment=700, resends=False), rot=0.7, away=0.03, lives=8, vary=True
     ),
+    "journal: its mark is lost": Journals(
+        replace(_PLAN, segment=700), gone=0.6, away=0.03, lives=5, vary=True
+    ),
+    "journal: its mark is lost, and nobody sends again": Journals(
+        replace(_PLAN, segment=700, resends=False), gone=0.6, away=0.03, lives=8, vary=True
+    ),
     "journal: another log stands in the place of its own": Journals(other=0.5, lives=5),
     "journal: it drains": Journals(_AT_ONCE, away=0.03, power=0.02, kill=0.002),
     "journal: short lives": Journals(

@@ -89,6 +89,8 @@ class Ledger:
         at: sequence → those of these that may have had it last: one, unless power took a weak one.
         marked, rotten: whether it was opened since a loss of power; whether it was not since a
             byte changed.
+        alarmed: whether a loss may be reported though nothing was damaged: power was lost, which
+            may take the mark, or an append that it took had returned already.
         tickets: answers that were checked.
     """
 
@@ -104,14 +106,17 @@ class Ledger:
     at: dict[int, set[int]] = field(default_factory=dict)
     marked: bool = True
     rotten: bool = False
+    alarmed: bool = False
     tickets: int = 0
 
-    def open(self, last: int, lost: list[int]) -> list[int]:
+    def open(self, last: int, lost: range) -> list[int]:
         """Values to send again, in order, from what an appender says that has just opened."""
         gone = sorted((s, v) for v, s in self.accepted.items() if s > last and v not in self.weak)
         unreported = [value for sequence, value in gone if sequence not in lost]
         if gone and (self.keeps or set(unreported) - self.reported):
             raise oracle.Violation(f"accepted and lost: {gone}; the journal ends at {last}, {lost}")
+        if lost and self.keeps and not self.alarmed:
+            raise oracle.Violation(f"{lost} are reported as lost, and nothing was damaged")
         self.marked, self.rotten = True, False
         self.reported |= {value for _, value in gone}
         return [value for _, value in gone]
@@ -141,6 +146,7 @@ class Ledger:
     def power_lost(self) -> None:
         """What was weak may be gone."""
         self.marked = False
+        self.alarmed = True
         for value in self.weak:
             self.accepted.pop(value, None)
         for sequence, values in self.at.items():
@@ -174,8 +180,8 @@ def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
             return f"{type(error).__name__} opening: {error}"
         append = partial(_append, ask, appender, rows, ledger, plan)
         last = appender.intake.last_sequence
-        again = ledger.open(last, list(appender.journal.lost))
-        for sequence, found in appender.quarantine.entries(last):
+        again = ledger.open(last, appender.journal.lost)
+        for sequence, found in appender.journal.quarantine.entries(last):
             if found is not None:
                 kept = pa.ipc.read_record_batch(pa.py_buffer(found[0]), rows.arrow)
                 ledger.find(sequence, kept.column(0).to_pylist())
@@ -185,6 +191,11 @@ def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
                 append([value])
             else:
                 ledger.accepted.pop(value)
+        if plan.resends:
+            try:
+                appender.journal.settle()
+            except JournalError as error:
+                return f"{type(error).__name__}: {error}"
         threads = [Thread(append, args=(values,)) for values in _values(plan)]
         for thread in threads:
             thread.start()

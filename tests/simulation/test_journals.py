@@ -41,7 +41,7 @@ def _runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
         reported = ", ".join(f"{kind} {number}" for kind, number in outcomes.most_common())
         print(f"\n  {name}: {count} seeds from {FIRST_SEED}, {steps:,} steps; {reported}")
     assert outcomes["done"] > count / 4
-    assert tickets > count
+    assert tickets > count / 2
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -71,11 +71,11 @@ def opened(folder: MemoryFolder, schema: bytes = b"schema") -> Journal:
 
 
 def test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn() -> None:
-    """Power takes the mark, which nobody syncs; then the disk damages the last entry."""
+    """Power takes the mark, which no append syncs; then the disk damages the last entry."""
     folder, seed = MemoryFolder(), 0
     journal = opened(folder)
     journal.wait(journal.write(b"accepted"))
-    while files.read_mark(left := folder.after_crash(random.Random(seed))) != (-1, -1):
+    while files.read_mark(left := folder.after_crash(random.Random(seed))) != (0, -1):
         seed += 1
     assert opened(left).last == 0
     left = left.after_kill()
@@ -141,12 +141,13 @@ def test_a_full_disk_is_made_empty_by_what_the_log_has() -> None:
 
 
 def test_damage_before_complete_entries_is_no_torn_tail() -> None:
-    """Without the mark, which somebody removed."""
+    """With an older mark, as a loss of power leaves it."""
     folder = MemoryFolder()
     journal = opened(folder)
+    older = folder.bytes_of(files.ACCEPTED)
     for _ in range(2):
         journal.wait(journal.write(b"accepted"))
-    folder.remove(files.ACCEPTED)
+    folder.put(files.ACCEPTED, older)
     name = files.segment_name(0)
     data = bytearray(folder.bytes_of(name))
     data[data.index(b"accepted")] ^= 1
@@ -262,6 +263,60 @@ def _scripts(ends: int, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n  {count:,} scripts")
     assert count >= 200
+
+
+def accepted(count: int) -> MemoryFolder:
+    """Entries, each in a segment of its own, as a dead process left them."""
+    folder = MemoryFolder()
+    journal = opened(folder)
+    for _ in range(count):
+        journal.wait(journal.write(bytes(600)))
+    return folder.after_kill()
+
+
+def unmarked(folder: MemoryFolder) -> MemoryFolder:
+    """The folder without its mark and its newest segment."""
+    left = folder.after_kill()
+    left.remove(files.ACCEPTED)
+    left.remove([name for name in left.names() if name.endswith(".wal")][-1])
+    return left
+
+
+def test_an_opening_that_died_anywhere_in_a_new_folder_lost_nothing() -> None:
+    crash_at, ended = 0, False
+    while not ended:
+        folder = MemoryFolder()
+        folder.crash_at, crash_at, ended = crash_at, crash_at + 1, True
+        try:
+            opened(folder)
+        except Crash:
+            ended = False
+        for seed in range(8):
+            left = folder.after_crash(random.Random(seed)) if seed else folder.after_kill()
+            assert not opened(left).lost, (crash_at, seed)
+
+
+def test_a_flipped_bit_leaves_one_mark() -> None:
+    folder = accepted(2)
+    sound = folder.bytes_of(files.ACCEPTED)
+    for place in range(len(sound)):
+        folder.put(files.ACCEPTED, sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        assert files.read_mark(folder) == (1, 1)
+
+
+def test_the_cursor_of_a_closed_journal_names_its_last_entry() -> None:
+    folder = accepted(2)
+    opened(folder).close()
+    assert opened(unmarked(folder)).lost == range(1, 2)
+
+
+def test_the_cursor_of_a_reopened_journal_proves_nothing() -> None:
+    """What was accepted since has a segment of its own, and the one before it did not grow."""
+    folder = accepted(1)
+    opened(folder).close()
+    journal = opened(folder)
+    journal.wait(journal.write(bytes(600)))
+    assert 1 in opened(unmarked(folder)).lost
 
 
 def test_a_flipped_bit_leaves_one_note_of_who_sent() -> None:
