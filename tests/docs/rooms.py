@@ -50,7 +50,7 @@ class Step:
 
 @dataclass
 class Way:
-    """What happens to a row, and the modules that do it."""
+    """One operation on rows, and the modules that carry it out."""
 
     name: str
     title: str

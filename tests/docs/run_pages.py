@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import sparkwal
 from .pages import PAGES, Block, blocks
 
 START = "sparkwal/docs/start.md"
+COOKBOOK = "sparkwal/docs/cookbook.md"
 # The server that a page names, and where the tests name theirs.
 STORE = "https://store.example.com:9000"
 ENDPOINT = "AWS_ENDPOINT_URL"
@@ -88,9 +90,27 @@ def run_page(spark: SparkSession, page: list[Block], logs: str, folder: Path) ->
         query.stop()
         ids = sparkwal.Log(f"{logs}/wal").to_pandas()["id"].tolist()
         assert ids == ([] if begins else [1]) + [0, 1, 2, 3, 4, 5]
+    if page[0].page == COOKBOOK:
+        check_cookbook(spark, logs, folder, names)
     if "backfill" in "".join(block.text for block in page):
         backfill = sparkwal.Log(f"{logs}/wal", sequencer="backfill").to_pandas()
         assert backfill["id"].tolist() == [0, 1, 2]
+
+
+def check_cookbook(spark: SparkSession, logs: str, folder: Path, names: Mapping[str, Any]) -> None:
+    """Check that the recipes wrote and printed the rows that the page shows."""
+    written = {
+        name: sparkwal.Log(f"{logs}/{name}").to_pandas()["id"].tolist()
+        for name in ("hourly", "both", "batches")
+    }
+    events, appended = [0, 1, 2, 3, 4], [0, 1, 2]
+    assert written == {"hourly": events + appended, "both": events, "batches": events}
+    for files in ("files", "batches"):
+        rows = spark.read.parquet(str(folder / files)).collect()
+        assert sorted(row.id for row in rows) == events
+    assert names["newest"].to_pylist() == [{"id": 1, "status": "sent"}]
+    assert sorted(names["bad"]["_rescued"].to_pylist()) == ["not JSON", '{"id": "x"}']
+    assert sparkwal.Log(f"{logs}/hourly").head().schema.names == ["id", "source"]
 
 
 if __name__ == "__main__":

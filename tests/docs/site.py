@@ -34,7 +34,7 @@ MOVED = {
     "tests/faults/README.md": "faults.md",
     "tests/simulation/README.md": "simulation.md",
 }
-# Files that pages link to and the site shows as they are.
+# Files that pages link to; the site has copies of them.
 COPIED = (
     "conf/*",
     "conf/iam/*.json",

@@ -106,4 +106,4 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert 130 <= len((ROOT / "README.md").read_text().splitlines()) <= 160
+    assert 130 <= len((ROOT / "README.md").read_text().splitlines()) <= 175

@@ -38,7 +38,7 @@ def public(item: griffe.Object | griffe.Alias) -> Iterator[griffe.Object | griff
 
 
 def functions() -> Iterator[tuple[str, griffe.Object | griffe.Alias]]:
-    """What a user calls, with its path. A class stands for its constructor."""
+    """Each public function and method with its path. A class counts as its constructor."""
     for name in NAMES:
         for item in public(package()[name]):
             is_made = item.is_class and name in sparkwal.__all__ and name not in RETURNED
@@ -73,13 +73,13 @@ def test_a_docstring_names_each_argument_and_no_other() -> None:
     assert wrong == []
 
 
-def test_a_docstring_says_what_is_returned_and_raised() -> None:
+def test_a_docstring_names_the_result_and_the_errors() -> None:
     wrong = []
     for path, item in functions():
-        found = sections(item)
+        kinds = sections(item).keys()
         returns = item.is_function and str(item.returns) != "None"
-        if returns and not {"returns", "yields"} & found.keys():
+        if returns and not {"returns", "yields"} & kinds:
             wrong.append(f"{path} returns {item.returns}")
-        if "raises" not in found and path not in SAFE:
+        if "raises" not in kinds and path not in SAFE:
             wrong.append(f"{path} has no section Raises")
     assert wrong == []

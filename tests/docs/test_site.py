@@ -53,7 +53,7 @@ def test_a_page_leads_from_a_public_name_to_the_reference(site: Path) -> None:
     assert 'href="reference/errors.html#sparkwal.FencedError"' in text
 
 
-def test_the_page_of_the_appender_says_how_a_rejected_row_is_reported(site: Path) -> None:
+def test_the_page_of_the_appender_explains_rejected_rows(site: Path) -> None:
     text = re.sub(r"<[^>]+>", "", (site / "reference/appender.html").read_text())
     assert "Ticket.result of that append raises OptionError" in " ".join(text.split())
 
