@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
+from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice, takewhile
 from typing import Any
@@ -75,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self.objects[self._key()] = body
             self.modified[self._key()] = time.time()
-        self._answer(200, ETag='"-"')
+        self._answer(200, ETag=f'"{md5(body).hexdigest()}"')
 
     def do_GET(self) -> None:
         if self.path == "/__counts":
@@ -118,11 +119,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(501, "NotImplemented")
             return
         bucket = self._key().rstrip("/")
+        deleted = [x.text for x in ElementTree.fromstring(body).iterfind("{*}Object/{*}Key")]
         with self.lock:
-            for key in ElementTree.fromstring(body).iterfind("{*}Object/{*}Key"):
-                self._remove(f"{bucket}/{key.text}")
-        # Nothing failed: there is no more to say in quiet mode.
-        self._answer(200, b"<DeleteResult/>", Content_Type="application/xml")
+            for key in deleted:
+                self._remove(f"{bucket}/{key}")
+        names = "".join(f"<Deleted><Key>{escape(key or '')}</Key></Deleted>" for key in deleted)
+        xml = f"<DeleteResult>{names}</DeleteResult>"
+        self._answer(200, xml.encode(), Content_Type="application/xml")
 
     def _remove(self, key: str) -> None:
         self.objects.pop(key, None)
@@ -150,7 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
             for key, size in zip(found, sizes, strict=True)
         )
         more_text = f"<IsTruncated>{str(more).lower()}</IsTruncated>"
-        xml = f"<ListBucketResult>{more_text}{entries}</ListBucketResult>"
+        of = f"<Name>{bucket}</Name><Prefix>{escape(prefix.removeprefix(bucket + '/'))}</Prefix>"
+        xml = f"<ListBucketResult>{of}{more_text}{entries}</ListBucketResult>"
         self._answer(200, xml.encode(), Content_Type="application/xml")
 
 

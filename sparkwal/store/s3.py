@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError, SparkWalError
-from sparkwal.store import s3_errors
+from sparkwal.store import s3_errors, s3_replies
 from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
 from sparkwal.store.config import S3Config, normal_endpoint, said
 from sparkwal.store.s3_client import provider, renew, s3_client
-from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, UploadGone
+from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, Unanswered, UploadGone
 from sparkwal.store.s3_get import SentObject, get_object, send_object, whole
+from sparkwal.store.s3_replies import Unproven, named
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -91,7 +92,7 @@ class S3Store:
             ) from None
         except Exception as error:
             failure = self._failure(error, key, client)
-            if isinstance(failure, NotFound) and not finds:
+            if isinstance(failure, NotFound | Unanswered) and not finds:
                 failure = OptionError(
                     f"{self.url} answers 404 to what S3 accepts; check the endpoint and the bucket"
                 )
@@ -120,7 +121,19 @@ class S3Store:
     def put(self, key: str, body: bytes, **condition: Any) -> None:
         about: Any = self.config.on_new | self.config.checksum_of(body) | condition
         with self.request(key, finds=False) as client:
-            client.put_object(Bucket=self.bucket, Key=key, Body=body, **about)
+            reply = client.put_object(Bucket=self.bucket, Key=key, Body=body, **about)
+        if not s3_replies.proves(client, self.bucket, reply, body):
+            self._check_stored(client, key, body)
+
+    def _check_stored(self, client: S3Client, key: str, body: bytes) -> None:
+        """Read back an object whose ETag does not prove it: 1 GET. Raises Unproven."""
+        try:
+            stored = self.get_range(key, 0, len(body) + 1) == body
+        except NotFound:
+            stored = False
+        if not stored:
+            raise Unproven("PUT was answered with an ETag of other bytes")
+        s3_replies.note_other_etags(client, self.bucket)
 
     def get(self, key: str) -> bytes:
         with self.request(key) as client:
@@ -150,10 +163,15 @@ class S3Store:
         while True:
             with self.request(prefix, finds=False) as client:
                 reply = client.list_objects_v2(**at)
+            s3_replies.check_list(reply, self.bucket, prefix)
             entries = [
                 Entry(each["Key"], each["Size"], each.get("ETag", ""))
                 for each in reply.get("Contents", [])
             ]
+            # Some stores show `after` itself once more.
+            if entries and entries[0].key == after:
+                del entries[0]
+            s3_replies.check_order(entries, prefix, after)
             more = reply.get("IsTruncated", len(entries) >= limit)
             if entries or not more:
                 return Page(entries, more)
@@ -174,20 +192,34 @@ class S3Store:
         # As the XML of the LIST has them.
         known = [html.unescape(etag) for etag in etags] if self._knows_etags else []
         objects = [said(Key=key, ETag=etag or None) for key, etag in zip_longest(keys, known)]
-        asked: Any = {"Objects": objects, "Quiet": True}
+        # Not quiet: the reply names each key.
+        asked: Any = {"Objects": objects, "Quiet": False}
         with self.request(keys[0], finds=False) as client:
             try:
-                errors = client.delete_objects(**self.at, Delete=asked).get("Errors", [])
+                reply: Any = client.delete_objects(**self.at, Delete=asked)
             except client.exceptions.ClientError as refused:
-                errors = [refused.response["Error"]]  # type: ignore[list-item]
-                if not known or errors[0].get("Code") not in _NO_ETAGS:
+                reply = {"Errors": [refused.response["Error"]]}
+                if not known or reply["Errors"][0].get("Code") not in _NO_ETAGS:
                     raise
+        errors = reply.get("Errors", [])
         if known and any(each.get("Code") in _NO_ETAGS for each in errors):
             self._knows_etags = False
             return self.delete_many(keys)
         failure = s3_errors.not_deleted(errors, self.url, self.config.secrets)
         if failure is not None:
             raise failure
+        accounted = {each.get("Key") for each in (*reply.get("Deleted", []), *errors)}
+        # Some stores are quiet all the same.
+        left = next((key for key in keys if key not in accounted and self._holds(key)), None)
+        if left is not None:
+            raise Unproven(f"DeleteObjects was answered, and {left} is still there")
+
+    def _holds(self, key: str) -> bool:
+        try:
+            self.get_range(key, 0, 1)
+        except NotFound:
+            return False
+        return True
 
     def age_ms(self, key: str) -> int:
         """Date minus Last-Modified."""
@@ -195,7 +227,7 @@ class S3Store:
         try:
             with self.request(key) as client:
                 found: Any = client.get_object(**self.at, Key=key, Range="bytes=0-0")
-                whole(found["Body"], found["ResponseMetadata"]["HTTPHeaders"])
+                whole(found["Body"], found["ResponseMetadata"]["HTTPHeaders"], (0, 1))
         except BeyondEnd:
             with self.request(key) as client:
                 found = client.head_object(**self.at, Key=key)
@@ -206,7 +238,7 @@ class S3Store:
         asked: Any = self.at | self.config.on_new | said(Key=key, ChecksumAlgorithm=checksum)
         with self.request(key, finds=False) as client:
             begun = client.create_multipart_upload(**asked)
-            return S3Upload(self, key, given(begun, "UploadId", self.url))
+        return S3Upload(self, key, named(begun, "UploadId", "CreateMultipartUpload"))
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         # An upload's id holds no line break; a key may.
@@ -215,10 +247,14 @@ class S3Store:
         at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **marks}
         with self.request(prefix, finds=False) as client:
             reply = client.list_multipart_uploads(**at)
+        before = key
         uploads = [
             Unfinished(one["Key"], one["UploadId"], _age_ms(reply, one.get("Initiated"), self.url))
             for one in reply.get("Uploads", [])
         ]
+        # Of one key there may be several.
+        if any(not each.key.startswith(prefix) or each.key < before for each in uploads):
+            raise Unproven(f"the list of uploads under {prefix} shows others, or begins again")
         if not reply.get("IsTruncated", False):
             return UnfinishedPage(uploads, "")
         key = reply.get("NextKeyMarker", "")
@@ -246,13 +282,18 @@ class S3Upload:
         checksum: Any = self._store.config.checksum_of(body)
         try:
             with self._store.request(self._key, finds=False) as client:
-                reply = client.upload_part(**self._at, PartNumber=number, Body=body, **checksum)
+                reply: Any = client.upload_part(
+                    **self._at, PartNumber=number, Body=body, **checksum
+                )
         except UploadGone:
             raise OptionError(
                 f"{self._store.url}: the upload of {self._key} was removed while it ran; "
                 "a lifecycle rule that aborts uploads must leave them a day"
             ) from None
-        self._parts[number] = {"ETag": given(reply, "ETag", self._store.url), **checksum}
+        # Nobody can read a part back.
+        if s3_replies.proves(client, self._store.bucket, reply, body) is False:
+            raise Unproven("UploadPart was answered with an ETag of other bytes")
+        self._parts[number] = {"ETag": reply["ETag"], **checksum}
 
     def complete(self) -> bool:
         parts: Any = [
@@ -261,7 +302,7 @@ class S3Upload:
         try:
             with self._store.request(self._key) as client:
                 # After a 409 S3 may have dropped the upload; the repeat then finds it gone.
-                client.complete_multipart_upload(
+                reply = client.complete_multipart_upload(
                     **self._at, IfNoneMatch="*", MultipartUpload={"Parts": parts}
                 )
         except KeyTaken:
@@ -271,17 +312,11 @@ class S3Upload:
         except (UploadGone, NotFound):
             # A lost reply to an earlier Complete looks so too: the caller reads the object back.
             return False
+        named(reply, "ETag", "CompleteMultipartUpload")
         return True
 
     def abort(self) -> None:
         self._store.discard(Unfinished(self._key, self._id, 0))
-
-
-def given(reply: Any, name: str, url: str) -> str:
-    """What every S3 server's reply has."""
-    if not reply.get(name):
-        raise OptionError(f"{url} answers without {name}; check that it is an S3 endpoint")
-    return str(reply[name])
 
 
 def _age_ms(reply: Any, since: datetime | None, url: str) -> int:

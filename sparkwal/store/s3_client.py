@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sparkwal.store import s3_get
+from sparkwal.store import s3_get, s3_replies
 from sparkwal.store.config import S3Config
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def _new_client(config: S3Config) -> _Made:
     # This pattern runs before botocore's own check of the body.
     client.meta.events.register_first("before-parse.*.*", _keys_and_sizes)
     s3_get.listen(client)
+    s3_replies.listen(client)
     return _Made(client, session.get_credentials())
 
 

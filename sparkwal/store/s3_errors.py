@@ -21,6 +21,10 @@ class BeyondEnd(OptionError):
     """The range begins at the object's end or after it (416)."""
 
 
+class Unanswered(Transient):
+    """A 404 without S3's own code: who answers does not know whether there is an object."""
+
+
 class Denied(OptionError):
     """A permission is missing (403), or the credentials are refused."""
 
@@ -116,7 +120,7 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
 
     text = partial(_shown, secrets)
     if isinstance(error, boto.ClientError):
-        return _answered(error.response, key, url, text)
+        return _answered(error.response, key, url, text, error.operation_name)
     if isinstance(error, boto.SSLError):
         said = str(error).lower()
         if any(each in said for each in ("certificate", *_ANOTHERS_NAME)):
@@ -174,7 +178,9 @@ def _shown(secrets: Sequence[str], value: object) -> str:
     return shown[:500]
 
 
-def _answered(response: Any, key: str, url: str, text: Callable[[object], str]) -> Exception:
+def _answered(
+    response: Any, key: str, url: str, text: Callable[[object], str], operation: str = ""
+) -> Exception:
     details = response.get("Error", {})
     meta = response.get("ResponseMetadata", {})
     headers = meta.get("HTTPHeaders", {})
@@ -187,8 +193,11 @@ def _answered(response: Any, key: str, url: str, text: Callable[[object], str]) 
         return BeyondEnd(unasked)
     if code == "NoSuchUpload":
         return UploadGone(unasked)
-    if code in ("NoSuchKey", "404"):
+    # The answer to a HEAD has no body, and so no code.
+    if code == "NoSuchKey" or (code == "404" and operation == "HeadObject"):
         return NotFound(key)
+    if code == "404":
+        return Unanswered(f"a 404 that does not name NoSuchKey; {unasked}")
     # One of the keys of a DeleteObjects has no status.
     what = status or f"delete of {key}:"
     said = text(f"{what} {code}: {details.get('Message', '')}".rstrip(": "))

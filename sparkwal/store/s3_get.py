@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
-from sparkwal.store.base import NotFound, Transient
+from sparkwal.store.base import NotFound
+from sparkwal.store.s3_replies import Unproven, check_status
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -75,7 +76,7 @@ def _sending(request: Any, **_: object) -> Any:
 
 def get_object(client: Any, at: dict[str, Any], key: str, part: Part | None = None) -> bytes:
     """An object's bytes; `at` is what every request says. Raises what botocore raises, NotFound,
-    Transient."""
+    Unproven."""
     forms, bucket = _forms.setdefault(client, {}), at["Bucket"]
     form = forms.get(bucket)
     if form is None:
@@ -86,6 +87,7 @@ def get_object(client: Any, at: dict[str, Any], key: str, part: Part | None = No
         return body
     reply = client._endpoint.http_session.send(_signed(client, form, key, part))
     if reply.status_code < 300:
+        check_status("GetObject", reply.status_code)
         return whole(reply.raw, reply.headers, part)
     if reply.status_code == 404 and b"<Code>NoSuchKey</Code>" in reply.content:
         raise NotFound(key)
@@ -112,7 +114,7 @@ class SentObject:
 
     def read(self, seconds: float | None) -> bytes | None:
         """The bytes, once; None for any other reply, which `get_range` gets again and reports.
-        Raises `Transient` for a reply that breaks off, or stands still for so many seconds."""
+        Raises Unproven for a reply that breaks off, or stands still for so many seconds."""
         from urllib3.exceptions import HTTPError
 
         connection = self._connection
@@ -123,11 +125,12 @@ class SentObject:
             reply = connection.getresponse()
             if reply.status >= 300:
                 return None
+            check_status("GetObject", reply.status)
             body = whole(reply, reply.headers, self._part)
             is_whole = True
             return body
         except (OSError, HTTPException, HTTPError) as error:
-            raise Transient(f"the reply broke off ({type(error).__name__})") from None
+            raise Unproven(f"the reply broke off ({type(error).__name__})") from None
         finally:
             # The next request on a connection would read what is left of this reply.
             if is_whole:
@@ -168,22 +171,28 @@ def send_object(client: S3Client, at: dict[str, Any], key: str, part: Part) -> S
 
 
 def whole(reader: Any, headers: Any, part: Part | None = None) -> bytes:
-    """The bytes asked for, of a GET's reply. Raises Transient for one that broke off, or that is of
-    another part."""
+    """The bytes asked for, of a GET's reply. Raises Unproven for one that broke off, that is of
+    another part, or that no S3 store sends."""
     body: bytes = reader.read()
     wanted = headers.get("content-length", "")
     if wanted.isdigit() and len(body) != int(wanted):
-        raise Transient(f"{len(body)} of {wanted} bytes came")
-    if part is None:
-        return body
-    offset, length = part
+        raise Unproven(f"{len(body)} of {wanted} bytes came")
+    if not wanted and "chunked" not in headers.get("transfer-encoding", ""):
+        raise Unproven("GET was answered without Content-Length: it may have broken off")
     got = headers.get("content-range")
     if got is None:
+        # A page of another server has neither.
+        if not (headers.get("etag") or headers.get("last-modified")):
+            raise Unproven("GET was answered without ETag and Last-Modified, which S3 sends")
         # A store may ignore Range and answer with everything.
-        return body[offset : offset + length]
-    match = re.match(r"bytes (\d+)-(\d+)/", got)
-    if match is None or int(match[1]) != offset or len(body) > length:
-        raise Transient(f"asked for {_range(part)['Range']}, got {got}")
+        return body if part is None else body[part[0] : part[0] + part[1]]
+    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", got)
+    first, last = (int(match[1]), int(match[2])) if match else (-1, -1)
+    offset, length = part or (0, len(body))
+    is_end = match is not None and match[3] == str(last + 1)
+    is_whole = len(body) == length or (is_end and len(body) < length)
+    if first != offset or len(body) != last + 1 - first or not is_whole:
+        raise Unproven(f"asked for {_range(part).get('Range', 'all')}, got {got}")
     return body
 
 

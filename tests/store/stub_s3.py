@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from sparkwal.store.config import S3Config
@@ -18,7 +19,8 @@ CONFIG = S3Config(
 
 
 class Stub:
-    """An HTTP server that answers what the test says, None: closes without an answer."""
+    """An HTTP server that answers what the test says, None: closes without an answer. A success has
+    the ETag of what was sent or comes, unless the test says another."""
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []
@@ -30,7 +32,8 @@ class Stub:
             protocol_version = "HTTP/1.1"
 
             def answer(self) -> None:
-                stub.bodies.append(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+                sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                stub.bodies.append(sent)
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 reply = stub.replies.pop(0) if stub.replies else (500, {}, b"")
                 stub.requests.append((self.command, self.path, headers))
@@ -39,7 +42,10 @@ class Stub:
                     return
                 status, fields, body = reply
                 self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **fields}.items():
+                about = {"Content-Length": str(len(body))}
+                if status in (200, 206):
+                    about["ETag"] = f'"{md5(sent or body).hexdigest()}"'
+                for name, value in {**about, **fields}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
@@ -58,6 +64,16 @@ class Stub:
     def close(self) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+
+def listed(*entries: tuple[str, int], prefix: str = "a/", more: str = "") -> Reply:
+    """A page of the bucket: keys and sizes. `more`: the token of the next page."""
+    token = f"<NextContinuationToken>{more}</NextContinuationToken>" if more else ""
+    truncated = str(bool(more)).lower()
+    of = f"<Name>bucket</Name><Prefix>{prefix}</Prefix><IsTruncated>{truncated}</IsTruncated>"
+    keys = [f"<Contents><Key>{key}</Key><Size>{size}</Size></Contents>" for key, size in entries]
+    body = f"<ListBucketResult>{of}{token}{''.join(keys)}</ListBucketResult>"
+    return 200, {}, body.encode()
 
 
 def error(status: int, code: str, message: str = "said so", **headers: str) -> Reply:

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from sorted_s3 import _Handler, serve
+from sortedcontainers import SortedDict
 
 from sparkwal.cli.main import main
 from sparkwal.store.base import Store
-from sparkwal.store.config import S3Config
+from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.conformance.checks import CHECKS, QUICK
 from sparkwal.store.conformance.suite import Check, Report, Trial, prove
 from sparkwal.store.local import LocalStore
@@ -170,6 +172,34 @@ def test_the_command_tells_the_verdict_and_no_secret(ministack_url: str) -> None
     reported = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
     assert (reported["fit"], reported["seed"]) == (True, 5)
     assert {each["outcome"] for each in reported["checks"]} == {"ok"}
+
+
+def asked_alone(name: str) -> Report:
+    """What the sorted server answers to one check."""
+    with serve(SortedDict()) as url:
+        checks = [each for each in CHECKS if each.name == name]
+        return report_of([S3Store("bucket", config(url))], "log", SMALL, checks=checks)
+
+
+def test_a_store_that_keeps_half_a_body_is_a_limit() -> None:
+    # The sorted server keeps what came before the connection ended.
+    report = asked_alone("a put that breaks off")
+    assert (wrong(report), report.verdict) == (["a put that breaks off"], "FIT WITH LIMITS")
+    assert "16 of 32 bytes" in report.findings[0].found
+
+
+def test_a_store_whose_replies_prove_nothing_is_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = _Handler._answer
+
+    def without_etag(self: _Handler, status: int, body: bytes = b"", **headers: str) -> None:
+        headers.pop("ETag", None)
+        answer(self, status, body, **headers)
+
+    monkeypatch.setattr(_Handler, "_answer", without_etag)
+    monkeypatch.setattr("sparkwal.store.conformance.suite._PATIENT", RetryPolicy(0))
+    report = asked_alone("replies")
+    assert report.verdict == "NOT FIT"
+    assert "PUT was answered without ETag" in report.findings[0].found
 
 
 @pytest.mark.s3

@@ -10,11 +10,11 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
-from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
 from sparkwal.store.base import NotFound, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.conformance import objects, races
-from sparkwal.store.conformance.suite import Check, Found, StoreUnderTest, Wrong, must
+from sparkwal.store.conformance.suite import Check, Found, StoreUnderTest, Wrong, content, must
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3_errors import Denied
 
@@ -83,6 +83,34 @@ def checksums(tested: StoreUnderTest) -> Found:
     return "a wrong Content-MD5 and a wrong CRC-32 are refused"
 
 
+def replies(tested: StoreUnderTest) -> Found:
+    """Each reply proves itself: else nobody can tell it from the page of a proxy."""
+    store = tested.s3[0]
+    key, parts, absent = tested.key("reply"), tested.key("parts"), tested.key("absent")
+
+    def upload() -> None:
+        begun = tested.upload(store, parts)
+        begun.part(1, 0, b"part")
+        begun.complete()
+
+    for name, ask in (
+        ("PUT", partial(store.put, key, b"reply")),
+        ("GET", partial(store.get, key)),
+        ("GET of no object", partial(content, store, absent)),
+        ("multipart upload", upload),
+        ("LIST", partial(store.list, tested.folder)),
+        ("LIST of uploads", partial(store.unfinished, tested.folder)),
+        ("LIST after a key", partial(store.list, tested.folder, after=key)),
+        ("DELETE", partial(store.delete, parts)),
+        ("DELETE of several", partial(store.delete_many, [key, absent])),
+    ):
+        try:
+            tested.store.attempt(name, key, ask)
+        except StoreUnavailableError as error:
+            raise Wrong(f"{name}: {error}") from None
+    return "each of PUT, GET, LIST, DELETE and uploads has S3's own reply"
+
+
 def lifecycle_rules(tested: StoreUnderTest) -> Found:
     """Those that reach objects of the log; a filter by tag or size may reach them."""
     mine = f"{tested.prefix}/".lstrip("/")
@@ -137,6 +165,7 @@ def _setting(tested: StoreUnderTest, name: str) -> dict[str, Any]:
 
 # What it means for a log where a store fails.
 _OVERWRITE = "two writers overwrite each other's commits, and rows that were acknowledged are lost"
+_BROKEN_OFF = "half a record may take a position: a writer stops there, and the next one goes on"
 _NOT_FOUND = "the newest record is not found"
 _limit = partial(Check, fatal=False)
 QUICK = (
@@ -148,6 +177,8 @@ QUICK = (
 CHECKS = (
     *QUICK,
     Check("endpoints", races.endpoints, "writers at different endpoints have two logs, not one"),
+    Check("replies", replies, "what a proxy answers passes for S3's own reply", s3=True),
+    _limit("a put that breaks off", races.broken_off, _BROKEN_OFF, s3=True),
     Check("multipart, raced", races.multipart, "writers of large records overwrite each other"),
     Check("put-if-absent and a delete", races.against_delete, "two writers could own one position"),
     _limit("conflicts (409)", races.conflicts),

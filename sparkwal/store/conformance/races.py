@@ -14,6 +14,8 @@ from sparkwal.store.conformance.suite import Found, StoreUnderTest, content, mus
 from sparkwal.store.s3 import S3Store
 
 _PATIENCE = 30.0
+# Seconds in which a server notices that a connection ended.
+_ENDS_WITHIN = 0.2
 # Large bodies catch a store that looks at a key before it has read all of one, small bodies one
 # that looks after it. What is held back must fit into sockets: bodies may be read in turn.
 _SIZES, _DELAYED_SIZES = (32, 20_000, 300_000), (32, 20_000)
@@ -57,6 +59,24 @@ def slow_and_fast(tested: StoreUnderTest) -> Found:
 
     _race(tested, "slow", tested.trial.rounds, racers)
     return f"{tested.trial.rounds} keys: one of the two was refused"
+
+
+def broken_off(tested: StoreUnderTest) -> Found:
+    """A client that ends in the middle of a put: the store keeps nothing of the body."""
+    for size in _SIZES:
+        key, body = tested.key("broken"), tested.body(size)
+
+        def half(sent: bytes = body) -> Iterator[bytes]:
+            yield sent[: len(sent) // 2]
+            raise ConnectionError("the client ends here")
+
+        with suppress(Transient):
+            _put_body(tested.s3[0], key, body, half())
+        time.sleep(_ENDS_WITHIN)
+        found = content(tested.store, key)
+        kept = f"{len(found or b'')} of {size} bytes of a put that broke off are there"
+        must(found is None, kept)
+    return f"{len(_SIZES)} puts that ended half-way left nothing"
 
 
 def endpoints(tested: StoreUnderTest) -> Found:
@@ -194,9 +214,14 @@ _here = threading.local()
 def _delayed_put(store: Store, key: str, body: bytes, meet: Meet) -> bool:
     """As `put_if_absent`; it meets the others when only the last byte is not yet sent."""
     assert isinstance(store, S3Store)
+    return _put_body(store, key, body, _held_back(body, meet))
+
+
+def _put_body(store: S3Store, key: str, body: bytes, sent: Iterator[bytes]) -> bool:
+    """As `put_if_absent` of `body`, of which `sent` is sent."""
     with store.request(key) as client:
         client.meta.events.register("before-send.s3.PutObject", _sending, unique_id="sparkwal-late")
-    _here.body = _held_back(body, meet)
+    _here.body = sent
     try:
         return store.put_if_absent(key, body)
     finally:
