@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sparkwal.errors import OptionError, need
 from sparkwal.format import schema
+from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.consumers import leased, release
@@ -306,6 +307,7 @@ class Log:
         """Read the rows of `scan` into one pandas frame.
 
         A column of integers with nulls holds Python's integers: floats are exact up to 2^53 only.
+        A column of dates with one beyond the year 9999 is datetime64[s]: Python's dates end there.
 
         Args:
             start: the first position, as for `records`.
@@ -315,10 +317,11 @@ class Log:
             A frame with the log's columns.
 
         Raises:
-            OptionError: there is no log, no such start, or pandas is not installed.
+            OptionError: there is no log, no such start, a nested date is beyond the year 9999, or
+                pandas is not installed.
             CollectedError: a position lies below the floor, or the floor passes it during the read.
             InvalidLogError: a record or an object is damaged or missing.
             StoreUnavailableError: the store did not answer.
         """
         need("pandas", "pandas>=2.2,<3")
-        return self.scan(start, end).read_all().to_pandas(integer_object_nulls=True)
+        return pandas_frame(self.scan(start, end).read_all())

@@ -116,7 +116,7 @@ LIBRARIES = {
     "delta": {"spark"},
     "botocore": {"store", "testing"},
     "urllib3": {"store", "testing"},
-    "pandas": {"appender", "lifecycle", "log", "spark"},
+    "pandas": {"appender", "format", "lifecycle", "log", "spark"},
     "deltalake": {"lifecycle"},
     "duckdb": {"sql"},
     "matplotlib": {"cli"},

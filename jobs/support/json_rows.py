@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import math
 import re
@@ -78,6 +79,8 @@ class JsonRows:
         Raises:
             OptionError: a value does not fit; the message names row and column.
         """
+        # RFC 8259 allows a reader to skip the byte order mark that some clients put first.
+        body = body.removeprefix(codecs.BOM_UTF8)
         rows = self._elements(body) if body.lstrip().startswith(b"[") else self._lines(body)
         first = 0
         while chunk := [*islice(rows, _CHUNK)]:

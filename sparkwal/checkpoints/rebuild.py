@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import sys
 import uuid
 from collections.abc import Mapping
@@ -268,7 +269,8 @@ def _place(log: LogStore, name: str, given: str | os.PathLike[str] | None) -> Pa
 
 def _default(log: LogStore, name: str) -> tuple[str, str, str]:
     """The default folder of a query, which no other query has."""
-    shown = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:40].lstrip(".")
+    # In a container without LANG a JVM cannot name a file beyond ASCII.
+    shown = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:40].lstrip(".")
     named = uuid.uuid5(uuid.NAMESPACE_URL, f"{log.identity}\0{name}").hex[:16]
     return "sparkwal", "checkpoints", f"{shown}-{named}"
 

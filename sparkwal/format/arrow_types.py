@@ -4,12 +4,17 @@ Several Arrow types hold the same values (string, large_string, a dictionary of 
 the one type that the log stores. A type with values that this one cannot hold is refused.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import types
 
 from sparkwal.errors import OptionError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Levels of a column's type that Arrow's format writes and reads: see `depth`.
 DEEPEST = 64
@@ -89,3 +94,29 @@ def _refused(path: str, kind: pa.DataType, why: str) -> OptionError:
 def depth(kind: pa.DataType) -> int:
     """Levels of a type: 1 of one that holds no other; a map has one for its entries too."""
     return 1 + max([depth(kind.field(place).type) for place in range(kind.num_fields)], default=0)
+
+
+def pandas_frame(table: pa.Table) -> pd.DataFrame:
+    """A table as pandas has it. A column of integers with nulls holds Python's integers; a column
+    of dates that Python's dates cannot all hold is datetime64[s].
+
+    Raises OptionError for a nested date that Python's dates cannot hold.
+    """
+    try:
+        return table.to_pandas(integer_object_nulls=True)
+    except (ValueError, OverflowError):
+        return _with_far_dates(table).to_pandas(integer_object_nulls=True)
+
+
+def _with_far_dates(table: pa.Table) -> pa.Table:
+    for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        try:
+            column.to_pandas()
+        except (ValueError, OverflowError) as error:
+            if not types.is_date(column.type):
+                raise OptionError(
+                    f"column {name!r} has values that pandas cannot hold ({error}): read it as "
+                    "Arrow, with scan()"
+                ) from None
+            table = table.set_column(place, name, column.cast(pa.timestamp("s")))
+    return table

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, need
 from sparkwal.format import schema
+from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.keys import join_key
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.current import Tail, plan_current, refuse_parts, with_table
@@ -289,7 +290,7 @@ class Current:
         return self.reader(columns).read_all()
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Read all rows into one pandas frame, with integers and nulls as in `Log.to_pandas`.
+        """Read all rows into one pandas frame, with integers and dates as in `Log.to_pandas`.
 
         Args:
             columns: only these columns, in this order.
@@ -298,10 +299,11 @@ class Current:
             The rows.
 
         Raises:
-            SparkWalError: as `reader`. OptionError also if pandas is not installed.
+            SparkWalError: as `reader`. OptionError also if a nested date is beyond the year 9999,
+                or pandas is not installed.
         """
         need("pandas", "pandas>=2.2,<3")
-        return self.to_arrow(columns).to_pandas(integer_object_nulls=True)
+        return pandas_frame(self.to_arrow(columns))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         return self.reader().__arrow_c_stream__(requested_schema)

@@ -8,7 +8,7 @@ from sparkwal.format.keys import ROOT, sequencer_prefix
 from sparkwal.options import types
 from sparkwal.options.types import ABOVE_ZERO, Limit, option
 from sparkwal.store.config import RetryPolicy, S3Config
-from sparkwal.store.path import bucket_and_prefix, folder, is_local
+from sparkwal.store.path import check_spelling
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,7 @@ class StoreOptions:
             raise OptionError(
                 'option path is missing: .option("path", "s3://bucket/wal") or .start("s3://…")'
             )
-        # Both raise OptionError for a path that names nothing.
-        (folder if is_local(self.path) else bucket_and_prefix)(self.path)
+        check_spelling(self.path)
         if self.pool_size and self.pool_size < self.max_in_flight:
             raise OptionError(
                 f"targetPoolSize {self.pool_size} is below maxInFlightRequests "

@@ -49,8 +49,8 @@ class WriterOptions(StoreOptions):
         "windowSize",
         types.whole,
         None,
-        "numbers for each position, a power of ten 1000…1000000; one microbatch has fewer "
-        "partitions than this; fixed by a log's first record",
+        "numbers for each position, a power of ten 1000…1000000; only so many partitions of a "
+        "microbatch, less one, may exceed inlineThreshold; fixed by a log's first record",
         "1000",
         limit=Limit(lambda number: number in keys.WINDOWS, "1000, 10000, 100000 or 1000000"),
     )

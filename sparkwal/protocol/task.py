@@ -71,15 +71,11 @@ def write_partition(
         attempt: unique to this attempt of the task under this plan.
         again: an attempt of this task ran before: a large object's content is kept, to compare.
 
-    Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions).
+    Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions
+    with an object of their own).
     """
     bare, lead = plan.bare, plan.bare.leadership
     most = lead.window - 1
-    if partition >= most:
-        raise OptionError(
-            f"partition {partition} of a microbatch, but this log's window holds {most}: "
-            f"coalesce({most}) before writing, or create a log with a larger windowSize"
-        )
     whole = None if partition else plan
     result = TaskResult(bare.plan_id, whole, query_id, batch_id, partition, run_id)
     target = schema.to_arrow(lead.spark_schema)
@@ -103,6 +99,13 @@ def write_partition(
         if not first:
             return result
         return replace(result, inline=b"".join(part.serialize() for part in (target, *first)))
+    # Rows inside the record need no number of their own.
+    if partition >= most:
+        raise OptionError(
+            f"partition {partition} of a microbatch has more rows than inlineThreshold, and this "
+            f"log's window has numbers for {most} partitions: coalesce({most}) before writing, or "
+            "create a log with a larger windowSize"
+        )
     started = time.monotonic()
     store = open_log().store
     before = store.retries

@@ -252,7 +252,8 @@ def run_query(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa
                     connection.execute(f"CREATE TEMP VIEW {name} AS SELECT NULL").fetchall()
             for name, relation in opened.items():
                 connection.register(f"_{name}", _Scan(relation, failed))
-                columns = ", ".join(_quoted(column) for column in relation.order)
+                # SQL has no name for a column named "".
+                columns = ", ".join(_quoted(column) for column in relation.order if column)
                 connection.execute(f"CREATE TEMP VIEW {name} AS SELECT {columns} FROM _{name}")
                 connection.fetchall()
             result = connection.sql(query)

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -108,6 +109,11 @@ def errors(operation: str, key: str, url: str) -> Iterator[None]:
     """What the system says, as this library's errors."""
     try:
         yield
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"{operation} of {key!a} at {url!a}: the locale of this process has no such characters "
+            f"({sys.getfilesystemencoding()}); set LANG=C.UTF-8, or keep to ASCII"
+        ) from None
     except OSError as error:
         if error.errno in _PASSING:
             raise Transient(f"{error.strerror}") from None

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import join_key
@@ -10,6 +11,7 @@ from sparkwal.format.keys import join_key
 _SCHEME = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)|(file|s3[an]?|https?|hdfs|gs|abfss?|dbfs):", re.IGNORECASE
 )
+_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 _SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"
 
 
@@ -63,6 +65,20 @@ def folder(path: str) -> Path:
     if "\0" in path:
         raise OptionError("the path has a zero byte in it; correct it")
     return Path(os.path.abspath(path))
+
+
+def check_spelling(path: str) -> None:
+    """Check the path of a log. Raises what `folder` or `bucket_and_prefix` raises, and OptionError
+    for a file: URL such as Python's `Path.as_uri()`, which Spark would read as it stands."""
+    if not is_local(path):
+        bucket_and_prefix(path)
+        return
+    named = folder(path)
+    if _SCHEME.match(path.strip()) and _ENCODED.search(str(named)):
+        raise OptionError(
+            f"{path} looks percent-encoded, and a file: path is read as it stands: write the "
+            f"folder without file:, either {unquote(str(named))} or {named}"
+        )
 
 
 def state_folder() -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
+from sparkwal.format.arrow_types import pandas_frame
 
 LEAVES = st.sampled_from(
     [
@@ -131,3 +133,20 @@ def test_a_type_that_would_lose_is_refused_by_its_columns_name(
 def test_nullability_and_metadata_do_not_count() -> None:
     strict = pa.schema([pa.field("v", pa.int64(), nullable=False, metadata={"a": "b"})], {"x": "y"})
     assert schema.from_arrow(strict) == schema.from_arrow(pa.schema([("v", pa.int64())]))
+
+
+FAR = 2**31 - 1  # days since 1970: a day of the year 5881580
+
+
+def test_a_date_beyond_the_year_9999_makes_its_column_datetime64() -> None:
+    days = {"far": [FAR, None], "near": [0, None]}
+    dates = {name: pa.array(values, pa.int32()).cast(pa.date32()) for name, values in days.items()}
+    frame = pandas_frame(pa.table({**dates, "n": [1, None]}))
+    assert str(frame["far"][0]) == "5881580-07-11 00:00:00"
+    assert frame["near"][0] == date(1970, 1, 1) and frame["n"].tolist() == [1, None]
+
+
+def test_a_nested_date_beyond_the_year_9999_names_its_column() -> None:
+    nested = pa.array([[FAR]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
+    with pytest.raises(OptionError, match=r"column 'd' has values .*: read it as Arrow"):
+        pandas_frame(pa.table({"d": nested}))

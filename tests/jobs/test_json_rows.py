@@ -114,6 +114,12 @@ def test_a_line_that_is_no_row_is_refused(line: bytes, says: str) -> None:
     assert str(refused.value).startswith("row 0") and says in str(refused.value)
 
 
+def test_a_byte_order_mark_before_the_first_line_is_skipped() -> None:
+    assert read("bigint", b'\xef\xbb\xbf{"v":1}\n{"v":2}\n') == [1, 2]
+    with pytest.raises(OptionError, match="row 1 is not JSON"):
+        read("bigint", b'{"v":1}\n\xef\xbb\xbf{"v":2}\n')
+
+
 @pytest.mark.parametrize(
     "text",
     [

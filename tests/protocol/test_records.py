@@ -24,10 +24,20 @@ from sparkwal.testing.memory import MemoryStore
 from .query import LIMITS, Query, hints_in, values_of
 
 
-def test_a_window_of_a_thousand_refuses_the_thousandth_partition(query: Query) -> None:
+def test_a_partition_beyond_the_window_has_no_object_of_its_own(query: Query) -> None:
     plan = query.plan()
-    with pytest.raises(OptionError, match=r"coalesce\(999\)"):
+    with pytest.raises(OptionError, match=r"inlineThreshold.*coalesce\(999\)"):
         query.task(plan, 0, 999, 1)
+
+
+def test_partitions_beyond_the_window_may_be_empty_or_inlined(query: Query) -> None:
+    query.limits = replace(LIMITS, inline_threshold=100)
+    plan = query.plan()
+    large = tuple(range(100))
+    tasks = [(0, ()), (998, large), (999, ()), (1000, (100,)), (5000, ())]
+    results = [query.task(plan, 0, partition, *values) for partition, values in tasks]
+    assert query.commit(results) == 1
+    assert values_of(query.store) == [*large, 100]
 
 
 @pytest.mark.parametrize("partitions", [1, 1500])

@@ -101,6 +101,16 @@ def test_all_columns_come_as_they_are_and_the_logs_own_first(path: str) -> None:
     assert found.select(whole.column_names).to_pylist() == whole.to_pylist()
 
 
+def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
+    rows = pa.table({"": [1, 2], "v": ["a", "b"]})
+    with sparkwal.Appender(str(tmp_path), rows.schema, producer_id="p") as wal:
+        wal.append(rows).result()
+    assert ask(str(tmp_path), "SELECT v FROM log WHERE v > 'a'") == [("b",)]
+    found = sparkwal.Log(str(tmp_path)).sql("SELECT * FROM log").schema.names
+    assert "v" in found and "" not in found
+    assert sparkwal.Log(str(tmp_path)).scan().read_all().column("").to_pylist() == [1, 2]
+
+
 def test_several_logs(path: str) -> None:
     write(path, 20, 21, sequencer="b")
     query = "SELECT _wal_sequencer s, count(*) n FROM log GROUP BY 1 ORDER BY 1"

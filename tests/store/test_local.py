@@ -6,6 +6,8 @@ import errno
 import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -22,6 +24,19 @@ from sparkwal.store.local_files import keys_after
 
 def files(root: Path) -> list[str]:
     return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
+
+
+def test_a_key_that_the_locale_cannot_encode_is_an_error_with_advice(tmp_path: Path) -> None:
+    code = "from pathlib import Path; from sparkwal.store.local import LocalStore; import sys\n"
+    code += "LocalStore(Path(sys.argv[1])).put_if_absent('caf\\u00e9', b'x')"
+    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(tmp_path)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert "OptionError: put of 'caf\\xe9'" in ended.stderr and "LANG=C.UTF-8" in ended.stderr
 
 
 def test_leftovers_of_a_crash_are_no_objects(tmp_path: Path) -> None:

@@ -85,6 +85,15 @@ def test_refused_paths(path: str, said: str) -> None:
         opened(path)
 
 
+def test_a_percent_encoded_url_names_no_other_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "my wal"
+    with pytest.raises(OptionError, match=rf"percent-encoded.* either {folder} or "):
+        from_keywords(SinkOptions, folder.as_uri(), {})
+    plain = tmp_path / "my%20wal"
+    assert open_log(from_keywords(SinkOptions, str(plain), {})).url == f"file://{plain}"
+    assert open_log(from_keywords(SinkOptions, f"file://{folder}", {})).url == f"file://{folder}"
+
+
 def test_nothing_is_created_by_opening(tmp_path: Path) -> None:
     open_store(str(tmp_path / "log"), None, RetryPolicy())
     assert list(tmp_path.iterdir()) == []
