@@ -33,7 +33,7 @@ MAY_KNOW = {
     "reading": {"errors", "events", "format", "options", "protocol", "store"},
     "sql": {"errors", "format", "protocol", "reading", "store"},
     "log": {"errors", "format", "lifecycle", "options", "protocol", "reading", "sql", "store"},
-    "journal": {"errors", "events"},
+    "journal": {"errors", "events", "store"},
     "appender": {
         "errors",
         "events",
@@ -107,6 +107,8 @@ ONLY = {
     ("protocol", "store"): {"store.base", "store.parallel"},
     ("testing", "store"): {"store.base", "store.s3_client"},
     ("testing", "journal"): {"journal.storage"},
+    # The rule for a folder of this user alone.
+    ("journal", "store"): {"store.local_files"},
 }
 
 # Which rooms may know a library at all, lazily or for its types included.

@@ -21,6 +21,7 @@ from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.base import LogStore
+from sparkwal.store.local_files import keep_private
 from sparkwal.store.path import absolute, overlap, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -104,6 +105,8 @@ def made(
     _check_apart(place, given)
     try:
         with alone(place):
+            if place.exists():
+                keep_private(place, "checkpoint folder")
             _check_ours(place, owner_of(place), log, name)
             found = decide(log, find_head(log), name, place, uuid.uuid4().hex)
             if found.why is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparkwal.checkpoints.names import foreign
 from sparkwal.errors import OptionError
-from sparkwal.store.local_files import sync
+from sparkwal.store.local_files import no_link, sync
 
 _LEFT = re.compile(r"\.new-[0-9a-f]{32}(-old)?")  # of rebuilds that died
 
@@ -23,7 +23,7 @@ def alone(place: Path) -> Iterator[None]:
     place.parent.mkdir(parents=True, exist_ok=True)
     held = place.with_name(f".{place.name}.sparkwal-lock")
     while True:
-        with open(held, "a", opener=_no_link) as lock:
+        with open(held, "a", opener=no_link) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             # Who had it before has removed it: others lock another file of this name now.
             if not _is_at(lock.fileno(), held):
@@ -37,10 +37,6 @@ def alone(place: Path) -> Iterator[None]:
             finally:
                 held.unlink(missing_ok=True)
             return
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _is_at(descriptor: int, file: Path) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from sparkwal.errors import OptionError
 from sparkwal.journal.files import segment_id
 from sparkwal.journal.storage import QUARANTINE, Bytes, Reader, Writer
+from sparkwal.store.local_files import keep_private, no_link
 
 LOCK = "lock"
 # After this many bytes the disk begins to write, before a sync.
@@ -22,8 +23,8 @@ class DiskWriter:
     """See `Writer`."""
 
     def __init__(self, path: Path, *, new: bool) -> None:
-        flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0)
-        self._file = os.open(path, flags, 0o600)
+        flags = os.O_WRONLY | (os.O_CREAT | os.O_EXCL if new else 0)
+        self._file = no_link(str(path), flags)
         self.size = self._begun = os.fstat(self._file).st_size
 
     def append(self, parts: Sequence[Bytes]) -> int:
@@ -94,10 +95,11 @@ class DiskFolder:
             missing = [each for each in (self._path, *self._path.parents) if not each.exists()]
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_ours({*os.listdir(self._path)})
+            keep_private(self._path, "journal")
             (self._path / QUARANTINE).mkdir(mode=0o700, exist_ok=True)
             for made in missing:
                 _sync(made.parent)
-            self._lock = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = no_link(str(self._path / LOCK), os.O_RDWR | os.O_CREAT)
             self._take()
         except OSError as error:
             self.forget()
@@ -147,7 +149,7 @@ class DiskFolder:
         return DiskWriter(self._path / name, new=False)
 
     def read(self, name: str) -> Reader:
-        return DiskReader(self._path / name)
+        return DiskReader(self._path / name, opener=no_link)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._path / old, self._path / new)

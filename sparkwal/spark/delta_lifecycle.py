@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from sparkwal.lifecycle.table import Table, check_apart
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
-from sparkwal.store.path import absolute
+from sparkwal.store.path import absolute, refuse_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,11 +113,7 @@ def target_of(
         raise OptionError("the name of a column is empty: name it, or leave it out")
     if (sequence_by or delete_when) and not keys:
         raise OptionError("which row wins, and which deletes, is asked with keys only: give keys")
-    if re.match(r"[^/]*://[^/@]*:[^/@]*@", table):
-        raise OptionError(
-            "the table's URL must hold no credentials: it is written into the log. Give them to "
-            "Spark by its settings"
-        )
+    refuse_credentials(table, "the table's URL")
     if partition_by and cluster_by:
         raise OptionError("a table is either partitioned or clustered: give one of the two")
     # The same for a run in another folder.

@@ -10,8 +10,8 @@ import json
 import operator
 import os
 import re
+import shutil
 import tempfile
-import uuid
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -191,21 +190,33 @@ def join_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A DuckDB that can reach nothing but its own temporary folder, which it removes."""
+    """A DuckDB that can reach nothing but a temporary folder of its own.
+
+    What does not fit into memory goes there. Only this user may read the folder, and it is removed
+    with the connection.
+    """
+    folder = tempfile.mkdtemp(prefix="sparkwal-sql-")
     connection = duckdb.connect(
         config={
             "enable_external_access": False,
             "python_enable_replacements": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            "temp_directory": str(Path(tempfile.gettempdir(), f"sparkwal-sql-{uuid.uuid4().hex}")),
+            "temp_directory": folder,
         }
     )
+    weakref.finalize(connection, _remove_folder, folder, os.getpid())
     # DuckDB may take Python for interactive and print a progress bar among the rows.
     connection.execute("SET enable_progress_bar = false").fetchall()
     connection.execute("SET TimeZone = 'UTC'").fetchall()
     connection.execute("SET lock_configuration = true").fetchall()
     return connection
+
+
+def _remove_folder(folder: str, process: int) -> None:
+    """Remove a connection's folder. A fork leaves the folder to its parent."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def parse_select(connection: duckdb.DuckDBPyConnection, query: str) -> Any:

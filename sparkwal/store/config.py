@@ -51,6 +51,7 @@ class S3Config:
             normal_endpoint(self.endpoint)
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise OptionError("accessKeyId and secretAccessKey go together: give both or neither")
+        check_keys(self.access_key_id, self.secret_access_key, self.session_token)
         if self.session_token is not None and self.access_key_id is None:
             raise OptionError("sessionToken needs accessKeyId and secretAccessKey")
 
@@ -83,6 +84,23 @@ class S3Config:
         if not self.checksum:
             return {}
         return {"ChecksumCRC32": base64.b64encode(crc32(body).to_bytes(4, "big")).decode()}
+
+
+def check_keys(*keys: str | None) -> None:
+    """Refuse keys that cannot be sent in a header, because http.client's error would show them.
+
+    Args:
+        keys: an access key id, a secret access key and a session token.
+
+    Raises:
+        OptionError: one has a character that no key has. The message does not show the key.
+    """
+    for name, key in zip(("accessKeyId", "secretAccessKey", "sessionToken"), keys, strict=True):
+        if key is not None and not all("!" <= character <= "~" for character in key):
+            raise OptionError(
+                f"{name} has a character that no key has, such as a space or a line end: correct "
+                "it where it comes from. (The value is not shown)"
+            )
 
 
 def normal_endpoint(endpoint: str) -> str:

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import stat
 import sys
 import uuid
 from collections.abc import Iterator
@@ -71,6 +72,51 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def keep_private(folder: Path, what: str) -> None:
+    """Close a folder of this user to the machine's other users, or refuse it.
+
+    What another user could have put there would be taken for this user's own: rows of a journal, or
+    offsets of a query. So the folder and all that is in it must belong to this user or to root.
+
+    Args:
+        folder: an existing folder; a link to one is accepted if this user made the link.
+        what: names the folder in the message, for example "journal".
+
+    Raises:
+        OptionError: another user owns the folder or something in it, or everybody may write to it
+            and this user may not change that.
+        OSError: the folder cannot be read.
+    """
+    trusted = (os.geteuid(), 0)
+    status = folder.stat()
+    if status.st_uid not in trusted or folder.lstat().st_uid not in trusted:
+        raise OptionError(
+            f"{what} {folder} belongs to another user of this machine (uid {status.st_uid}), who "
+            "could put anything into it: give a folder of your own"
+        )
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            entry = os.lstat(os.path.join(parent, name))
+            if entry.st_uid not in trusted:
+                raise OptionError(
+                    f"{what} {folder}: {name!r} in it belongs to another user of this machine "
+                    f"(uid {entry.st_uid}): see where it comes from, then move it away"
+                )
+    if status.st_uid == trusted[0]:
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            folder.chmod(0o700)
+    elif status.st_mode & stat.S_IWOTH:
+        raise OptionError(
+            f"{what} {folder}: every user of this machine may write to it. Give a folder of your "
+            "own, for example one inside it"
+        )
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open a file for `open(…, opener=no_link)`: a link that somebody planted is not followed."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:

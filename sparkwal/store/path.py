@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import join_key
@@ -13,6 +13,44 @@ _SCHEME = re.compile(
 )
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 _SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"
+
+
+# URLs of these stores name a container before the @: abfss://container@account.
+_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
+
+
+def refuse_credentials(url: str, what: str) -> None:
+    """Refuse a URL that may hold a secret: user info, a port that is none, a query or a fragment.
+
+    Paths and URLs are written into logs, messages and metrics, so none may hold a secret. A secret
+    with a "/" ends the part of a URL that holds user info, so what looks like a port may be half of
+    it. The message shows nothing of the URL.
+
+    Args:
+        url: a URL; text without `scheme://` is a folder, and is accepted.
+        what: names it in the message, for example "the table's URL".
+
+    Raises:
+        OptionError: the URL may hold a secret.
+    """
+    scheme, separator, _ = url.strip().partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme == "file":
+        return
+    try:
+        parts = urlsplit(url.strip())
+        user, _, _ = parts.netloc.rpartition("@")
+        has_port = parts.port is not None
+        more = bool(parts.query) or (bool(parts.fragment) and scheme not in ("s3", "s3a", "s3n"))
+    except ValueError:
+        # What stands for the port is no number: it may be the first half of a secret.
+        user, has_port, more = ":", True, False
+    is_container = scheme in _CONTAINERS and ":" not in user
+    if more or (user and not is_container) or (has_port and scheme in ("s3", "s3a", "s3n")):
+        raise OptionError(
+            f"{what} must hold no credentials, no query and, for s3, no port: it is written into "
+            "logs. Give keys by options, by Spark's settings or by the environment"
+        )
 
 
 def is_local(path: str) -> bool:
@@ -36,6 +74,7 @@ def bucket_and_prefix(path: str) -> tuple[str, str]:
         raise OptionError(f"{scheme} is no supported store; {_SUPPORTED}")
     _, separator, rest = path.partition("://")
     bucket, _, prefix = rest.partition("/")
+    refuse_credentials(path, "the path")
     if "@" in bucket or ":" in bucket:
         raise OptionError(
             "the path must hold no credentials and no port: write s3://bucket/folder, and give "

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkwal.store import s3_get, s3_replies
-from sparkwal.store.config import S3Config
+from sparkwal.store.config import S3Config, check_keys
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -98,6 +98,7 @@ def descriptions() -> Any:
 def _new_client(config: S3Config) -> _Made:
     # boto3's session asks this one for everything, and costs each worker of Spark 0.1 s more.
     from botocore.config import Config
+    from botocore.credentials import Credentials
     from botocore.session import Session
 
     _conceal(config.secrets)
@@ -133,7 +134,11 @@ def _new_client(config: S3Config) -> _Made:
     client.meta.events.register_first("before-parse.*.*", _keys_and_sizes)
     s3_get.listen(client)
     s3_replies.listen(client)
-    return _Made(client, session.get_credentials())
+    credentials = session.get_credentials()
+    if type(credentials) is Credentials:
+        # From the environment or a file; those of a role are read with the first request.
+        check_keys(credentials.access_key, credentials.secret_key, credentials.token)
+    return _Made(client, credentials)
 
 
 def _one_plain_request(params: Any, context: Any, **_: object) -> None:
@@ -172,9 +177,11 @@ def _keys_and_sizes(
 
 # At DEBUG botocore logs each request whole: the token of temporary credentials, and signatures.
 _LOGGERS = ("botocore", "urllib3")
-# As a header, as an entry of a dict, in a canonical request; and the signature.
+# As a header, as an entry of a dict, in a canonical request, in http.client's error about a header;
+# and the signature.
 _SIGNED = re.compile(
-    r"""(x-amz-security-token['"]?\s*[:=]\s*b?['"]?|[Ss]ignature=|(?<=Signature:\n))[^\s'",]+""",
+    r"""(x-amz-security-token['"]?\s*[:=]\s*b?['"]?|[Ss]ignature=|(?<=Signature:\n)"""
+    r"""|Invalid header value b?['"])[^\s'",]+""",
     re.IGNORECASE,
 )
 # Keys of test servers are words that stand everywhere.

@@ -1,5 +1,6 @@
 """What an S3 request's failure means: try again, or change something first."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -148,7 +149,9 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
         OSError,
     )
     if isinstance(error, passing):
-        said = f"{type(error).__name__}: {error}"
+        # http.client shows the header that it refuses, which may be a session token.
+        reason = re.sub(r"(?s)Invalid header value.*", "a header has a wrong character", str(error))
+        said = f"{type(error).__name__}: {reason}"
         # So does a server that speaks TLS, and another one that ends.
         wants_tls = isinstance(error, boto.ConnectionClosedError) and url.startswith("http:")
         return Transient(text(said) + _HTTPS * wants_tls)

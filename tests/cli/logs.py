@@ -77,6 +77,7 @@ def _leader(position: int, term: int, limit: int, reason: str = "cold start") ->
         LEADER,
         number=keys.slot(position, 1000),
         position=position,
+        prev_position=position - 1,
         term=term,
         in_flight_limit=limit,
         timestamp_ms=BEGAN_MS + position,

@@ -24,6 +24,7 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.writing import SinkOptions
 from sparkwal.store.config import S3Config
+from sparkwal.store.path import refuse_credentials
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import REGION, s3_client
 
@@ -161,6 +162,57 @@ def test_a_tables_url_with_credentials_is_not_written_into_the_log(tmp_path: Pat
         target_of(f"s3a://AKIA:{PASSWORD}@bucket/table")
     assert leaked(str(refused.value)) == []
     assert target_of("abfss://container@account.dfs.core.windows.net/table") is not None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3a://AKIAX:SEC/RETKEY@bucket/t",
+        "s3a://AKIAX:SEC@RETKEY@bucket/t",
+        "s3a://AKIAX:SEC%2FRETKEY@bucket/t",
+        "s3a://AKIAX:123/RETKEY@bucket/t",
+        "s3a://RETKEY@bucket/t",
+        "s3a://bucket/t?X-Amz-Signature=RETKEY",
+        "abfss://c@account.dfs.core.windows.net/t?sig=RETKEY",
+        "abfss://c:RETKEY@account.dfs.core.windows.net/t",
+        "https://RETKEY@host/t",
+        "https://host/t#RETKEY",
+    ],
+)
+def test_a_url_that_may_hold_a_secret_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(sparkwal.OptionError, match="must hold no credentials") as refused:
+        refuse_credentials(url, "the table's URL")
+    assert "RETKEY" not in str(refused.value)
+    for path in (url, url.replace("s3a:", "s3:")):
+        with pytest.raises(sparkwal.OptionError) as refused:
+            sparkwal.Log(path)
+        assert "RETKEY" not in str(refused.value)
+
+
+@pytest.mark.parametrize("end", ["\r\nX-Evil: 1", " x", "\x7f", "\u20ac"])
+def test_a_session_token_with_a_line_end_is_refused_without_showing_it(end: str) -> None:
+    with pytest.raises(sparkwal.OptionError, match="sessionToken") as refused:
+        sparkwal.Log(
+            "s3://bucket/wal",
+            accessKeyId="AKIAEXAMPLE",
+            secretAccessKey="unused-secret",
+            sessionToken=f"TOKENTOKEN{end}",
+        )
+    assert "TOKENTOKEN" not in str(refused.value)
+
+
+def test_a_token_of_the_environment_with_a_line_end_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "unused-secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "TOKENTOKENTOKEN\r\nX-Evil: 1")
+    caplog.set_level(logging.DEBUG)
+    log = sparkwal.Log("s3://bucket/wal", endpoint="http://127.0.0.1:9", maxRetryAttempts=0)
+    with pytest.raises(sparkwal.SparkWalError) as failed:
+        log.head()
+    shown = "".join(traceback.format_exception(failed.value))
+    assert "TOKENTOKEN" not in shown and "TOKENTOKEN" not in caplog.text
 
 
 SPARK = Path(__file__).with_name("secret_session.py")

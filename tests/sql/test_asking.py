@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -388,3 +391,16 @@ def test_a_fork_in_the_middle_of_an_answer_asks_again(tmp_path: Path) -> None:
         "3",
     ]
     assert done.stdout.splitlines() == [*found, str(59**3 * 30)], done.stderr
+
+
+def test_rows_that_do_not_fit_into_memory_are_readable_by_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    connection = connect()
+    (folder,) = tmp_path.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    connection.close()
+    del connection
+    gc.collect()
+    assert [*tmp_path.iterdir()] == []

@@ -442,7 +442,7 @@ def test_a_client_whose_keys_were_replaced_is_closed_and_dropped(stub: Stub) -> 
     closed: list[int] = []
 
     def client(number: int) -> weakref.ref[object]:
-        config = replace(CONFIG, endpoint=stub.url, session_token=f"hour {number}")
+        config = replace(CONFIG, endpoint=stub.url, session_token=f"hour-{number}")
         with S3Store("bucket", config).request("k") as found:
             found.close = lambda: closed.append(number)  # type: ignore[method-assign]
             return weakref.ref(found)
