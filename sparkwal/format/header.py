@@ -140,7 +140,26 @@ class DataHeader(Header):
 
 @dataclass(frozen=True)
 class CommitHeader(Header):
-    """One committed microbatch."""
+    """The header of a commit: one microbatch, or one batch of an appender (PROTOCOL §2).
+
+    Attributes:
+        position: the commit's position in the log.
+        timestamp_ms: the time of the commit, in milliseconds since 1970.
+        term: the term of its leader.
+        leader_id: names its leader: its host first.
+        log_id: the id of the log.
+        decided: each position up to this one held a record when this one was made.
+        query_id: the id of the query, or the name of the producer.
+        batch_id: the number of the microbatch, or the sequence of the last append.
+        rows: the number of its rows.
+        bytes: the size of its rows, as stored.
+        batches: the objects that hold its rows.
+        inline: the parts of its rows that the record itself holds.
+        txns: the last microbatch and its time, by query and producer.
+        metrics: numbers about its writer, for people.
+        checkpoints: the position of the last checkpoint of each query.
+        txns_archive: the object that holds `txns` of older queries.
+    """
 
     query_id: str
     batch_id: WholeOrNone
@@ -157,19 +176,41 @@ class CommitHeader(Header):
 
     @property
     def query(self) -> str:
-        """The query's name where the log knows it, else its id; a producer's is its name."""
+        """The query's name, or its id if the log does not know the name."""
         entry = self.checkpoints.get(self.query_id)
         return entry.name if entry and entry.name else self.query_id
 
     def metric(self, name: str) -> float | None:
-        """A number to count with; None for NaN or beyond a float, which others may write."""
+        """Read one of the numbers about the writer.
+
+        Args:
+            name: its name in `metrics`.
+
+        Returns:
+            The number, or None if it is missing or out of range.
+        """
         value = self.metrics.get(name)
         return float(value) if value is not None and 0 <= value < 1e15 else None
 
 
 @dataclass(frozen=True)
 class LeaderHeader(Header):
-    """A claim of leadership: from here on a new term. Holds no rows."""
+    """The header of a leader record: it begins a new term and holds no rows (PROTOCOL §2).
+
+    Attributes:
+        position: the record's position in the log.
+        timestamp_ms: the time of the record, in milliseconds since 1970.
+        term: the new term.
+        leader_id: names the leader: its host first.
+        log_id: the id of the log.
+        decided: each position up to this one held a record when this one was made.
+        prev_position: the head that the leader found; −1 in an empty log.
+        reason: the cause of the takeover, or "seal".
+        host: the leader's host.
+        txns: the last microbatch and its time, by query and producer.
+        checkpoints: the position of the last checkpoint of each query.
+        txns_archive: the object that holds `txns` of older queries.
+    """
 
     prev_position: WholeOrNone  # the head it saw; −1 in an empty log
     txns: Txns

@@ -54,6 +54,8 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
         [
             "Log",
             "log.HeadInfo",
+            "format.header.CommitHeader",
+            "format.header.LeaderHeader",
             "reading.replaying.Replay",
             "reading.replaying.Entry",
             "reading.replaying.Stop",
