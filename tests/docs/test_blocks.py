@@ -41,6 +41,7 @@ def run_pages(logs: str, folder: Path, **environment: str) -> None:
 # The pages speak of S3, where all of them run always.
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_python_blocks_run_on_local_disk(tmp_path: Path) -> None:
     run_pages(str(tmp_path / "logs"), tmp_path)
 
@@ -48,6 +49,7 @@ def test_the_python_blocks_run_on_local_disk(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.s3
+@pytest.mark.timeout(1800)
 def test_the_python_blocks_run_on_s3(tmp_path: Path, ministack_url: str, s3_bucket: str) -> None:
     run_pages(
         f"s3://{s3_bucket}",
