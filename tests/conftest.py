@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack, start_moto
@@ -23,45 +22,12 @@ from . import classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from xdist.remote import Producer
 
 # A failure prints what reproduces it; shared machines are too uneven for deadlines.
 settings.register_profile("sparkwal", print_blob=True, deadline=None)
 settings.load_profile("sparkwal")
 
-
-# It has a Spark of its own.
-DELTA = "tests/spark/test_delta.py"
-# They share the fixture `spark`: a second JVM with its Pythons would be warmed up again.
-SPARK = (
-    "tests/spark/",
-    "tests/appender/test_sequencers_spark.py",
-    "tests/chaos/test_stores.py",
-    "tests/checkpoints/test_other_rows.py",
-    "tests/checkpoints/test_torn.py",
-    "tests/format/test_arrow_types.py",
-    "tests/metrics/test_stream.py",
-)
-
-
-class Scheduling(LoadScopeScheduling):
-    """A worker takes a file at a time, and one takes all those of `SPARK`."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "spark" if file.startswith(SPARK) and file != DELTA else file
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    return Scheduling(config, log)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first: else one worker would end with it alone. The others keep
-    their order."""
-    items.sort(
-        key=lambda item: (not item.nodeid.startswith(DELTA), not item.nodeid.startswith(SPARK))
-    )
+pytest_plugins = ("tests.sizes",)
 
 
 def pytest_collection_finish() -> None:

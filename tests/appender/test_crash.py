@@ -7,14 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from sparkwal import Appender, Log, verify
 from sparkwal.testing.proxy import Fault, S3Proxy
 
 from .plot import SCHEMA, rows
-
-pytestmark = pytest.mark.s3
 
 ROWS = 400
 

@@ -234,6 +234,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["arrow", "dict"])
 def test_room_for_small_appends_counts_what_they_take_in_memory(kind: str) -> None:
     done = subprocess.run([sys.executable, "-c", FILL, kind], capture_output=True, text=True)
@@ -389,6 +390,7 @@ def test_decimals_that_a_column_holds_are_held(text: str) -> None:
     assert kept(pa.decimal128(10, 1), Decimal(text)) == Decimal(text)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("exponent", [-50_000_000, -999_999_999, -2_147_483_640, 999_999_999])
 def test_a_decimal_at_whose_exponent_arrow_crashes_is_refused(exponent: int) -> None:
     value = Decimal(f"1e{exponent}")

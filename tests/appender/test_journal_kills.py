@@ -236,6 +236,7 @@ def end(lives: Lives) -> None:
     lives.end()
 
 
+@pytest.mark.process
 def test_killed_at_any_moment_it_loses_and_doubles_nothing(lives: Lives, folder: Path) -> None:
     print(f"seed {SEED}")
     kill(lives, random.Random(SEED), 30)
@@ -256,6 +257,7 @@ def test_killed_hundreds_of_times_it_loses_and_doubles_nothing(
     prove(str(folder / "log"), lives.accepted)
 
 
+@pytest.mark.process
 def test_stopped_while_another_takes_the_log_it_is_fenced_and_loses_nothing(
     lives: Lives, folder: Path
 ) -> None:
@@ -315,7 +317,6 @@ FAULTS = [
 ]
 
 
-@pytest.mark.s3
 def test_killed_while_the_store_comes_and_goes_it_loses_and_doubles_nothing(
     network: Network, s3_path: tuple[str, dict[str, str]], folder: Path
 ) -> None:
@@ -323,7 +324,6 @@ def test_killed_while_the_store_comes_and_goes_it_loses_and_doubles_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.s3
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_killed_for_long_while_the_store_comes_and_goes_it_loses_and_doubles_nothing(
     network: Network, s3_path: tuple[str, dict[str, str]], folder: Path, seed: int
@@ -371,7 +371,6 @@ def storm(
     prove(path, lives.accepted, **options)
 
 
-@pytest.mark.s3
 def test_a_store_that_is_away_for_seconds_delays_no_append(
     network: Network, s3_path: tuple[str, dict[str, str]], folder: Path
 ) -> None:
@@ -397,6 +396,7 @@ def test_a_store_that_is_away_for_seconds_delays_no_append(
     prove(path, count, **options)
 
 
+@pytest.mark.process
 def test_a_journal_of_many_megabytes_is_not_loaded_when_it_is_opened(
     tmp_path: Path,
 ) -> None:

@@ -186,6 +186,7 @@ for value in range(100):
 """
 
 
+@pytest.mark.process
 def test_an_appender_that_is_open_when_the_interpreter_ends_sends_what_it_has(
     tmp_path: Path,
 ) -> None:
@@ -216,6 +217,7 @@ def test_what_is_left_in_the_journal_at_the_end_is_told_as_that(
 # Forks.
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_is_told_at_once_and_the_parent_goes_on(tmp_path: Path) -> None:
     plot = Away()

@@ -59,7 +59,6 @@ def test_the_process_that_holds_the_journal_itself_is_told_so(tmp_path: Path) ->
         wal.append([{"v": 1}]).result()
 
 
-@pytest.mark.s3
 def test_an_appender_that_goes_on_does_not_ask_for_a_new_one(
     tmp_path: Path, s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:

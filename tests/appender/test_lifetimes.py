@@ -383,6 +383,7 @@ def test_a_handler_may_use_nothing_of_an_appender_whose_append_it_interrupts(
 # Forks.
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_is_told_at_once_and_the_parent_goes_on(plot: Plot) -> None:
     wal, first = held_back(plot)
@@ -426,6 +427,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("end", ["", "sys.exit(0)", "raise KeyError('mine')"])
 def test_rows_of_an_appender_that_is_left_open_are_durable_when_the_interpreter_ends(
     tmp_path: Path, end: str
@@ -439,6 +441,7 @@ def test_rows_of_an_appender_that_is_left_open_are_durable_when_the_interpreter_
     assert list(Log(str(path)).to_pandas()["v"]) == list(range(1000))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_so_they_are_where_a_child_of_multiprocessing_ends(tmp_path: Path, method: str) -> None:
     path, script = tmp_path / "log", tmp_path / "script.py"

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -18,8 +17,6 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.source import StreamReader
 from sparkwal.testing.proxy import S3Proxy
-
-pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
@@ -158,7 +155,6 @@ def test_positions_are_no_option_for_all(spark: SparkSession, tmp_path: Path) ->
     assert_one_error(shown, "OptionError", "startingTimestamp")
 
 
-@pytest.mark.s3
 def test_an_idle_look_is_one_request_for_one_log_and_few_for_all(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:

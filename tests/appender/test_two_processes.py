@@ -19,8 +19,6 @@ from sparkwal import Log, verify
 from sparkwal.format.header import CommitHeader
 from sparkwal.testing.proxy import Fault, S3Proxy
 
-pytestmark = pytest.mark.s3
-
 SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 
 # Appends 0, 1, 2, … under its own name until stdin ends, and reports on stdout what happens.

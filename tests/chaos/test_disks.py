@@ -20,8 +20,6 @@ from sparkwal.format.header import CommitHeader
 
 from .conftest import ROWS, Drivers, Scene
 
-pytestmark = pytest.mark.spark
-
 
 def reading_files(scene: Scene, files: int) -> dict[str, object]:
     """For `Driver.go`: a named query that reads so many more files."""
@@ -104,7 +102,6 @@ def test_a_kill_in_the_middle_of_a_checkpoint_write_leaves_it_whole(
     assert on_disk.prove().rows == everything
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_query_goes_on_whatever_became_of_its_disk(
     drivers: Drivers, on_s3: Scene, rng: random.Random, times: int

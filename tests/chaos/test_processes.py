@@ -18,8 +18,6 @@ from faults.processes import send, wait_until
 from faults.storms import overload
 from sparkwal.format.header import LeaderHeader
 
-pytestmark = pytest.mark.spark
-
 
 def test_drivers_killed_at_any_moment_lose_nothing(drivers, on_s3, rng: random.Random) -> None:
     drivers.start()

@@ -59,8 +59,6 @@ STORMS = {
 }
 
 
-@pytest.mark.spark
-@pytest.mark.s3
 @pytest.mark.parametrize(
     "faults",
     [
@@ -75,8 +73,6 @@ def test_a_stream_goes_on_through(spark, on_s3, faults: list[Fault]) -> None:
     on_s3.prove(least=6)
 
 
-@pytest.mark.spark
-@pytest.mark.s3
 def test_a_store_that_refuses_longer_than_the_retries_stops_the_query_and_a_restart_heals(
     spark, on_s3
 ) -> None:
@@ -89,8 +85,6 @@ def test_a_store_that_refuses_longer_than_the_retries_stops_the_query_and_a_rest
     on_s3.prove(least=4)
 
 
-@pytest.mark.spark
-@pytest.mark.s3
 def test_a_store_that_is_away_stops_the_query_and_a_restart_heals(spark, on_s3) -> None:
     run(spark, on_s3, 2, **IMPATIENT)
     port = int(on_s3.proxy.url.rpartition(":")[2])
@@ -102,8 +96,6 @@ def test_a_store_that_is_away_stops_the_query_and_a_restart_heals(spark, on_s3) 
     on_s3.prove(least=4)
 
 
-@pytest.mark.spark
-@pytest.mark.s3
 def test_a_commit_that_is_stored_but_never_answered_is_unknown_and_a_restart_finds_it(
     spark, on_s3
 ) -> None:
@@ -124,8 +116,6 @@ def large(spark):
     return numbers(spark, 20_000).selectExpr("value", f"concat({noise}) as noise")
 
 
-@pytest.mark.spark
-@pytest.mark.s3
 def test_uploads_in_parts_survive_lost_completes_and_broken_parts(spark, on_s3) -> None:
     on_s3.rows = 20_000
     options = {"multipartThreshold": "5mb", "compression": "none"}
@@ -147,7 +137,6 @@ def test_uploads_in_parts_survive_lost_completes_and_broken_parts(spark, on_s3) 
     on_s3.prove(least=3)
 
 
-@pytest.mark.spark
 def test_a_disk_that_is_full_or_read_only_stops_the_query_and_a_restart_heals(
     spark, on_disk, tmp_path: Path
 ) -> None:

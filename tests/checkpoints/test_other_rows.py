@@ -9,7 +9,6 @@ import pytest
 
 import sparkwal
 
-pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 
 

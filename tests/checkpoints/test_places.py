@@ -264,6 +264,7 @@ def local_query(tmp_path: Path) -> tuple[str, str]:
     return str(log), str(place)
 
 
+@pytest.mark.process
 def test_several_processes_ask_for_one_folder_at_once(tmp_path: Path) -> None:
     log, place = local_query(tmp_path)
     command = [sys.executable, "-c", MANY, log, place]
@@ -287,6 +288,7 @@ sparkwal.checkpoint(sys.argv[1], "orders", folder=sys.argv[2])
 """
 
 
+@pytest.mark.process
 def test_a_process_killed_between_the_renames_holds_nobody_up(tmp_path: Path) -> None:
     log, place = local_query(tmp_path)
     killed = subprocess.run([sys.executable, "-c", KILLED, log, place], timeout=60)

@@ -108,7 +108,6 @@ def test_a_source_that_keeps_no_list_needs_none(place: Path) -> None:
     assert why(place, -1) == AHEAD
 
 
-@pytest.mark.spark
 def test_a_query_whose_first_plan_was_killed_in_the_middle_begins_again(
     spark, tmp_path: Path
 ) -> None:

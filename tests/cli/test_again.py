@@ -16,6 +16,8 @@ from sparkwal.format import schema
 
 from ..jobs.http_job import Job
 
+pytestmark = pytest.mark.process
+
 SCHEMA = pa.schema(
     [
         ("whole", pa.int64()),

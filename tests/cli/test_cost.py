@@ -30,7 +30,6 @@ def query(log: LogStore, folder: Path) -> Query:
     return Query(log.store, hints_in(folder), prefix=log.prefix, clock=clock)
 
 
-@pytest.mark.s3
 def test_the_requests_of_writers_are_those_that_the_store_was_asked_for(
     s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:

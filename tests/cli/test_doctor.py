@@ -23,6 +23,9 @@ from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import s3_client
 
+# It asks Java and the workers' Python for their versions.
+pytestmark = pytest.mark.process
+
 SCHEMA = pa.schema([("v", pa.int64())])
 
 

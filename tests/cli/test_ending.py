@@ -15,6 +15,7 @@ from sparkwal.cli.main import COMMANDS
 from .logs import COMMAND, append
 
 
+@pytest.mark.process
 def test_output_that_nobody_reads_ends_each_command_quietly(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(2))
@@ -42,6 +43,7 @@ def test_output_that_nobody_reads_ends_each_command_quietly(tmp_path: Path) -> N
     assert ended == [("", 141)] * len(commands)
 
 
+@pytest.mark.process
 def test_output_that_has_no_room_is_told(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(2))
@@ -66,6 +68,7 @@ def test_output_that_has_no_room_is_told(tmp_path: Path) -> None:
     assert ended == [(said, 1)] * len(commands)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_that_waits(tmp_path: Path, signum: int, code: int) -> None:
     append(str(tmp_path / "log"), range(2))
@@ -100,6 +103,7 @@ except KeyboardInterrupt as error:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("signum", "raised"), [(2, "KeyboardInterrupt"), (15, "Terminated")])
 def test_a_signal_inside_a_del_ends_the_command_too(signum: int, raised: str) -> None:
     ended = subprocess.run(

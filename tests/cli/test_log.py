@@ -172,7 +172,6 @@ def test_names_that_a_terminal_would_obey_are_made_plain(tmp_path: Path) -> None
     assert lines("log", path)[0]["query_id"] == "größe\u001b[31m日本"
 
 
-@pytest.mark.s3
 def test_the_newest_cost_no_more_than_themselves(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
@@ -209,6 +208,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, error
 
 
+@pytest.mark.process
 def test_it_follows_over_takeovers_until_ctrl_c(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(3))
@@ -236,6 +236,7 @@ def test_a_follower_goes_on_at_a_floor_that_passed_it(tmp_path: Path) -> None:
     assert isinstance(then := next(found), SlotRecord) and then.header.position == 5
 
 
+@pytest.mark.process
 def test_a_log_made_again_under_a_follower_ends_it(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(5))
@@ -247,6 +248,7 @@ def test_a_log_made_again_under_a_follower_ends_it(tmp_path: Path) -> None:
     assert code == 1 and "recreated" in error
 
 
+@pytest.mark.process
 def test_a_follower_whose_reader_goes_away_ends_although_nothing_comes(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(2))

@@ -110,7 +110,6 @@ def test_sizes_and_rates_of_a_long_log_are_close(
     assert (size_of(log).bytes, size_of(log).objects) == (0, 0)
 
 
-@pytest.mark.s3
 def test_status_asks_no_more_than_its_help_says(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
@@ -209,7 +208,6 @@ def test_at_tells_of_what_is_before_and_after_the_log(long: str, path: str) -> N
     assert "a time before now" in " ".join(ran("at", path, "soon", code=2).split())
 
 
-@pytest.mark.s3
 def test_at_costs_the_logarithm(s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]) -> None:
     path, options = s3_path
     append(path, range(60), maxInFlightRequests=50, **options)
@@ -222,7 +220,6 @@ def test_at_costs_the_logarithm(s3_proxy: S3Proxy, s3_path: tuple[str, dict[str,
     assert counts.pop("LIST") == 2 and counts.pop("GET") <= 50 + 6 + 1 and not counts
 
 
-@pytest.mark.s3
 def test_what_each_look_costs_in_a_log_on_s3(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:

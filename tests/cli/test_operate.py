@@ -113,6 +113,7 @@ run()
 """
 
 
+@pytest.mark.process
 def test_a_log_with_a_table_is_collected_without_delta_rs(wal: Path, tmp_path: Path) -> None:
     log = opened(wal)
     state = look(log)

@@ -55,7 +55,6 @@ def test_the_numbers_of_the_page_are_those_of_the_records(tmp_path: Path) -> Non
     assert same.keys() == reported.keys() and same["totals"] == reported["totals"]
 
 
-@pytest.mark.s3
 def test_a_log_on_s3_with_a_floor_and_consumers(
     s3_path: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ def terminal(*arguments: object, columns: int = 40) -> str:
     return shown.decode()
 
 
+@pytest.mark.process
 def test_on_a_terminal_a_row_is_a_line_that_fits(tmp_path: Path) -> None:
     wide = pa.schema([("id", pa.int64()), *((f"c{n}", pa.string()) for n in range(9))])
     with sparkwal.Appender(str(tmp_path / "wal"), wide, producer_id="p") as wal:
@@ -180,6 +181,7 @@ def test_a_file_appears_when_it_is_whole(path: Path, tmp_path: Path) -> None:
     assert "No such file" in run("cat", path, "-o", tmp_path / "none" / "x", code=2)
 
 
+@pytest.mark.process
 def test_a_pipe_with_a_name_is_written_to_and_not_replaced(path: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -251,7 +253,6 @@ def test_nothing_is_written(path: Path) -> None:
     assert {str(each) for each in path.rglob("*")} == before
 
 
-@pytest.mark.s3
 def test_head_and_tail_ask_for_no_more_than_they_show(s3_bucket: str, ministack_url: str) -> None:
     where = f"s3://{s3_bucket}/wal"
     append(where, *range(1, 41), **log_options(ministack_url))

@@ -146,6 +146,7 @@ def test_what_was_collected_before_it_was_shown_is_told(tmp_path: Path) -> None:
     assert reported == ["positions 3…4 were collected before they were shown; going on at 5"]
 
 
+@pytest.mark.process
 def test_each_row_once_over_new_leaders_and_new_columns(
     tmp_path: Path, follow: Callable[..., Tail]
 ) -> None:
@@ -162,6 +163,7 @@ def test_each_row_once_over_new_leaders_and_new_columns(
     assert tail.end() == 130
 
 
+@pytest.mark.process
 def test_csv_cannot_go_on_with_more_columns(tmp_path: Path, follow: Callable[..., Tail]) -> None:
     append(tmp_path, 1)
     tail = follow(tmp_path, "--format", "csv")
@@ -173,6 +175,7 @@ def test_csv_cannot_go_on_with_more_columns(tmp_path: Path, follow: Callable[...
     assert "added columns" in tail.errors.get(timeout=SECONDS)
 
 
+@pytest.mark.process
 def test_several_logs_and_a_condition(tmp_path: Path, follow: Callable[..., Tail]) -> None:
     append(tmp_path, 1)
     append(tmp_path, 2, sequencer="b")
@@ -184,6 +187,7 @@ def test_several_logs_and_a_condition(tmp_path: Path, follow: Callable[..., Tail
     assert tail.end(signal.SIGTERM) == 143
 
 
+@pytest.mark.process
 def test_a_log_that_was_made_again_is_told(tmp_path: Path, follow: Callable[..., Tail]) -> None:
     append(tmp_path / "wal", 1, 2, 3)
     tail = follow(tmp_path / "wal", "--json")
@@ -195,6 +199,7 @@ def test_a_log_that_was_made_again_is_told(tmp_path: Path, follow: Callable[...,
     assert tail.lines.empty()
 
 
+@pytest.mark.process
 def test_who_slept_while_rows_were_collected_is_told_and_goes_on(
     tmp_path: Path, follow: Callable[..., Tail]
 ) -> None:
@@ -216,6 +221,7 @@ def test_who_slept_while_rows_were_collected_is_told_and_goes_on(
     assert tail.end() == 130
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["tail", "log"])
 def test_damage_that_comes_is_told(
     tmp_path: Path, follow: Callable[..., Tail], command: str
@@ -237,7 +243,6 @@ def test_damage_that_comes_is_told(
     assert tail.end() == 130 and tail.errors.empty()
 
 
-@pytest.mark.s3
 def test_a_store_that_is_away_is_waited_for(
     s3_bucket: str, s3_proxy: S3Proxy, follow: Callable[..., Tail], ministack_url: str
 ) -> None:
@@ -259,6 +264,7 @@ def test_a_store_that_is_away_is_waited_for(
     assert tail.end() == 130
 
 
+@pytest.mark.process
 def test_it_ends_when_nobody_reads_any_more(tmp_path: Path) -> None:
     append(tmp_path, 1, 2)
     process = subprocess.Popen(
@@ -274,6 +280,7 @@ def test_it_ends_when_nobody_reads_any_more(tmp_path: Path) -> None:
     assert process.stderr.read() == b""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shape", ["table", "json", "csv", "arrow"])
 def test_cat_into_a_pipe_that_closes(tmp_path: Path, shape: str) -> None:
     rows = pa.table({"id": range(200_000), "name": ["some text"] * 200_000}, SCHEMA)

@@ -53,6 +53,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return found.decode()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["log", "doctor"])
 def test_a_terminal_that_knows_no_codes_gets_none(tmp_path: Path, command: str) -> None:
     path = str(tmp_path / "log")
@@ -62,6 +63,7 @@ def test_a_terminal_that_knows_no_codes_gets_none(tmp_path: Path, command: str) 
     assert "\x1b" not in on_a_terminal(command, path, TERM="xterm", NO_COLOR="1")
 
 
+@pytest.mark.process
 def test_csv_commands_a_terminal_nothing(tmp_path: Path) -> None:
     path, text = str(tmp_path / "log"), "\x1b]0;title\x07é"
     with sparkwal.Appender(path, pa.schema([(text, pa.string())]), producer_id="p") as wal:
@@ -74,6 +76,7 @@ def test_csv_commands_a_terminal_nothing(tmp_path: Path) -> None:
     assert piped.decode() == f'"{text}"\n"{text}"\n'
 
 
+@pytest.mark.process
 def test_what_an_encoding_lacks_ends_nothing(tmp_path: Path) -> None:
     path = str(tmp_path / "lög😀")
     append(path, range(2))
@@ -94,6 +97,7 @@ def test_what_an_encoding_lacks_ends_nothing(tmp_path: Path) -> None:
     assert json.loads(done.stdout.decode("latin-1"))["url"].endswith("lög😀")
 
 
+@pytest.mark.process
 def test_ctrl_c_twice_ends_a_command_without_a_word() -> None:
     # The second one comes as the first has ended the command.
     program = (

@@ -17,6 +17,8 @@ import pytest
 from .building import NOT_CODE, build
 from .environments import BASE, ROOT, make, run, see
 
+pytestmark = pytest.mark.process
+
 
 def tree() -> set[str]:
     """The files of the package, as a clone has them."""

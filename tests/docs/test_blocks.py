@@ -48,7 +48,6 @@ def test_the_python_blocks_run_on_local_disk(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.s3
 @pytest.mark.timeout(1800)
 def test_the_python_blocks_run_on_s3(tmp_path: Path, ministack_url: str, s3_bucket: str) -> None:
     run_pages(
@@ -70,6 +69,7 @@ def test_every_block_says_what_it_is() -> None:
         )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("block", BASH, ids=lambda block: f"{block.page}:{block.line}")
 def test_the_bash_blocks_name_scripts_and_options_that_exist(block: Block) -> None:
     subprocess.run(["bash", "-n", "-c", block.text], check=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from click.testing import CliRunner
 
 import sparkwal
@@ -90,7 +89,6 @@ def test_on_a_local_disk(tmp_path: Path) -> None:
     check(str(tmp_path / "wal"), tmp_path, {})
 
 
-@pytest.mark.s3
 def test_on_s3(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     path, options = s3_path
     check(path, tmp_path, options)

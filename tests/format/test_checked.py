@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 # In a fork of a process that has read nothing yet; forks of this one would have.
 RACED = """
 import json, os, sys, threading

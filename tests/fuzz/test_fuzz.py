@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("atheris", reason="no atheris for this Python or platform")
 ROOT = Path(__file__).parents[2]
 RUNS = int(os.environ.get("SPARKWAL_FUZZ_RUNS", "30000"))

@@ -32,6 +32,7 @@ from support.follow import Meter, Signals
 SECRET = "7h1s-must-not-be-shown"
 
 
+@pytest.mark.process
 def test_retention_without_a_table_moves_the_floor_and_starts_no_spark(tmp_path: Path) -> None:
     write(tmp_path / "wal", range(20))
     done = run(tmp_path, "compact", "wal", "--retain-bytes", "15kb")
@@ -45,6 +46,7 @@ def test_retention_without_a_table_moves_the_floor_and_starts_no_spark(tmp_path:
     assert "none was due" in again.stdout.splitlines()[-1]
 
 
+@pytest.mark.process
 def test_each_log_under_a_path_in_its_turn(tmp_path: Path) -> None:
     for name in ("default", "a", "b"):
         write(tmp_path / "wal", range(10), name)
@@ -118,6 +120,7 @@ def made_again(path: Path) -> None:
     write(path, range(9))
 
 
+@pytest.mark.process
 def test_suspended_it_ends_with_3_and_one_message(tmp_path: Path) -> None:
     made_again(tmp_path / "wal")
     before = chain(tmp_path / "wal")
@@ -128,6 +131,7 @@ def test_suspended_it_ends_with_3_and_one_message(tmp_path: Path) -> None:
     assert chain(tmp_path / "wal") == before
 
 
+@pytest.mark.process
 def test_suspended_in_one_log_the_others_go_on(tmp_path: Path) -> None:
     made_again(tmp_path / "wal")
     write(tmp_path / "wal", range(9), "b")
@@ -137,6 +141,7 @@ def test_suspended_in_one_log_the_others_go_on(tmp_path: Path) -> None:
     assert chain(tmp_path / "wal", "b") is not None
 
 
+@pytest.mark.process
 def test_continuously_it_waits_for_the_log_goes_on_and_ends_by_sigterm(tmp_path: Path) -> None:
     arguments = ("wal", "--retain-bytes", "1kb", "--continuous", "--interval", "100ms")
     with running(tmp_path, "compact", *arguments) as job:
@@ -149,6 +154,7 @@ def test_continuously_it_waits_for_the_log_goes_on_and_ends_by_sigterm(tmp_path:
         assert "Traceback" not in job.reported() and "Error" not in job.reported()
 
 
+@pytest.mark.process
 def test_continuously_a_suspended_one_tries_again_and_tells_so(tmp_path: Path) -> None:
     made_again(tmp_path / "wal")
     arguments = ("wal", "--retain-bytes", "1kb", "--continuous", "--interval", "100ms")
@@ -161,7 +167,6 @@ def test_continuously_a_suspended_one_tries_again_and_tells_so(tmp_path: Path) -
         assert job.terminate() == 143
 
 
-@pytest.mark.s3
 def test_continuously_a_list_that_is_refused_ends_nothing(
     tmp_path: Path, s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy
 ) -> None:
@@ -272,7 +277,6 @@ def test_keys_of_the_store_do_not_show_in_ps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.s3
 @pytest.mark.timeout(600)
 def test_a_log_and_its_table_on_the_same_s3(
     tmp_path: Path, s3_path: tuple[str, dict[str, str]], s3_bucket: str

@@ -25,6 +25,7 @@ from sparkwal.testing.proxy import Fault, S3Proxy
 from support.bodies import Bodies, TooLarge
 
 
+@pytest.mark.process
 def test_an_answer_means_durable(start: Callable[..., Job], tmp_path: Path) -> None:
     job = start("--log", tmp_path / "wal", "--schema", SCHEMA)
     lines = b'{"id":1,"name":"a","at":"2026-01-31T12:00:00Z","price":1.5}\n\n{"id":2}\n'
@@ -68,6 +69,7 @@ def test_an_answer_means_durable(start: Callable[..., Job], tmp_path: Path) -> N
     assert verify(str(tmp_path / "wal")).ok
 
 
+@pytest.mark.process
 def test_a_log_that_exists_tells_its_schema(start: Callable[..., Job], tmp_path: Path) -> None:
     refused = subprocess.run(
         [sys.executable, str(JOB), "--log", str(tmp_path / "wal")], capture_output=True, text=True
@@ -78,6 +80,7 @@ def test_a_log_that_exists_tells_its_schema(start: Callable[..., Job], tmp_path:
     assert start("--log", tmp_path / "wal").post(b'{"v":2}')[0] == 200
 
 
+@pytest.mark.process
 def test_a_body_that_is_too_large_is_refused(start: Callable[..., Job], tmp_path: Path) -> None:
     job = start("--log", tmp_path / "wal", "--schema", "v long", "--max-body", 100)
     assert job.post(b'{"v":1}\n' * 20)[0] == 413
@@ -94,6 +97,7 @@ def arrow_stream(batch: pa.RecordBatch, **options: Any) -> bytes:
 ARROW = "application/vnd.apache.arrow.stream"
 
 
+@pytest.mark.process
 def test_rows_that_unpack_to_more_than_they_may_are_refused_before_they_are_unpacked(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -147,6 +151,7 @@ def test_a_buffer_that_announces_a_negative_length_hides_no_other() -> None:
         Bodies(rows.schema, 2**16).arrow(patched)
 
 
+@pytest.mark.process
 def test_arrow_that_is_damaged_is_400_and_does_not_poison_the_log(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -165,6 +170,7 @@ def test_arrow_that_is_damaged_is_400_and_does_not_poison_the_log(
     assert verify(str(tmp_path / "wal")).ok
 
 
+@pytest.mark.process
 def test_what_is_not_supported_is_415_and_says_what_is(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -180,6 +186,7 @@ def test_what_is_not_supported_is_415_and_says_what_is(
     assert status == 415 and "gzip" in answer["error"]
 
 
+@pytest.mark.process
 def test_bodies_beyond_the_budget_are_429_before_they_are_parsed(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -215,6 +222,7 @@ def test_bodies_beyond_the_budget_are_429_before_they_are_parsed(
     assert sorted(Log(str(tmp_path / "wal")).to_pandas()["v"]) == [1] * 10 + [3] * 3
 
 
+@pytest.mark.process
 def test_other_requests_are_answered_while_a_body_is_parsed(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -243,6 +251,7 @@ def test_other_requests_are_answered_while_a_body_is_parsed(
     assert answers == [200]
 
 
+@pytest.mark.process
 def test_a_small_body_overtakes_large_ones_that_are_parsed(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -281,6 +290,7 @@ def test_a_small_body_overtakes_large_ones_that_are_parsed(
     assert len(Log(str(tmp_path / "wal")).to_pandas()) == 50_001
 
 
+@pytest.mark.process
 def test_sigterm_right_after_listening_is_not_swallowed(tmp_path: Path) -> None:
     early = tmp_path / "early.py"
     early.write_text(
@@ -313,6 +323,7 @@ def test_sigterm_right_after_listening_is_not_swallowed(tmp_path: Path) -> None:
     assert "listening on" in done.stderr and "stopped; nothing is durable" in done.stderr
 
 
+@pytest.mark.process
 def test_a_schema_without_columns_is_refused(tmp_path: Path) -> None:
     refused = subprocess.run(
         [sys.executable, str(JOB), "--log", str(tmp_path / "wal"), "--schema", "", "--port", "0"],
@@ -323,6 +334,7 @@ def test_a_schema_without_columns_is_refused(tmp_path: Path) -> None:
     assert refused.returncode == 2 and "the schema has no columns" in refused.stderr
 
 
+@pytest.mark.process
 def test_a_port_that_is_taken_is_told_before_the_log_is_taken_over(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -344,6 +356,7 @@ def test_a_port_that_is_taken_is_told_before_the_log_is_taken_over(tmp_path: Pat
     assert not (tmp_path / "wal").exists()
 
 
+@pytest.mark.process
 def test_after_another_writer_came_it_says_503(
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,7 +377,6 @@ def test_after_another_writer_came_it_says_503(
     assert list(Log(str(tmp_path / "wal")).to_pandas()["v"]) == [1]
 
 
-@pytest.mark.s3
 def test_back_pressure_is_429_and_sigterm_drains(
     start: Callable[..., Job], s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
@@ -399,6 +411,7 @@ def test_back_pressure_is_429_and_sigterm_drains(
     assert len(Log(path, **options).to_pandas()) == 7 * len(durable)
 
 
+@pytest.mark.process
 def test_help_tells_what_the_answers_mean() -> None:
     shown = subprocess.run(
         [sys.executable, str(JOB), "--help"], capture_output=True, text=True, check=True

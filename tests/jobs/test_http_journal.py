@@ -60,7 +60,6 @@ def away(
         open_now[0].close()
 
 
-@pytest.mark.s3
 def test_each_row_that_was_answered_before_kill_9_is_in_the_log_once(
     start: Callable[..., Job],
     tmp_path: Path,
@@ -103,7 +102,6 @@ def test_each_row_that_was_answered_before_kill_9_is_in_the_log_once(
     assert verify(path, **options).ok
 
 
-@pytest.mark.s3
 def test_rows_are_accepted_while_the_store_is_away(
     start: Callable[..., Job],
     tmp_path: Path,
@@ -158,7 +156,6 @@ def test_rows_are_accepted_while_the_store_is_away(
     assert values(path, **options) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.s3
 def test_a_full_journal_is_429_until_the_log_has_taken_some(
     start: Callable[..., Job],
     tmp_path: Path,
@@ -185,6 +182,7 @@ def test_a_full_journal_is_429_until_the_log_has_taken_some(
     assert values(path, **options) == [1, 2, 4]
 
 
+@pytest.mark.process
 def test_a_full_disk_is_429_and_passes(start: Callable[..., Job], tmp_path: Path) -> None:
     full = tmp_path / "full"
     script = tmp_path / "full.py"
@@ -211,6 +209,7 @@ def test_a_full_disk_is_429_and_passes(start: Callable[..., Job], tmp_path: Path
     assert job.stop() == 0 and values(str(log)) == [1, 3]
 
 
+@pytest.mark.process
 def test_what_was_answered_before_another_writer_came_is_sent_by_the_next_process(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -233,6 +232,7 @@ def test_what_was_answered_before_another_writer_came_is_sent_by_the_next_proces
     assert values(str(log)) == accepted
 
 
+@pytest.mark.process
 def test_a_disk_that_does_not_sync_is_503_and_the_outcome_unknown(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -264,7 +264,6 @@ def test_a_disk_that_does_not_sync_is_503_and_the_outcome_unknown(
     assert values(str(log)) in ([1], [1, 2])
 
 
-@pytest.mark.s3
 def test_what_is_damaged_on_the_disk_is_told_at_the_start(
     start: Callable[..., Job],
     tmp_path: Path,
@@ -296,6 +295,7 @@ def test_what_is_damaged_on_the_disk_is_told_at_the_start(
     assert health(start(*arguments))["lost"] is None
 
 
+@pytest.mark.process
 def test_one_sync_is_for_all_that_wait_and_others_are_answered_meanwhile(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -345,6 +345,7 @@ def test_one_sync_is_for_all_that_wait_and_others_are_answered_meanwhile(
     assert job.stop() == 0 and len(values(str(tmp_path / "wal"))) == 8
 
 
+@pytest.mark.process
 def test_a_journal_that_another_process_holds_is_refused_and_nobody_is_fenced(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:

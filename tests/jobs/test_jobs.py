@@ -111,6 +111,7 @@ def test_a_connector_that_cannot_be_downloaded_is_told_as_that(tmp_path: Path) -
     assert "missing.xml" in failed.stderr  # Spark's own words, above
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("job", ["ingest", "replay", "compact", "http_ingest", "quickstart"])
 def test_what_is_not_installed_is_told_in_one_line(tmp_path: Path, job: str) -> None:
     bare = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -336,6 +337,7 @@ def test_delta_that_is_not_installed_names_the_extra(tmp_path: Path) -> None:
     assert "sparkwal[delta]" in refused.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("job", ["ingest", "replay", "compact"])
 def test_help_tells_the_exit_codes(tmp_path: Path, job: str) -> None:
     helped = run(tmp_path, job, "--help")

@@ -55,6 +55,7 @@ def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(tmp_path: Path) -
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == mine
 
 
+@pytest.mark.process
 def test_a_folder_that_another_process_holds_is_refused_with_its_pid(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_folder_that_another_process_holds_is_refused_with_its_pid(
         DiskFolder(tmp_path)
 
 
+@pytest.mark.process
 def test_a_killed_process_leaves_the_folder_and_what_it_accepted(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
@@ -96,6 +98,7 @@ def in_a_fork(do: object) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_fork_does_not_keep_the_lock(tmp_path: Path) -> None:
     folder = DiskFolder(tmp_path)
@@ -114,6 +117,7 @@ def test_a_fork_does_not_keep_the_lock(tmp_path: Path) -> None:
         os.close(write)
 
 
+@pytest.mark.process
 def test_a_program_that_was_started_does_not_keep_the_lock(tmp_path: Path) -> None:
     folder = DiskFolder(tmp_path)
     child = subprocess.Popen(["sleep", "600"], close_fds=False)
@@ -155,6 +159,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
+@pytest.mark.process
 def test_a_read_only_folder_is_refused(small_disk: Path) -> None:
     run = open_journal(DiskFolder(small_disk / "journal"))
     fill(run, [10])
@@ -169,6 +174,7 @@ def test_a_read_only_folder_is_refused(small_disk: Path) -> None:
     run.journal.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("length", [50, 5000])
 @pytest.mark.parametrize("segment_bytes", [2**16, 2**21], ids=["segments", "one segment"])
 def test_a_disk_that_is_full_refuses_and_goes_on_once_the_log_has_some(
@@ -212,6 +218,7 @@ def test_a_disk_that_is_full_refuses_and_goes_on_once_the_log_has_some(
     run.journal.close()
 
 
+@pytest.mark.process
 def test_appends_that_wait_go_on_when_a_full_disk_has_room(small_disk: Path) -> None:
     settings = replace(SMALL, segment_bytes=2**16, max_bytes=2**28, slots=2**17)
     run = open_journal(DiskFolder(small_disk / "journal"), settings=settings)
@@ -236,6 +243,7 @@ def test_appends_that_wait_go_on_when_a_full_disk_has_room(small_disk: Path) -> 
     run.journal.close()
 
 
+@pytest.mark.process
 def test_a_folder_within_one_that_cannot_be_listed() -> None:
     """A daemon may have its folder below one that only root reads."""
     if os.geteuid() != 0:

@@ -134,7 +134,6 @@ def test_no_log_begins_in_a_folder_of_another(tmp_path: Path, within: str) -> No
     assert sparkwal.verify(f"{tmp_path}/wal").ok
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize("within", FOLDERS)
 def test_on_s3_no_log_begins_in_a_folder_of_another(
     s3_path: tuple[str, dict[str, str]], within: str
@@ -184,7 +183,6 @@ def test_a_journal_that_is_there_is_opened_though_a_log_begins_around_it(tmp_pat
     assert sparkwal.Log(f"{tmp_path}/wal").scan().read_all().num_rows == 2
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize("sequencer", ["default", "a"])
 def test_on_s3_one_list_finds_the_table(
     s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy, sequencer: str

@@ -345,7 +345,6 @@ def test_a_chain_that_moves_on_while_it_is_read_is_looked_at_again(
     assert not left
 
 
-@pytest.mark.s3
 def test_a_table_on_the_logs_own_s3_is_read_with_the_logs_options(
     s3_path: tuple[str, dict[str, str]],
 ) -> None:

@@ -118,7 +118,6 @@ def counting(upstream: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.s3
 @pytest.mark.parametrize(
     ("keys", "optimizes"),
     [((), False), (("id",), True), (("id",), False), ((), True)],

@@ -42,7 +42,6 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
         process.communicate()
 
 
-@pytest.mark.s3
 def test_once(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     path, options = s3_path
     file = tmp_path / "log.options"
@@ -60,6 +59,7 @@ def test_once(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     assert samples(text)["sparkwal_commits_total", *place] == 2
 
 
+@pytest.mark.process
 def test_served_it_goes_on_with_the_log_and_a_signal_ends_it(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     key = ("sparkwal_commits_total", f"file://{path}", "default")
@@ -76,6 +76,7 @@ def test_served_it_goes_on_with_the_log_and_a_signal_ends_it(tmp_path: Path) -> 
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("address", ["127.0.0.1:", "host", "127.0.0.1:x", ":70000"])
 def test_an_address_that_is_none_is_refused(tmp_path: Path, address: str) -> None:
     assert "HOST:PORT" in ran(str(tmp_path), "--serve", address, code=2)

@@ -206,7 +206,6 @@ def test_all_sequencers_and_one_that_comes_later(tmp_path: Path) -> None:
     assert reported(meter, path, "late") == {}
 
 
-@pytest.mark.s3
 def test_what_a_look_costs_and_that_a_store_that_is_away_only_counts(
     s3_bucket: str, s3_proxy: S3Proxy
 ) -> None:

@@ -27,8 +27,6 @@ from sparkwal.metrics.writers import watch_appender
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def meter() -> Iterator[tuple[Prometheus, Callable[[], dict[str, float]]]]:
@@ -50,7 +48,6 @@ def threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "sparkwal-metrics"]
 
 
-@pytest.mark.s3
 def test_the_numbers_are_those_of_the_log(
     spark: SparkSession,
     s3_bucket: str,
@@ -214,6 +211,7 @@ print("ended")
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 def test_it_ends_with_spark_and_a_fork_has_none_of_it(tmp_path: Path) -> None:
     source = str(Path(sparkwal.__file__).parents[1])
     done = subprocess.run(

@@ -48,6 +48,7 @@ def test_without_the_extra_one_line_says_which(monkeypatch: pytest.MonkeyPatch) 
         prometheus()
 
 
+@pytest.mark.process
 def test_the_package_does_not_import_the_library() -> None:
     """Nor do the modules that count: only who asks for numbers has a library for them."""
     code = (

@@ -41,7 +41,6 @@ def served() -> Iterator[tuple[Prometheus, Callable[[], Samples]]]:
     stop()
 
 
-@pytest.mark.s3
 def test_an_appender_under_retries(
     served: tuple[Prometheus, Callable[[], Samples]], s3_bucket: str, s3_proxy: S3Proxy
 ) -> None:

@@ -21,6 +21,8 @@ from sparkwal.format import schema
 from sparkwal.protocol.task import write_partition
 from sparkwal.store.local import LocalStore
 
+pytestmark = pytest.mark.process
+
 
 def text(offsets: list[int], content: bytes) -> pa.RecordBatch:
     buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(content)]

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from protocol.query import LIMITS, Query, hints_in
@@ -70,6 +71,7 @@ def test_two_objects_of_nearly_one_size_are_two_tasks() -> None:
     assert [{p.key for p in group} for group in pack(pieces, 2)] == [{"a"}, {"b"}]
 
 
+@pytest.mark.process
 def test_the_planner_imports_no_client() -> None:
     """A warm plan makes no request; the S3 library takes a fifth of a second to load."""
     unwanted = {"boto3", "botocore", "pandas"}

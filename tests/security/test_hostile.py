@@ -34,6 +34,7 @@ ROWS = pa.schema([("v", pa.int64())])
 OUT = "../../../outside"
 
 
+@pytest.mark.process
 def test_what_is_forged_is_an_error_and_takes_no_memory(tmp_path: Path) -> None:
     source = str(Path(sparkwal.__file__).parents[1])
     done = subprocess.run(

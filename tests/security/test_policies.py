@@ -60,12 +60,14 @@ def user(url: str, name: str, policies: list[iam.Policy]) -> dict[str, str]:
     return {"accessKeyId": made["AccessKeyId"], "secretAccessKey": made["SecretAccessKey"]}
 
 
+def marks(role: str) -> list[pytest.MarkDecorator]:
+    shared = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+    # Those of readers take longest.
+    return shared * (role in WITH_SPARK) + [pytest.mark.slow] * (role in READERS)
+
+
 @pytest.mark.s3
-@pytest.mark.spark
-# Those of readers take longest.
-@pytest.mark.parametrize(
-    "role", [pytest.param(each, marks=[pytest.mark.slow] * (each in READERS)) for each in POLICIES]
-)
+@pytest.mark.parametrize("role", [pytest.param(each, marks=marks(each)) for each in POLICIES])
 def test_a_role_may_do_what_it_does_and_no_more(
     role: str, enforcing: Server, bucket: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

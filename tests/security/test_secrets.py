@@ -85,7 +85,6 @@ def failures(path: str, reach: dict[str, object]) -> list[tuple[dict[str, object
     ]
 
 
-@pytest.mark.s3
 def test_no_secret_is_said_or_kept(
     ministack_url: str,
     s3_proxy: S3Proxy,
@@ -143,7 +142,6 @@ def test_no_secret_is_said_or_kept(
     assert {name: found for name, data in kept.items() if (found := leaked(data))} == {}
 
 
-@pytest.mark.s3
 def test_the_command_says_no_secret(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     path, reach = s3_path
     file = tmp_path / "options"
@@ -218,7 +216,6 @@ def test_a_token_of_the_environment_with_a_line_end_is_not_shown(
 SPARK = Path(__file__).with_name("secret_session.py")
 
 
-@pytest.mark.s3
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_shows_no_secret_of_a_query(

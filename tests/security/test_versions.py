@@ -24,7 +24,6 @@ def versions(client: Any, bucket: str, kind: str) -> set[str]:
     return {each["Key"] for each in found.get(kind, [])}
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize("locked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_collection_of_a_bucket_with_versions_can_be_undone(
     ministack_url: str, tmp_path: Path, locked: bool
@@ -59,7 +58,6 @@ def test_a_collection_of_a_bucket_with_versions_can_be_undone(
     assert report.ok, report.problems
 
 
-@pytest.mark.s3
 def test_a_slot_whose_record_was_deleted_is_free_again(ministack_url: str, tmp_path: Path) -> None:
     """As in a bucket without versions: If-None-Match looks at the newest version."""
     bucket, client = f"kept-{uuid.uuid4().hex}", s3_client(ministack_url)

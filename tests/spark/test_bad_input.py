@@ -11,8 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 from queries import assert_one_error, numbers, objects, read, refused, write
 
-pytestmark = pytest.mark.spark
-
 SECRET = "correct-horse-battery-staple"
 
 
@@ -270,7 +268,6 @@ def test_a_table_of_the_catalog_is_refused(spark: SparkSession, folder: Path) ->
     assert spark.table("works").count() == 3
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize(
     ("change", "kind", "says"),
     [

@@ -23,8 +23,6 @@ from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.proxy import S3Proxy
 
-pytestmark = pytest.mark.spark
-
 FAST = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
@@ -104,7 +102,6 @@ def test_a_checkpoint_of_the_users_own_does_not_go_on_in_another_log(
     assert stored(other) == [0]
 
 
-@pytest.mark.s3
 def test_the_folder_is_lost_again_and_again_and_each_run_costs_a_few_requests(
     spark: SparkSession, tmp_path: Path, s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy
 ) -> None:

@@ -275,7 +275,6 @@ def test_two_streams_with_one_name_are_warned(
     assert reported(stream).position == 0
 
 
-@pytest.mark.spark
 def test_spark_tells_the_log_how_far_a_query_is(spark: SparkSession, tmp_path: Path) -> None:
     log, checkpoint = tmp_path / "log", tmp_path / "cp-r"
     append(numbers(spark, 10), log, tmp_path / "cp")
@@ -299,7 +298,6 @@ def test_spark_tells_the_log_how_far_a_query_is(spark: SparkSession, tmp_path: P
     assert found.position == end
 
 
-@pytest.mark.spark
 def test_spark_reads_with_a_lease(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
     append(numbers(spark, 10), log, tmp_path / "cp")

@@ -24,8 +24,6 @@ from queries import (
 from sparkwal.format import keys
 from sparkwal.testing.proxy import Fault, S3Proxy
 
-pytestmark = pytest.mark.spark
-
 SECRET = "kQ7vWzLr0SecretNobodyMaySee"
 QUICK = {"maxRetryAttempts": "1", "retryBaseDelayMs": "1"}
 
@@ -104,7 +102,6 @@ def test_invalid_log_error(spark: SparkSession, tmp_path: Path) -> None:
     assert_readable(shown(query), "InvalidLogError", *named)
 
 
-@pytest.mark.s3
 def test_store_unavailable_error(
     spark: SparkSession, proxied: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:
@@ -116,7 +113,6 @@ def test_store_unavailable_error(
     )
 
 
-@pytest.mark.s3
 def test_store_unavailable_error_where_nothing_answers(
     spark: SparkSession, proxied: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:
@@ -126,7 +122,6 @@ def test_store_unavailable_error_where_nothing_answers(
     assert_readable(shown(query), "StoreUnavailableError", "nothing answers", "option endpoint")
 
 
-@pytest.mark.s3
 def test_outcome_unknown_error(
     spark: SparkSession, proxied: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:

@@ -14,8 +14,6 @@ from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, s3_client
 
-pytestmark = pytest.mark.s3
-
 SCHEMA = pa.schema([("id", pa.int64())])
 
 
@@ -145,7 +143,6 @@ def test_a_copy_that_broke_off_is_a_shorter_log_or_none(
         sparkwal.Appender(new, SCHEMA, producer_id="p", **options)
 
 
-@pytest.mark.spark
 def test_queries_that_write_and_read_go_on_where_the_log_is_now(
     spark: SparkSession, tmp_path: Path, ministack_url: str, s3_bucket: str
 ) -> None:

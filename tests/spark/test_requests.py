@@ -19,8 +19,6 @@ from queries import append, follow, numbers, values, wait_for
 
 from sparkwal.testing.proxy import S3Proxy
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3]
-
 PARTITIONS = 3
 
 

@@ -24,8 +24,6 @@ from queries import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 
 def test_a_query_goes_on_after_a_batch_write_of_its_session(
     spark: SparkSession, tmp_path: Path

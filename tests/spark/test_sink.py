@@ -32,8 +32,6 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.testing.proxy import S3Proxy
 
-pytestmark = pytest.mark.spark
-
 
 def test_each_microbatch_and_each_batch_write_is_one_commit(
     spark: SparkSession, tmp_path: Path
@@ -360,7 +358,6 @@ def test_a_large_partition_is_uploaded_in_parts_to_disk(
     assert not list((tmp_path / ".tmp").iterdir())
 
 
-@pytest.mark.s3
 def test_a_large_partition_is_uploaded_in_parts_to_s3(
     spark: SparkSession, s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy
 ) -> None:

@@ -38,8 +38,6 @@ from sparkwal.spark.source import StreamReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 
-pytestmark = pytest.mark.spark
-
 SCHEMA = '{"type":"struct","fields":[{"name":"value","type":"long","nullable":true,"metadata":{}}]}'
 
 

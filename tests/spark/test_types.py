@@ -16,8 +16,6 @@ from queries import append, assert_one_error, numbers, read, refused, start, wri
 
 from sparkwal.format import schema
 
-pytestmark = pytest.mark.spark
-
 ALL_BYTES = "X'" + bytes(range(256)).hex() + "'"
 POINT = "X'0101000000000000000000F03F0000000000000040'"
 

@@ -49,7 +49,6 @@ def made(kind: type, folder: Path) -> object:
     return kind(parse(SourceOptions, path), SCHEMA)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_python_without_sparkwal_says_so_in_one_sentence(
     kind: type, tmp_path: Path, spark: SparkSession

@@ -133,7 +133,6 @@ def test_what_a_takeover_asked_does_not_depend_on_where_the_query_begins(tmp_pat
         assert part == [row for row in whole if row[0] >= position]
 
 
-@pytest.mark.s3
 def test_only_what_a_query_needs_is_fetched(
     s3_bucket: str, s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:
@@ -179,6 +178,7 @@ def test_only_what_a_query_needs_is_fetched(
     assert {request.method for request in s3_proxy.requests} == {"GET"}
 
 
+@pytest.mark.process
 def test_an_aggregate_holds_some_batches_and_not_the_log(tmp_path: Path) -> None:
     path = str(tmp_path / "wal")
     commits = 40
@@ -205,6 +205,7 @@ def test_an_aggregate_holds_some_batches_and_not_the_log(tmp_path: Path) -> None
     assert sum(batch.num_rows for batch in reader) == commits * each
 
 
+@pytest.mark.process
 def test_a_query_that_takes_long_prints_no_progress() -> None:
     code = (
         "from sparkwal.sql.database import connect; "
@@ -342,6 +343,7 @@ def test_no_log(tmp_path: Path) -> None:
         ask(str(tmp_path / "none"), "SELECT 1")
 
 
+@pytest.mark.process
 def test_a_signal_ends_a_query_that_runs(tmp_path: Path) -> None:
     path = str(tmp_path / "wal")
     write(path, 1)
@@ -355,6 +357,7 @@ def test_a_signal_ends_a_query_that_runs(tmp_path: Path) -> None:
     assert process.stderr.read() == ""
 
 
+@pytest.mark.process
 def test_a_fork_in_the_middle_of_an_answer_asks_again(tmp_path: Path) -> None:
     """DuckDB's threads are not in a fork: what waits for one never returns, or crashes."""
     write(str(tmp_path / "wal"), *range(1, 60))

@@ -130,6 +130,7 @@ def test_what_is_no_success_is_reported_as_get_range_reports_it(tmp_path: Path) 
         missing.result()
 
 
+@pytest.mark.process
 def test_a_forked_child_leaves_the_reply_to_its_parent(tmp_path: Path) -> None:
     ahead = sent(tmp_path, Reply(b"BC"), Pacing())
     child = os.fork()
@@ -257,7 +258,6 @@ def read_all(store: RetryingStore) -> Iterator[bytes]:
     return run_parallel(store, get, KEYS, gets=lambda key: (key, 0, 100))
 
 
-@pytest.mark.s3
 def test_one_thread_makes_each_request_once_where_all_connections_are_open(
     filled: tuple[RetryingStore, S3Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,7 +273,6 @@ def test_one_thread_makes_each_request_once_where_all_connections_are_open(
     assert len(proxy.requests) - before == 3 * len(KEYS)
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize(
     "faults",
     [
@@ -294,7 +293,6 @@ def test_every_reply_comes_once_and_in_order_through(
     assert proxy.injected[faults[0].action]
 
 
-@pytest.mark.s3
 def test_an_error_comes_where_its_object_stands(filled: tuple[RetryingStore, S3Proxy]) -> None:
     store, proxy = filled
     store.delete(KEYS[20])
@@ -308,7 +306,6 @@ def test_an_error_comes_where_its_object_stands(filled: tuple[RetryingStore, S3P
         [*read_all(store)]
 
 
-@pytest.mark.s3
 def test_who_ends_in_the_middle_leaves_no_reply_for_the_next(
     filled: tuple[RetryingStore, S3Proxy],
 ) -> None:

@@ -196,6 +196,7 @@ def test_nothing_is_left_behind_where_nothing_was_stored() -> None:
     assert seen == []
 
 
+@pytest.mark.process
 def test_what_a_killed_proof_leaves_harms_nobody(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:

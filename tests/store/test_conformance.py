@@ -196,7 +196,6 @@ def test_proof(kind: str, store: Store) -> None:
     assert store.list("").entries == []
 
 
-@pytest.mark.s3
 def test_open_store_on_s3(ministack_url: str) -> None:
     bare = s3_store(ministack_url)
     bucket = bare.url.rsplit("/", 1)[-1]

@@ -354,6 +354,7 @@ def test_an_idle_thread_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not Noting.thread.is_alive()
 
 
+@pytest.mark.process
 def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -380,6 +381,7 @@ def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.process
 def test_a_forked_child_has_threads_and_a_pace_of_its_own(tmp_path: Path) -> None:
     store = hedging(LocalStore(tmp_path, fsync=False))
     store.put_if_absent("key", b"mine")

@@ -287,6 +287,7 @@ def _racer(root: Path, barrier: Barrier, number: int) -> None:
     os._exit(int(_race(root, barrier, number)))
 
 
+@pytest.mark.process
 def test_of_eight_processes_one_creates_the_object(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(8)

@@ -113,6 +113,7 @@ def test_who_ends_in_the_middle_leaves_no_thread() -> None:
     assert len(begun) <= 1 + WIDE.concurrency
 
 
+@pytest.mark.process
 def test_a_forked_child_goes_on_with_what_its_parent_began() -> None:
     work = run_parallel(WIDE, lambda number: number, range(20))
     assert [next(work), next(work)] == [0, 1]

@@ -79,7 +79,6 @@ def wrong(report: Report) -> list[str]:
     return [each.check for each in report.findings if each.outcome != "ok"]
 
 
-@pytest.mark.s3
 def test_ministack_is_fit_and_nothing_is_left(ministack_url: str) -> None:
     store = at(ministack_url)
     report = report_of([store], "log", SMALL)
@@ -105,7 +104,6 @@ def test_s3proxy_3_loses_every_race(old: str) -> None:
         assert "overwrite each other's commits" in report.sentence
 
 
-@pytest.mark.s3
 def test_moto_loses_a_race_of_uploads(moto_url: str) -> None:
     # Of 46 raced keys 7 showed it; the first one that does is the last.
     uploads = [each for each in CHECKS if each.name in ("put-if-absent", "multipart, raced")]
@@ -122,7 +120,6 @@ def test_a_store_in_memory_and_a_folder_are_fit(tmp_path: Path) -> None:
     assert not (tmp_path / "wal").exists()
 
 
-@pytest.mark.s3
 def test_two_endpoints_of_one_store_and_of_two(ministack_url: str, s3_proxy: S3Proxy) -> None:
     first = at(ministack_url)
     second = S3Store(first.bucket, config(s3_proxy.url))
@@ -134,7 +131,6 @@ def test_two_endpoints_of_one_store_and_of_two(ministack_url: str, s3_proxy: S3P
     assert not report.fit
 
 
-@pytest.mark.s3
 def test_conflicts_are_repeated_and_decided(ministack_url: str, s3_proxy: S3Proxy) -> None:
     s3_proxy.faults = [
         Fault("error", kind="PUT", key_contains="-race", status=409, probability=0.1),
@@ -147,7 +143,6 @@ def test_conflicts_are_repeated_and_decided(ministack_url: str, s3_proxy: S3Prox
     assert "409 ConditionalRequestConflict" in said
 
 
-@pytest.mark.s3
 def test_the_command_tells_the_verdict_and_no_secret(ministack_url: str) -> None:
     store = at(ministack_url)
     keys = ["--log-option", "accessKeyId=t", "--log-option", "secretAccessKey=hush-hush"]
@@ -202,7 +197,6 @@ def test_a_store_whose_replies_prove_nothing_is_not_fit(monkeypatch: pytest.Monk
     assert "PUT was answered without ETag" in report.findings[0].found
 
 
-@pytest.mark.s3
 def test_no_bucket_is_no_verdict(ministack_url: str) -> None:
     arguments = [
         "prove-store",
@@ -220,7 +214,6 @@ def test_no_bucket_is_no_verdict(ministack_url: str) -> None:
     assert CliRunner().invoke(main, ["prove-store", "gopher://x"]).exit_code == 2
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_proof_leaves_nothing(
     ministack_url: str, s3_proxy: S3Proxy, signum: signal.Signals

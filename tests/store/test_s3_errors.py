@@ -353,7 +353,6 @@ def test_host_that_does_not_exist() -> None:
     assert caught.value.unreachable
 
 
-@pytest.mark.s3
 def test_missing_bucket_on_a_server(ministack_url: str) -> None:
     bucket = f"missing-{uuid.uuid4().hex}"
     store = S3Store(bucket, replace(CONFIG, endpoint=ministack_url, session_token=None))
@@ -424,6 +423,7 @@ def test_secrets_are_in_no_text(stub: Stub) -> None:
     assert "***" in texts[-1]
 
 
+@pytest.mark.process
 def test_clients_are_shared_within_a_process_and_never_across_a_fork(stub: Stub) -> None:
     store = S3Store("bucket", replace(CONFIG, endpoint=stub.url))
     with store.request("k") as one, pickle.loads(pickle.dumps(store)).request("k") as two:

@@ -313,7 +313,6 @@ def test_an_upload_that_is_gone_is_discarded(stub: Stub, store: S3Store) -> None
     assert all("uploadId=u1" in path for _, path, _ in stub.requests)
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize("action", ["lost_reply", "error", "error_after", "reset"])
 def test_requests_of_a_collection_are_repeated(ministack_url: str, action: str) -> None:
     bucket = f"log-{uuid.uuid4().hex}"

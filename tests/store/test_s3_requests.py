@@ -110,7 +110,6 @@ def opened(s3_proxy: S3Proxy, s3_bucket: str) -> Callable[[dict[str, str]], Stor
     return open_with
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize(("given", "headers", "kinds"), CASES, ids=lambda x: ",".join(sorted(x)))
 def test_an_option_is_a_header_of_the_requests_that_take_it(
     opened: Any, wire: Any, given: dict[str, str], headers: dict[str, str], kinds: set[str]
@@ -129,7 +128,6 @@ def test_an_option_is_a_header_of_the_requests_that_take_it(
             assert asked == (headers if kind in kinds else dict.fromkeys(headers)), kind
 
 
-@pytest.mark.s3
 def test_nothing_is_asked_that_nobody_said(opened: Any, wire: Any) -> None:
     do_all(opened({}))
     reported = {name for kind in wire for found, _ in wire[kind] for name in found}
@@ -137,7 +135,6 @@ def test_nothing_is_asked_that_nobody_said(opened: Any, wire: Any) -> None:
     assert not [found for kind in SENT for found, _ in wire[kind] if found]
 
 
-@pytest.mark.s3
 def test_what_is_sent_has_the_checksum_of_its_bytes(
     opened: Any, wire: Any, s3_bucket: str, ministack_url: str
 ) -> None:
@@ -151,7 +148,6 @@ def test_what_is_sent_has_the_checksum_of_its_bytes(
     assert kept["ChecksumCRC32"] == "AAAAAA=="
 
 
-@pytest.mark.s3
 def test_a_log_is_encrypted_and_kept_as_it_was_said(
     ministack_url: str, s3_proxy: S3Proxy, s3_bucket: str
 ) -> None:

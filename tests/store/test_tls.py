@@ -40,7 +40,6 @@ def write(path: str, url: str) -> None:
         wal.append([{"v": 1}]).result()
 
 
-@pytest.mark.s3
 def test_a_log_over_tls_with_an_authority_of_ones_own(
     ministack_url: str, ours: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +51,6 @@ def test_a_log_over_tls_with_an_authority_of_ones_own(
         assert sparkwal.Log(f"s3://{bucket}/log", **log_options(url)).to_pandas()["v"].sum() == 1
 
 
-@pytest.mark.s3
 @pytest.mark.parametrize(
     ("trusted", "holder", "begins", "said"),
     [

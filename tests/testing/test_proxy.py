@@ -29,8 +29,6 @@ from botocore.exceptions import (
 from sparkwal.testing.proxy import Fault, S3Proxy, kind_of
 from sparkwal.testing.servers import s3_client
 
-pytestmark = pytest.mark.s3
-
 PART = 5 << 20
 
 

@@ -19,7 +19,7 @@ from .gate import Gate
 from .lake import SCHEMA, value
 from .session import s3a
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 Start = Callable[..., Application]
 
 
@@ -92,7 +92,6 @@ def test_what_a_killed_compactor_began_the_next_one_ends(
     log.check(ranges=2)
 
 
-@pytest.mark.s3
 def test_a_compactor_that_slept_in_its_write_is_too_late(
     delta: SparkSession, tmp_path: Path, start: Start, bucket: str, ministack_url: str
 ) -> None:

@@ -51,7 +51,6 @@ class Versions:
         return str(lines.next())
 
 
-@pytest.mark.s3
 def test_one_of_two_writers_of_a_version_wins(delta: SparkSession, bucket: str) -> None:
     """Each has a LogStore of its own, as in two processes: no lock is shared."""
     folder = f"s3a://{bucket}/table/_delta_log"
@@ -64,7 +63,6 @@ def test_one_of_two_writers_of_a_version_wins(delta: SparkSession, bucket: str) 
             assert writers[0].read(version) == f"writer {won.index(True)}"
 
 
-@pytest.mark.s3
 def test_a_version_that_is_there_with_the_same_bytes_is_our_own(
     delta: SparkSession, bucket: str
 ) -> None:
@@ -76,7 +74,6 @@ def test_a_version_that_is_there_with_the_same_bytes_is_our_own(
     assert versions.read(0) == "mine"
 
 
-@pytest.mark.s3
 def test_a_table_on_s3_takes_ranges(delta: SparkSession, tmp_path: Path, bucket: str) -> None:
     folder = f"s3://{bucket}/{uuid.uuid4().hex}"
     log = Compaction(delta, tmp_path, SCHEMA, "id", table=folder)

@@ -1,0 +1,136 @@
+"""The sizes of the tests: what a test needs, said by markers, and the order and places of a run.
+
+A marker comes with the fixture that needs it, or a test bears it. `fast` is all that bears none;
+there a process that starts is an error.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.util
+import sys
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+
+NEEDS = ("spark", "s3", "process", "slow")
+# What a fixture needs, and so every test that uses it.
+OF_FIXTURES = {
+    "spark": "spark",
+    "delta": "spark",
+    "all_drivers": "spark",
+    "ministack_url": "s3",
+    "moto_url": "s3",
+}
+# One worker runs all tests of such a fixture: each other would start and warm up another JVM.
+SHARED = ("spark", "all_drivers")
+STARTS = frozenset(
+    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
+)
+
+
+class Starts:
+    """Counts the processes that a test without a marker tries to start, and prevents them."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+        self.watching = False
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.watching and event in STARTS:
+            self.refused.append(f"{event}{arguments}")
+            raise PermissionError(f"a fast test starts no process: {event}{arguments}")
+
+
+STARTED = pytest.StashKey[Starts]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STARTED] = starts = Starts()
+    sys.addaudithook(starts)
+    # Alone of all that starts a program this tells no hook.
+    spawn = multiprocessing.util.spawnv_passfds
+
+    def spawn_audited(path: str, arguments: list[bytes], descriptors: list[int]) -> int:
+        sys.audit("os.spawn", 0, path, arguments, None)
+        return spawn(path, arguments, descriptors)
+
+    multiprocessing.util.spawnv_passfds = spawn_audited
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks a test with what it needs; the report of a run tells this and what it protects."""
+    names = getattr(item, "fixturenames", ())
+    for marker in sorted({OF_FIXTURES[name] for name in names if name in OF_FIXTURES}):
+        item.add_marker(marker)
+    for name in SHARED:
+        if name in names:
+            item.add_marker(pytest.mark.xdist_group(name))
+    item.user_properties += [("needs", " ".join(needs(item))), ("protects", protects(item))]
+
+
+def needs(item: pytest.Item) -> list[str]:
+    return [name for name in NEEDS if item.get_closest_marker(name)]
+
+
+def protects(item: pytest.Item) -> str:
+    """The rules that a test proves, and what its docstring or its name states."""
+    keys = [key for marker in item.iter_markers("proves") for key in marker.args]
+    function = getattr(item, "function", None)
+    stated = (getattr(function, "__doc__", None) or "").partition("\n\n")[0].split()
+    words = " ".join(stated) or getattr(item, "originalname", item.name)[5:].replace("_", " ")
+    return f"{', '.join(keys)}: {words}" if keys else words
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    yield from _watched(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    yield from _watched(item)
+
+
+def _watched(item: pytest.Item) -> Generator[None]:
+    """No process starts here, unless a marker says so."""
+    starts = item.config.stash[STARTED]
+    starts.watching = not needs(item)
+    try:
+        yield
+    finally:
+        starts.watching = False
+        refused, starts.refused = starts.refused, []
+        if refused:
+            pytest.fail(
+                f"a test without a marker of {', '.join(NEEDS)} starts a process: {refused[0]}",
+                pytrace=False,
+            )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes longest begins first: else one worker would end with it alone. The others keep
+    their order."""
+    if hasattr(config, "workerinput"):
+        items.sort(
+            key=lambda item: (
+                not item.get_closest_marker("xdist_group"),
+                not item.get_closest_marker("spark"),
+            )
+        )
+
+
+class Scheduling(LoadScopeScheduling):
+    """A worker takes a file at a time, and one takes all tests of a group."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = nodeid.rpartition("]")[2].partition("@")[2]
+        return group or nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    return Scheduling(config, log)
