@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# The tests, against this tree as pip installs it. Arguments go to pytest; without any: all that
-# are not slow, four files at a time (each worker has its own Spark, servers and folders).
+# The tests, against this tree as pip installs it, in three sizes:
+#   tests/run.sh fast     what needs no Spark, no server, no other process and little time
+#   tests/run.sh          all that are not slow
+#   tests/run.sh -m slow  mutants, clusters, more seeds
+# Further arguments go to pytest. Without any, a run is spread over four workers, which take a file
+# at a time; each has its own servers and folders.
 set -euo pipefail
 # shellcheck source=jobs/support/venv.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../jobs/support/venv.sh"
@@ -10,10 +14,15 @@ cd "$ROOT"
 unset PYTHONDONTWRITEBYTECODE
 # -P: not the working tree beside the installed package; Spark's workers see only the latter.
 pytest=("$VENV_PYTHON" -P -m pytest)
+size=()
+if [ "${1:-}" = fast ]; then
+    shift
+    size=(-m "not (spark or s3 or process or slow)")
+fi
 if [ $# -eq 0 ]; then
     # Compile all once, and not in each worker. An error is shown by the run itself.
-    "${pytest[@]}" --collect-only >/dev/null 2>&1 || true
-    # In the order of the folders: sorted by the number of tests, the longest file would begin last.
-    set -- -n 4 --dist loadfile --no-loadscope-reorder
+    compgen -G "tests/__pycache__/conftest.*" >/dev/null || "${pytest[@]}" --collect-only >/dev/null 2>&1 || true
+    # In the order of the tests: sorted by their number, the longest file would begin last.
+    set -- -n 4 --dist loadgroup --no-loadscope-reorder
 fi
-exec "${pytest[@]}" "$@"
+exec "${pytest[@]}" "${size[@]}" "$@"

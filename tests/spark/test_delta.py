@@ -13,15 +13,18 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.spark
+@pytest.mark.xdist_group("tables")
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("chosen", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_tables_take_ranges_of_a_log(chosen: str) -> None:
+def test_tables_take_ranges_of_a_log(chosen: str, pytestconfig: pytest.Config) -> None:
     """SPARKWAL_TABLES=1 pytest tests/spark/tables runs some of them."""
     # -P as this one was started: they test what it tests.
     python = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
     command = [*python, "-m", "pytest", "--tb=short", "--durations=5", "-m", chosen]
     # A time limit of one test must not be that of what Ivy downloads for all.
     command += ["-o", "timeout_func_only=true", "tests/spark/tables"]
+    if report := pytestconfig.getoption("xmlpath"):
+        command += [f"--junitxml={Path(report).with_suffix('')}-tables.xml"]
     ran = subprocess.run(
         command,
         cwd=ROOT,
