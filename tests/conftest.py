@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # A failure prints what reproduces it; shared machines are too uneven for deadlines.
 settings.register_profile("sparkwal", print_blob=True, deadline=None)
+# `tests/run.sh fast` chooses it.
+settings.register_profile("fast", settings.get_profile("sparkwal"), max_examples=20)
 settings.load_profile("sparkwal")
 
 pytest_plugins = ("tests.sizes",)

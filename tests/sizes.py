@@ -63,14 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks a test with what it needs; the report of a run tells this and what it protects."""
+    """Marks a test with what its fixtures need."""
     names = getattr(item, "fixturenames", ())
     for marker in sorted({OF_FIXTURES[name] for name in names if name in OF_FIXTURES}):
         item.add_marker(marker)
     for name in SHARED:
         if name in names:
             item.add_marker(pytest.mark.xdist_group(name))
-    item.user_properties += [("needs", " ".join(needs(item))), ("protects", protects(item))]
 
 
 def needs(item: pytest.Item) -> list[str]:
@@ -113,8 +112,13 @@ def _watched(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes longest begins first: else one worker would end with it alone. The others keep
-    their order."""
+    """Notes for the report of a run what each test needs and protects.
+
+    In a worker what takes longest begins first: else one would end with it alone. The others keep
+    their order.
+    """
+    for item in items:
+        item.user_properties += [("needs", " ".join(needs(item))), ("protects", protects(item))]
     if hasattr(config, "workerinput"):
         items.sort(
             key=lambda item: (

@@ -236,6 +236,7 @@ def end(lives: Lives) -> None:
     lives.end()
 
 
+@pytest.mark.proves("send-from-log-end", "accepted-not-torn")
 @pytest.mark.process
 def test_killed_at_any_moment_it_loses_and_doubles_nothing(lives: Lives, folder: Path) -> None:
     print(f"seed {SEED}")
@@ -257,6 +258,7 @@ def test_killed_hundreds_of_times_it_loses_and_doubles_nothing(
     prove(str(folder / "log"), lives.accepted)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_stopped_while_another_takes_the_log_it_is_fenced_and_loses_nothing(
     lives: Lives, folder: Path

@@ -32,6 +32,7 @@ def sound(plot: Plot) -> None:
     assert report.ok and not report.under_way, str(report)
 
 
+@pytest.mark.proves("never-skip-slot")
 def test_a_second_appender_fences_the_first(plot: Plot) -> None:
     with plot.appender("one") as one:
         one.append(rows(1)).result()
@@ -46,6 +47,7 @@ def test_a_second_appender_fences_the_first(plot: Plot) -> None:
     sound(plot)
 
 
+@pytest.mark.proves("seal-the-zone")
 def test_only_what_the_former_leader_could_reach_is_sealed(plot: Plot, tmp_path: Path) -> None:
     def opened(limit: int) -> int:
         """How many records an appender writes before its first batch."""

@@ -174,6 +174,7 @@ def _was_fenced_and_went_on(writer: Writer) -> bool:
     return writer.fenced >= 2 and writer.opened > 2 and len(writer.acknowledged) >= 60
 
 
+@pytest.mark.proves("seal-the-zone", "refused-seal-fences")
 def test_two_processes_that_take_one_log_from_each_other_lose_and_double_nothing(
     start: Start, s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
@@ -191,6 +192,7 @@ def test_two_processes_that_take_one_log_from_each_other_lose_and_double_nothing
     prove(path, options, *writers)
 
 
+@pytest.mark.proves("refused-read-back", "never-skip-slot")
 def test_a_leader_that_sleeps_through_a_takeover_is_fenced_when_it_wakes(
     start: Start, s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_kill_in_the_middle_of_a_checkpoint_write_leaves_it_whole(
     assert on_disk.prove().rows == everything
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_query_goes_on_whatever_became_of_its_disk(
     drivers: Drivers, on_s3: Scene, rng: random.Random, times: int

@@ -19,6 +19,7 @@ from faults.storms import overload
 from sparkwal.format.header import LeaderHeader
 
 
+@pytest.mark.proves("replay-writes-nothing")
 def test_drivers_killed_at_any_moment_lose_nothing(drivers, on_s3, rng: random.Random) -> None:
     drivers.start()
     for life in range(2):
@@ -55,6 +56,7 @@ def test_python_workers_killed_again_and_again_lose_nothing(
     on_s3.prove(least=least)
 
 
+@pytest.mark.slow
 def test_a_driver_that_slept_through_a_takeover_is_fenced_and_told_by_whom(drivers, on_s3) -> None:
     sleeper, other = drivers.take(), drivers.take()
     sleeper.go(**on_s3.work(0))
@@ -83,7 +85,14 @@ def records(scene) -> list[object]:
     return list(sparkwal.Log(scene.log, **scene.options).records())
 
 
-@pytest.mark.parametrize("second", [0, 1], ids=["the same checkpoint", "different checkpoints"])
+@pytest.mark.proves("fenced-run-stops")
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(0, id="the same checkpoint"),
+        pytest.param(1, id="different checkpoints", marks=pytest.mark.slow),
+    ],
+)
 def test_two_drivers_at_once_with(drivers, on_s3, second: int) -> None:
     both = [drivers.take(), drivers.take()]
     for driver, stream in zip(both, (0, second), strict=True):
@@ -113,6 +122,7 @@ with sparkwal.Appender(path, schema, producer_id="beside", **options) as wal:
 """
 
 
+@pytest.mark.slow
 def test_an_appender_killed_again_and_again_beside_a_sink_loses_nothing_of_either(
     drivers, on_s3, rng: random.Random
 ) -> None:
@@ -145,6 +155,7 @@ def test_an_appender_killed_again_and_again_beside_a_sink_loses_nothing_of_eithe
     assert len(streamed) >= (on_s3.stream().noted + 1) * on_s3.rows
 
 
+@pytest.mark.slow
 def test_a_hint_folder_that_is_full_or_read_only_costs_cold_starts_and_nothing_else(
     drivers, on_disk
 ) -> None:

@@ -49,7 +49,8 @@ def run(
         raise failed
 
 
-# "lost replies" has what the storm of every second put has.
+# One goes through Spark always; tests/store has each fault, and what the writer makes of it.
+OFTEN = "lost replies"
 STORMS = {
     "refusals": overload(0.4),
     "a lost reply to every second put": [Fault("lost_reply", kind="PUT", probability=0.5)],
@@ -59,10 +60,11 @@ STORMS = {
 }
 
 
+@pytest.mark.proves("refused-read-back", "adopt-what-is-there")
 @pytest.mark.parametrize(
     "faults",
     [
-        pytest.param(faults, id=name, marks=[pytest.mark.slow] if "second" in name else [])
+        pytest.param(faults, id=name, marks=[] if name == OFTEN else pytest.mark.slow)
         for name, faults in STORMS.items()
     ],
 )
@@ -85,6 +87,7 @@ def test_a_store_that_refuses_longer_than_the_retries_stops_the_query_and_a_rest
     on_s3.prove(least=4)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_stops_the_query_and_a_restart_heals(spark, on_s3) -> None:
     run(spark, on_s3, 2, **IMPATIENT)
     port = int(on_s3.proxy.url.rpartition(":")[2])
@@ -96,6 +99,7 @@ def test_a_store_that_is_away_stops_the_query_and_a_restart_heals(spark, on_s3) 
     on_s3.prove(least=4)
 
 
+@pytest.mark.proves("no-answer-unknown")
 def test_a_commit_that_is_stored_but_never_answered_is_unknown_and_a_restart_finds_it(
     spark, on_s3
 ) -> None:
@@ -116,6 +120,7 @@ def large(spark):
     return numbers(spark, 20_000).selectExpr("value", f"concat({noise}) as noise")
 
 
+@pytest.mark.slow
 def test_uploads_in_parts_survive_lost_completes_and_broken_parts(spark, on_s3) -> None:
     on_s3.rows = 20_000
     options = {"multipartThreshold": "5mb", "compression": "none"}

@@ -82,6 +82,7 @@ def test_a_limit_that_nothing_keeps_leaves_nothing() -> None:
     assert carry.decode(carried.block, "") == {} and len(carried.files) == 3
 
 
+@pytest.mark.proves("carry-whole-folder")
 def test_a_record_carries_all_that_its_folder_needs(room: Room) -> None:
     """Over two compactions, with what earlier records carry."""
     stream = room.stream(room.checkpoint())
@@ -195,6 +196,7 @@ def test_a_replay_of_the_same_input_is_skipped_with_one_get(room: Room, crash: b
     assert room.values() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.proves("same-offsets", "compare-source-files")
 @pytest.mark.parametrize("at", [0, 1, 2], ids=lambda at: f"of microbatch {at}")
 @pytest.mark.parametrize("last", [3, COMPACT_EVERY, COMPACT_EVERY + 1])
 def test_a_backup_that_plans_other_files_is_refused_and_nothing_is_lost(
@@ -222,6 +224,7 @@ def content(*values: int) -> Callable[[], Content]:
     return lambda: Content.of([rows(*values)])
 
 
+@pytest.mark.proves("same-rows")
 def test_a_remote_checkpoint_is_held_against_the_rows(room: Room) -> None:
     stream = room.stream(room.tmp / "ck")
     stream.run(range(6), each=3)

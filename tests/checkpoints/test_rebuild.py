@@ -53,6 +53,7 @@ def test_every_machine_gives_a_query_the_same_id(room: Room) -> None:
     assert folder.query_of(room.checkpoint("bills", "three")) != folder.query_of(one)
 
 
+@pytest.mark.proves("rebuild-from-last", "rebuild-offsets", "rebuild-commit")
 @pytest.mark.parametrize("microbatches", [1, 2, 9, 10, 11, 12, 19, 20, 21, 23])
 def test_a_lost_folder_is_made_again_as_it_was(room: Room, microbatches: int) -> None:
     place = room.checkpoint()

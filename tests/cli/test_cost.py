@@ -128,6 +128,7 @@ def test_all_sequencers_are_one_sum(tmp_path: Path) -> None:
     assert both["total"]["rows"] == 7
 
 
+@pytest.mark.slow
 def test_a_log_with_a_floor_begins_there_and_its_chain_is_counted(tmp_path: Path) -> None:
     log = opened(tmp_path / "log")
     sink = query(log, tmp_path)

@@ -156,6 +156,7 @@ def test_a_damaged_record_is_told_and_passed_over(tmp_path: Path) -> None:
     assert shown.count(" damaged  ") == 2 and "deleted from outside" in shown
 
 
+@pytest.mark.slow
 def test_a_log_with_a_floor_begins_there(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(5))
@@ -220,6 +221,7 @@ def test_it_follows_over_takeovers_until_ctrl_c(tmp_path: Path) -> None:
     assert ended(process) == (130, "")
 
 
+@pytest.mark.slow
 def test_a_follower_goes_on_at_a_floor_that_passed_it(tmp_path: Path) -> None:
     path, clock = str(tmp_path / "log"), StoppedClock()
     append(path, range(6))

@@ -199,6 +199,7 @@ def test_a_log_that_was_made_again_is_told(tmp_path: Path, follow: Callable[...,
     assert tail.lines.empty()
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_who_slept_while_rows_were_collected_is_told_and_goes_on(
     tmp_path: Path, follow: Callable[..., Tail]

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from functools import cache
 
 import griffe
+import pytest
 
 import sparkwal
 
 from .pages import ROOT
 from .site import REFERENCE
+
+# griffe asks git where the package lies.
+pytestmark = pytest.mark.process
 
 NAMES = [name for _, names in REFERENCE.values() for name in names]
 # They raise nothing on purpose.

@@ -20,6 +20,8 @@ import sparkwal
 from .pages import PAGES, ROOT
 from .site import BUILT, build
 
+pytestmark = pytest.mark.process
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import classes
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 import sparkwal
@@ -67,6 +67,24 @@ def refused(
     ended = CliRunner().invoke(importlib.import_module(job).main, [*map(str, arguments)])
     assert isinstance(ended.exception, SystemExit), ended.exception
     return ended.exit_code, ended.output
+
+
+def run_here(
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    job: str,
+    *arguments: object,
+    **environment: str,
+) -> Result:
+    """A job in this process, on the Spark that it has: that goes on, with the settings it had."""
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+    settings = dict(spark.conf.getAll)
+    words = [str(argument) for argument in arguments]
+    try:
+        return CliRunner().invoke(importlib.import_module(job).main, words, env=environment)
+    finally:
+        for name in spark.conf.getAll.keys() - settings.keys():
+            spark.conf.unset(name)
 
 
 def collect(cwd: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -201,6 +201,7 @@ def test_continuously_it_may_fail_for_days() -> None:
     assert next(failures, None) is None
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted(

@@ -182,6 +182,7 @@ def test_a_full_journal_is_429_until_the_log_has_taken_some(
     assert values(path, **options) == [1, 2, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_full_disk_is_429_and_passes(start: Callable[..., Job], tmp_path: Path) -> None:
     full = tmp_path / "full"
@@ -209,6 +210,7 @@ def test_a_full_disk_is_429_and_passes(start: Callable[..., Job], tmp_path: Path
     assert job.stop() == 0 and values(str(log)) == [1, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_what_was_answered_before_another_writer_came_is_sent_by_the_next_process(
     start: Callable[..., Job], tmp_path: Path

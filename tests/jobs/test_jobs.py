@@ -15,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from lives import JOBS, command, refused, run, running
+from lives import JOBS, command, refused, run, run_here, running
+from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.format.header import CommitHeader, LeaderHeader
@@ -88,6 +89,7 @@ def test_delta_under_spark_submit_asks_for_its_packages(tmp_path: Path) -> None:
     assert "Traceback" not in refused.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_jars_come_too_late_under_spark_submit(tmp_path: Path) -> None:
     refused = submit(tmp_path, *INGEST, "--jars", "connector.jar")
@@ -95,6 +97,7 @@ def test_jars_come_too_late_under_spark_submit(tmp_path: Path) -> None:
     assert "Error: --jars here is too late: give it to spark-submit" in refused.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_connector_that_cannot_be_downloaded_is_told_as_that(tmp_path: Path) -> None:
     failed = run(
@@ -127,67 +130,47 @@ def test_what_is_not_installed_is_told_in_one_line(tmp_path: Path, job: str) -> 
     assert line.startswith("sparkwal is not installed") and "jobs/quickstart.sh" in line
 
 
-@pytest.mark.spark
-def test_files_to_log_to_parquet_also_when_the_disk_is_lost_between(tmp_path: Path) -> None:
+def test_files_to_log_to_parquet_also_when_the_disk_is_lost_between(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """json → ingest → log → replay → parquet is the identity, order included; a named ingest
     goes on where the log ends."""
-    expected = json_files(tmp_path / "in", files=3, rows=100)
+    source, log = tmp_path / "in", tmp_path / "wal"
+    expected = json_files(source, files=3, rows=100)
     options = tmp_path / "options.conf"
     example = (ROOT / "conf" / "options.example.conf").read_text()
     options.write_text(f"{example}\ninlineThreshold = 0\n")
-    ingest = (
-        "ingest",
-        "--format",
-        "json",
-        "--source",
-        "in",
-        "--log",
-        "wal",
-        "--name",
-        "orders",
-        "--schema",
-        "id BIGINT, name STRING",
-        "--max-files-per-trigger",
-        1,
-        "--options-file",
-        options,
-    )
-    first = run(tmp_path, *ingest, XDG_STATE_HOME=str(tmp_path / "one machine"))
-    assert first.returncode == 0, first.stderr
-    assert "300 rows in 3 microbatches" in first.stderr
-    assert "made from the log" not in first.stderr
+    ingest = [
+        *("ingest", "--format", "json", "--source", source, "--log", log, "--name", "orders"),
+        *("--schema", "id BIGINT, name STRING", "--max-files-per-trigger", 1),
+        *("--options-file", options),
+    ]
+    first = run_here(spark, monkeypatch, *ingest, XDG_STATE_HOME=str(tmp_path / "one machine"))
+    assert first.exit_code == 0, first.output
+    assert "300 rows in 3 microbatches" in first.output
+    assert "made from the log" not in first.output
     shutil.rmtree(tmp_path / "one machine")
-    expected += json_files(tmp_path / "in", files=1, rows=100, first=3)
-    second = run(tmp_path, *ingest, XDG_STATE_HOME=str(tmp_path / "another"))
-    assert second.returncode == 0, second.stderr
-    assert "orders goes on after microbatch 2 with a checkpoint made from the log" in second.stderr
-    assert "100 rows in 1 microbatches" in second.stderr
-    records = list(sparkwal.Log(str(tmp_path / "wal")).records())
+    expected += json_files(source, files=1, rows=100, first=3)
+    second = run_here(spark, monkeypatch, *ingest, XDG_STATE_HOME=str(tmp_path / "another"))
+    assert second.exit_code == 0, second.output
+    assert "orders goes on after microbatch 2 with a checkpoint made from the log" in second.output
+    assert "100 rows in 1 microbatches" in second.output
+    records = list(sparkwal.Log(str(log)).records())
     commits = [record for record in records if isinstance(record, CommitHeader)]
     assert [record.rows for record in commits] == [100] * 4
     # The options file was obeyed.
     assert all(record.batches and not record.inline for record in commits)
-    rows = sparkwal.Log(str(tmp_path / "wal")).scan().read_all().to_pydict()
+    rows = sparkwal.Log(str(log)).scan().read_all().to_pydict()
     assert list(zip(rows["id"], rows["name"], strict=True)) == expected
 
-    replayed = run(
-        tmp_path,
-        "replay",
-        "--log",
-        "wal",
-        "--from",
-        commits[1].position,
-        "--files",
-        1,
-        "--columns",
-        "id,name,_wal_position",
-        "--format",
-        "parquet",
-        "--output",
-        "out",
-    )
-    assert replayed.returncode == 0, replayed.stderr
-    assert "300 rows" in replayed.stderr
+    replay = [
+        *("replay", "--log", log, "--from", commits[1].position, "--files", 1),
+        *("--columns", "id,name,_wal_position"),
+        *("--format", "parquet", "--output", tmp_path / "out"),
+    ]
+    replayed = run_here(spark, monkeypatch, *replay)
+    assert replayed.exit_code == 0, replayed.output
+    assert "300 rows" in replayed.output
     found = pyarrow.parquet.read_table(tmp_path / "out").to_pydict()
     assert list(zip(found["id"], found["name"], strict=True)) == expected[100:]
     positions = [record.position for record in commits[1:] for _ in range(100)]
@@ -195,7 +178,8 @@ def test_files_to_log_to_parquet_also_when_the_disk_is_lost_between(tmp_path: Pa
 
 
 @pytest.mark.spark
-def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lives", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path, lives: int) -> None:
     """SIGTERM while microbatches run → 143; the checkpoint owes nothing to the log, and
     after the next run the log holds every value exactly once."""
     arguments = (
@@ -215,7 +199,7 @@ def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path) -> None:
         records = sparkwal.Log(str(tmp_path / "wal")).records()
         return [record for record in records if isinstance(record, CommitHeader)]
 
-    for _ in range(2):
+    for _ in range(lives):
         least = 3 + (len(commits()) if (tmp_path / "wal").exists() else 0)
         with running(tmp_path, "ingest", *arguments) as job:
             job.until(lambda n=least: (tmp_path / "wal").exists() and len(commits()) >= n)
@@ -229,7 +213,7 @@ def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path) -> None:
     leaders = [
         r.term for r in sparkwal.Log(str(tmp_path / "wal")).records() if isinstance(r, LeaderHeader)
     ]
-    assert leaders == [1, 2]
+    assert leaders == [*range(1, lives + 1)]
 
 
 @pytest.mark.spark

@@ -72,6 +72,7 @@ def flip(folder: MemoryFolder, name: str, at: int, bit: int) -> MemoryFolder:
     return left
 
 
+@pytest.mark.proves("content-crc")
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 def test_a_bit_flips_in_any_byte_of_a_segment(closed: bool) -> None:
     folder, written = small_journal(closed)
@@ -154,6 +155,7 @@ def test_a_bit_flips_in_any_byte_of_a_file_beside_them(file: str, closed: bool) 
             assert open_journal(left, settings=TINY).warnings() == []
 
 
+@pytest.mark.proves("accepted-not-torn")
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 def test_an_entry_that_was_acknowledged_is_not_cut_off_as_torn(closed: bool) -> None:
     folder, written = small_journal(closed)

@@ -48,6 +48,7 @@ def check_all_once(life: Life) -> None:
     assert life.table.rows == life.written
 
 
+@pytest.mark.proves("lost-range-new-k")
 def test_an_open_range_that_a_restore_took_away_is_written_again(life: Life) -> None:
     life.table.restore(1)
     with pytest.raises(ConfirmError, match="is a RESTORE.*RESTORE it to version 1.*--accept-table"):
@@ -71,6 +72,7 @@ def test_it_is_written_once_after_several_restores(life: Life, accepts_between: 
     check_all_once(life)
 
 
+@pytest.mark.proves("kept-range-done")
 @pytest.mark.parametrize("back", [False, True])
 def test_a_restore_to_a_version_that_holds_the_open_range_keeps_it(life: Life, back: bool) -> None:
     if back:
@@ -112,6 +114,7 @@ def test_a_compactor_that_wakes_after_the_table_was_accepted_writes_nothing_twic
         check_all_once(life)
 
 
+@pytest.mark.proves("restore-not-before")
 def test_a_restore_to_before_what_was_confirmed_is_refused(life: Life) -> None:
     life.table.restore(0)
     with pytest.raises(PlanError, match="version 0, which is older.*RESTORE it to version 1"):
@@ -184,6 +187,7 @@ def test_a_history_that_does_not_reach_back_says_nothing_of_an_open_range(life: 
     check_all_once(life)
 
 
+@pytest.mark.proves("log-after-table")
 @pytest.mark.parametrize("open_range", [False, True])
 def test_a_log_that_came_back_with_its_lifecycle_goes_on_when_the_table_is_restored(
     open_range: bool,

@@ -82,6 +82,7 @@ def test_a_consumer_is_checked() -> None:
             decode(damaged, "here")
 
 
+@pytest.mark.proves("floor-below-consumers")
 def test_the_floor_passes_no_consumer(log: LogStore) -> None:
     assert bound(log, "log-1", 50, None) == 50
     publish(log, at(30, "a"))
@@ -183,6 +184,7 @@ def test_a_new_consumer_begins_at_the_floor_that_moved_before_it_was_seen(log: L
     assert bound(log, "log-1", 50, None) == 5
 
 
+@pytest.mark.proves("join-then-floor")
 def test_the_floor_that_moves_while_a_consumer_joins(log: LogStore, store: MemoryStore) -> None:
     """Each time the consumer has published, and before it looks, a floor appears that was
     decided before that."""

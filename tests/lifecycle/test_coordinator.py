@@ -100,6 +100,7 @@ def life() -> Life:
     return Life()
 
 
+@pytest.mark.proves("floor-below-cut")
 def test_rows_go_to_the_table_and_the_floor_follows(life: Life) -> None:
     life.write(5)
     run = life.process().run_once()
@@ -168,6 +169,7 @@ def test_killed_at_every_call_of_the_table_it_goes_on(life: Life, step: str) -> 
         assert life.table.rows == life.written
 
 
+@pytest.mark.proves("table-knows-k")
 def test_recovery_finishes_a_range_whether_it_was_written_or_not(life: Life) -> None:
     life.write(3)
 
@@ -189,6 +191,7 @@ def test_recovery_finishes_a_range_whether_it_was_written_or_not(life: Life) -> 
         life.write(2)
 
 
+@pytest.mark.proves("range-is-fixed")
 def test_a_compactor_that_slept_in_its_write_does_no_harm(life: Life) -> None:
     life.write(3)
     once: list[str] = []
@@ -319,6 +322,7 @@ def test_a_log_made_again_at_the_same_path_is_not_compacted_into_the_old_table(l
         life.process().run_once()
 
 
+@pytest.mark.proves("grace-before-delete")
 def test_nothing_is_deleted_within_the_grace(life: Life) -> None:
     life.write(5)
     assert life.process().run_once().collection is None or not _collected(life)
@@ -331,6 +335,7 @@ def _collected(life: Life) -> bool:
     return life.log.key(keys.slot(0, 1000)) not in life.plot.store.objects
 
 
+@pytest.mark.proves("keep-slots")
 def test_slot_records_below_the_bound_go_but_for_the_last_thousand(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ def test_the_first_compaction_has_every_stage_too(lake: Lake, stage: str) -> Non
 
 
 @pytest.mark.parametrize("by", ["", "n"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_keyed_rows_are_a_dictionary_at_every_stage(tmp_path: Path, seed: int, by: str) -> None:
     """The last row for each key, or the one with the greatest n; "gone" deletes; null is a key."""
     schema = pa.schema(

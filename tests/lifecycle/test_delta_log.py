@@ -26,7 +26,6 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 
 FOREIGN = pa.table({"id": [9], "v": ["v9"]}, SCHEMA)
-KEYS = pytest.mark.parametrize("keys", [(), ("id",)])
 
 
 def values(*numbers: int) -> list[dict[str, Any]]:
@@ -144,8 +143,18 @@ def test_requests_do_not_grow_with_what_others_do_to_the_table(
     assert max(found) < found[0] + 16 < 50
 
 
-@KEYS
-@pytest.mark.parametrize("undoes", ["restore", "overwrite", "restore after the open range"])
+@pytest.mark.proves("history-undoes-nothing")
+@pytest.mark.parametrize(
+    ("undoes", "keys"),
+    [
+        ("restore", ("id",)),
+        ("overwrite", ()),
+        pytest.param("restore", (), marks=pytest.mark.slow),
+        pytest.param("overwrite", ("id",), marks=pytest.mark.slow),
+        pytest.param("restore after the open range", (), marks=pytest.mark.slow),
+        pytest.param("restore after the open range", ("id",), marks=pytest.mark.slow),
+    ],
+)
 def test_what_was_taken_away_is_found_among_many_versions(
     tmp_path: Path, keys: tuple[str, ...], undoes: str
 ) -> None:
@@ -168,7 +177,7 @@ def test_what_was_taken_away_is_found_among_many_versions(
         lake.reader().current()
 
 
-@KEYS
+@pytest.mark.parametrize("keys", [pytest.param((), marks=pytest.mark.slow), ("id",)])
 def test_versions_that_only_added_rows_may_be_gone_from_the_history(
     tmp_path: Path, keys: tuple[str, ...]
 ) -> None:
@@ -207,3 +216,38 @@ def test_an_error_of_the_tables_store_shows_no_secret() -> None:
         OtherFiles("s3://bucket/table", storage).read("0.json")
     assert secret not in str(error.value) and "AKIDEXAMPLE" not in str(error.value)
     assert str(error.value).startswith("the table ") and "***c***" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("operation", "parameters", "undoes"),
+    [
+        ("RESTORE", {}, True),
+        ("CREATE OR REPLACE TABLE AS SELECT", {}, True),
+        ("REPLACE TABLE", {}, True),
+        ("CREATE TABLE", {}, True),
+        ("CLONE", {}, True),
+        ("TRUNCATE", {}, True),
+        ("WRITE", {"mode": "Overwrite", "predicate": "id > 1"}, True),
+        ("STREAMING UPDATE", {"outputMode": "Complete"}, True),
+        ("STREAMING UPDATE", {"outputMode": "Append"}, False),
+        ("WRITE", {"mode": "Append"}, False),
+        ("MERGE", {}, False),
+        ("DELETE", {}, False),
+        ("VACUUM START", {}, False),
+        ("VACUUM END", {}, False),
+        ("SET TBLPROPERTIES", {}, False),
+    ],
+)
+def test_operations_that_undo_are_told_apart(
+    operation: str, parameters: dict[str, str], undoes: bool
+) -> None:
+    info = {"operation": operation, "operationParameters": parameters}
+    assert files.change(3, info).undoes is undoes
+    assert not files.change(0, info).undoes
+
+
+def test_a_users_own_metadata_is_not_a_range() -> None:
+    for reported in ("words", "[1]", '{"k": 1}', '{"log_id": 5, "k": 1}', None):
+        assert files.change(1, {"operation": "WRITE", "userMetadata": reported}).k == 0
+    found = files.change(1, {"operation": "WRITE", "userMetadata": '{"log_id": "a", "k": 4}'})
+    assert (found.log_id, found.k) == ("a", 4)

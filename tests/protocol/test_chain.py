@@ -61,6 +61,7 @@ def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: Lifecycle
     assert not floor.is_open and begun.is_open
 
 
+@pytest.mark.proves("next-of-its-base")
 def test_of_two_records_made_from_one_head_one_is_put(
     log: LogStore, begun: LifecycleRecord
 ) -> None:
@@ -69,6 +70,7 @@ def test_of_two_records_made_from_one_head_one_is_put(
     assert look(log) == first
 
 
+@pytest.mark.proves("chain-read-back")
 def test_a_lost_reply_is_no_defeat(begun: LifecycleRecord, log: LogStore) -> None:
     class Forgetful(MemoryStore):
         def put_if_absent(self, key: str, body: bytes) -> bool:

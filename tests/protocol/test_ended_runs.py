@@ -42,6 +42,7 @@ def test_the_next_run_of_a_query_takes_the_log_over_from_who_came_in_between(
         other.microbatch(1, (4,))
 
 
+@pytest.mark.proves("fenced-run-stops")
 def test_a_run_that_others_fenced_one_after_the_other_learns_it_once(
     query: Query, other: Query, ended: Path
 ) -> None:

@@ -210,6 +210,7 @@ def test_a_running_query_looks_at_its_log_again_once_every_plan_ttl(
     assert "restart with a new checkpoint" in str(caught.value)
 
 
+@pytest.mark.proves("look-before-claim")
 def test_a_leader_that_slept_before_its_put_looks_again(store: MemoryStore) -> None:
     clock = StoppedClock()
 
@@ -244,6 +245,7 @@ def test_a_newcomer_that_is_stopped_takes_its_request_back(
     assert len(asked) == 1 and asked[0] not in store.objects
 
 
+@pytest.mark.proves("look-after-slow-put")
 def test_a_leader_that_slept_in_its_put_and_was_replaced_is_fenced() -> None:
     clock = StoppedClock()
 

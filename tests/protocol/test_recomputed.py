@@ -93,6 +93,7 @@ def test_an_attempt_with_the_same_rows_adopts_the_object_however_its_frames_are_
     assert stored(query) == [1, 2, 3]
 
 
+@pytest.mark.proves("adopt-what-is-there")
 def test_an_attempt_whose_reply_was_lost_adopts_its_own_object_unseen(tmp_path: Path) -> None:
     class LosesReplies(MemoryStore):
         def put_if_absent(self, key: str, body: bytes) -> bool:

@@ -44,6 +44,7 @@ def test_a_repetition_with_the_same_rows_is_skipped_however_they_are_dealt_out(
     assert again(query, 7, (1,), (2,), (3,), (4,)) is None
 
 
+@pytest.mark.proves("batch-same-rows")
 @pytest.mark.parametrize("values", [(1, 2, 4), (1, 2), (1, 2, 3, 3), (1, 1, 2)])
 def test_the_same_version_with_other_rows_is_refused(query: Query, values: tuple[int, ...]) -> None:
     again(query, 7, (1, 2, 3))
@@ -52,6 +53,7 @@ def test_the_same_version_with_other_rows_is_refused(query: Query, values: tuple
     assert again(query, 8, values) is not None
 
 
+@pytest.mark.proves("version-never-lower")
 def test_a_lower_version_is_refused_and_the_last_one_is_named(query: Query) -> None:
     again(query, 20260131, (1,))
     with pytest.raises(OptionError, match=r"txnVersion is 20260115.*version 20260131.*backfill"):

@@ -119,6 +119,7 @@ def test_the_next_record_reports_what_the_last_put_took(query: Query, store: Mem
     assert ["last_put_ms" in metrics for metrics in found] == [False, True, True, True, False]
 
 
+@pytest.mark.proves("replay-writes-nothing")
 def test_05_a_replayed_microbatch_is_skipped(query: Query, store: MemoryStore) -> None:
     query.microbatch(0, (1,))
     query.microbatch(1, (2,))
@@ -143,6 +144,7 @@ def test_06_a_skipped_task_still_reads_its_input_to_the_end(query: Query) -> Non
     assert result.content == Content() and seen
 
 
+@pytest.mark.proves("adopt-what-is-there")
 def test_07_a_retried_task_adopts_the_first_attempts_object(
     query: Query, store: MemoryStore
 ) -> None:
@@ -171,6 +173,7 @@ def test_09_a_task_of_another_plan_is_fenced(query: Query, store: MemoryStore) -
         query.task(stranger, 0, 0, 1)
 
 
+@pytest.mark.proves("refused-read-back")
 def test_10_a_lost_reply_of_the_commit_is_read_back(query: Query, store: MemoryStore) -> None:
     bad = flaky(query)
     plan = query.plan()
@@ -180,6 +183,7 @@ def test_10_a_lost_reply_of_the_commit_is_read_back(query: Query, store: MemoryS
     assert commits(store) == [(1, "query", 0)]
 
 
+@pytest.mark.proves("no-answer-unknown")
 def test_11_an_unanswered_commit_is_unknown_and_the_restart_finds_out(
     query: Query, store: MemoryStore
 ) -> None:
@@ -215,6 +219,7 @@ def test_12_a_commit_that_cannot_have_arrived_is_not_unknown(query: Query) -> No
         query.commit(results)
 
 
+@pytest.mark.proves("refused-read-back")
 def test_13_a_taken_over_writer_is_fenced_and_told_by_whom(
     query: Query, store: MemoryStore
 ) -> None:
@@ -358,6 +363,7 @@ def test_23_recovery_with_999_objects_of_a_window_without_its_record(
     assert values_of(store) == [1, 2]
 
 
+@pytest.mark.proves("read-all-after-gap")
 @pytest.mark.parametrize("lost", [1, 5, 7])
 def test_28_a_writer_never_leads_into_a_hole_in_the_log(
     query: Query, store: MemoryStore, lost: int

@@ -172,6 +172,7 @@ def move_on(log: LogStore, floor: int) -> None:
     collect(log, floor)
 
 
+@pytest.mark.proves("floor-look-expires")
 def test_a_look_is_repeated_when_it_is_old_and_not_before(
     log: LogStore, store: MemoryStore
 ) -> None:
@@ -268,6 +269,7 @@ def gone(log: LogStore, clock: StoppedClock, floor: int) -> Callable[[], None]:
     return happen
 
 
+@pytest.mark.proves("floor-after-read")
 @pytest.mark.parametrize("sleeps", [1, 2, 40])
 def test_records_that_were_read_while_the_reader_slept_are_not_delivered(
     whole: MemoryStore, sleeps: int
@@ -326,6 +328,7 @@ def test_a_task_of_a_young_plan_makes_no_look_of_its_own(store: MemoryStore) -> 
     assert store.counts["LIST"] == 0
 
 
+@pytest.mark.proves("floor-after-read")
 @pytest.mark.parametrize("count", [20, 700], ids=["pieces", "stretches"])
 def test_a_task_that_sleeps_under_way_delivers_nothing_of_what_was_collected(
     whole: MemoryStore, count: int

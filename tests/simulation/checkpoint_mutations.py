@@ -44,7 +44,7 @@ MUTATIONS = [
         "compare-source-files",
         _LISTS,
         "checkpoints/folder.py",
-        'same = mine == data or not name.startswith(f"{SOURCES}/")',
+        "same = mine == data or not is_of_source(name)",
         "same = True",
     ),
     Mutation(

@@ -14,6 +14,7 @@ from .mutation import Mutation
 from .mutations import MUTATIONS
 
 PACKAGE = Path(sparkwal.__file__).parent
+TESTS = Path(__file__).parents[1]
 OURS = [mutation for mutation in MUTATIONS if not mutation.file.startswith("simulation/")]
 TAG = re.compile(r" *# SAFETY\(([\w-]+)\) §(\d+): \S")
 
@@ -56,3 +57,14 @@ def test_every_tag_has_a_mutation_and_a_section() -> None:
         for tag in found:
             assert (str(file.relative_to(PACKAGE)), tag.key) in known
             assert tag.section in headings
+
+
+def test_a_test_proves_rules_that_there_are() -> None:
+    keys = {mutation.name for mutation in OURS}
+    named = {
+        key
+        for file in TESTS.rglob("test_*.py")
+        for marker in re.findall(r"pytest\.mark\.proves\(([^)]*)\)", file.read_text())
+        for key in re.findall(r'"([^"]*)"', marker)
+    }
+    assert named and named <= keys

@@ -60,6 +60,7 @@ def checkpoint(path: object, place: Path, name: str = "orders", **options: objec
     return Path(sparkwal.checkpoint(str(path), name, folder=place, **options))
 
 
+@pytest.mark.proves("compare-replay", "same-offsets")
 def test_the_third_of_many_backups_is_refused_and_the_log_brings_all_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_the_third_of_many_backups_is_refused_and_the_log_brings_all_rows(
     assert sparkwal.verify(str(log)).ok
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_users_own_does_not_go_on_in_another_log(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_checkpoint_of_the_users_own_does_not_go_on_in_another_log(
     assert stored(other) == [0]
 
 
+@pytest.mark.proves("rebuild-from-last", "carry-source-files")
 def test_the_folder_is_lost_again_and_again_and_each_run_costs_a_few_requests(
     spark: SparkSession, tmp_path: Path, s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy
 ) -> None:
@@ -152,7 +155,9 @@ def test_a_log_is_copied_to_a_log_by_machines_that_lose_their_disks(
     assert stored(second) == list(range(60))
 
 
-@pytest.mark.parametrize("lost", ["the folder", "its last microbatch"])
+@pytest.mark.parametrize(
+    "lost", ["the folder", pytest.param("its last microbatch", marks=pytest.mark.slow)]
+)
 def test_a_source_of_numbers_goes_on_where_the_log_ends(
     spark: SparkSession, tmp_path: Path, lost: str
 ) -> None:
@@ -171,6 +176,7 @@ def test_a_source_of_numbers_goes_on_where_the_log_ends(
     assert stored(log) == list(range(30))
 
 
+@pytest.mark.slow
 def test_a_source_of_times_goes_on_where_the_log_ends(spark: SparkSession, tmp_path: Path) -> None:
     """It counts from the moment of its first start, which only its checkpoint knows."""
     log = tmp_path / "log"
@@ -216,6 +222,7 @@ def test_a_stateful_query_is_told_where_it_may_keep_its_checkpoint(
             checkpoint(log, given, name=query.id)
 
 
+@pytest.mark.slow
 def test_the_folders_of_two_queries_are_swapped(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
     sources = {name: tmp_path / f"in-{name}" for name in ("orders", "bills")}
@@ -234,6 +241,7 @@ def test_the_folders_of_two_queries_are_swapped(spark: SparkSession, tmp_path: P
     assert stored(log) == [*range(30), *range(1000, 1020)]
 
 
+@pytest.mark.slow
 def test_a_log_is_deleted_and_made_again_under_a_folder(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -257,7 +265,9 @@ def test_a_log_is_deleted_and_made_again_under_a_folder(
         checkpoint(tmp_path / "other", tmp_path / "ck")
 
 
-@pytest.mark.parametrize("keep", ["an older folder", "nothing"])
+@pytest.mark.parametrize(
+    "keep", [pytest.param("an older folder", marks=pytest.mark.slow), "nothing"]
+)
 def test_microbatches_without_rows_are_in_no_log(
     spark: SparkSession, tmp_path: Path, keep: str
 ) -> None:
@@ -303,6 +313,7 @@ def test_each_of_several_sources_is_remembered(spark: SparkSession, tmp_path: Pa
     assert len(found) >= len(files) + 30
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_too_large_stays_where_it_is(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -335,6 +346,7 @@ def test_a_crash_between_the_log_and_sparks_note_costs_nothing(
     assert [each.batch_id for each in commits(log)] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_another_machine_goes_on_while_the_first_still_runs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -375,6 +387,7 @@ def test_a_checkpoint_among_the_objects_of_the_log_is_refused(
     assert objects(log) == before
 
 
+@pytest.mark.slow
 def test_a_query_that_rarely_matches_reads_nothing_again_after_a_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -397,6 +410,7 @@ def test_a_query_that_rarely_matches_reads_nothing_again_after_a_restart(
     assert [(each.batch_id, each.rows) for each in commits(log)] == [(0, 10), (6, 10)]
 
 
+@pytest.mark.slow
 def test_a_disk_is_lost_after_rows_that_a_consumer_passed_over(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ class Writer:
         collect(self.log, floor)
 
 
+@pytest.mark.proves("floor-after-read")
 def test_a_stream_that_resumes_below_the_floor_stops_or_goes_on_at_the_floor(
     spark: SparkSession, tmp_path: Path
 ) -> None:

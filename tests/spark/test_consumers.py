@@ -275,6 +275,7 @@ def test_two_streams_with_one_name_are_warned(
     assert reported(stream).position == 0
 
 
+@pytest.mark.proves("floor-below-consumers")
 def test_spark_tells_the_log_how_far_a_query_is(spark: SparkSession, tmp_path: Path) -> None:
     log, checkpoint = tmp_path / "log", tmp_path / "cp-r"
     append(numbers(spark, 10), log, tmp_path / "cp")

@@ -137,7 +137,13 @@ class Idle(StreamingQueryListener):
         self.has_ended = True
 
 
-@pytest.mark.parametrize("more", [{}, {"consumer": "daily", "cursorInterval": "1ms"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"consumer": "daily", "cursorInterval": "1ms"},
+    ],
+)
 def test_an_idle_trigger_of_a_reader_costs_at_most_one_get(
     spark: SparkSession,
     log: tuple[str, dict[str, str]],

@@ -47,6 +47,7 @@ def test_queries_of_one_session_take_turns(spark: SparkSession, tmp_path: Path) 
     assert [commit.rows for commit in commits(log)] == [1] * 6
 
 
+@pytest.mark.slow
 def test_a_query_whose_log_was_written_by_another_and_deleted_is_not_fenced(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_query_whose_log_was_written_by_another_and_deleted_is_not_fenced(
     assert values(read(spark, log).collect()) == [0]
 
 
+@pytest.mark.proves("fenced-run-stops")
 def test_a_query_that_runs_learns_that_a_batch_write_took_its_log(
     spark: SparkSession, tmp_path: Path
 ) -> None:

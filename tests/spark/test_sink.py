@@ -58,6 +58,7 @@ def test_a_batch_write_with_a_transaction_is_stored_once(
     assert values(read(spark, tmp_path).collect()) == list(range(30))
 
 
+@pytest.mark.proves("batch-same-rows", "version-never-lower")
 def test_a_batch_write_is_not_taken_for_another_one(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(10).selectExpr("id as value")
     write(rows, tmp_path, txnAppId="nightly", txnVersion=20260131)
@@ -177,7 +178,8 @@ def test_restarts_with_any_partitioning_store_each_row_once(
     assert values(read(spark, log).collect()) == list(range(100))
 
 
-@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.proves("replay-writes-nothing")
+@pytest.mark.parametrize("lost", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_end_of_the_commit_log_lost_stores_each_row_once(
     spark: SparkSession, tmp_path: Path, lost: int
 ) -> None:
@@ -193,6 +195,7 @@ def test_the_end_of_the_commit_log_lost_stores_each_row_once(
     assert [c.batch_id for c in commits(log)] == list(range(len(found) // 20))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_restored_from_the_last_copy_stores_each_row_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -319,7 +322,7 @@ def test_small_partitions_travel_inside_the_commit_record(
     assert values(read(spark, tmp_path).collect()) == list(range(30))
 
 
-@pytest.mark.parametrize("codec", ["zstd", "lz4", "none"])
+@pytest.mark.parametrize("codec", ["zstd", pytest.param("lz4", marks=pytest.mark.slow), "none"])
 def test_objects_open_as_arrow_files_with_any_compression(
     spark: SparkSession, tmp_path: Path, codec: str
 ) -> None:
@@ -345,6 +348,7 @@ def wide(spark: SparkSession) -> DataFrame:
     return spark.range(0, 40_000, 1, 1).selectExpr("id as value", f"concat({noise}) as noise")
 
 
+@pytest.mark.slow
 def test_a_large_partition_is_uploaded_in_parts_to_disk(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 from queries import (
@@ -34,7 +36,7 @@ from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import write_partition
-from sparkwal.spark.source import StreamReader
+from sparkwal.spark.source import BatchReader, StreamReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 
@@ -118,6 +120,25 @@ def span(first: int, last: int) -> list[int]:
     return list(range(10 * first, 10 * last + 10))
 
 
+def seldom(case: dict[str, object] | str, *always: dict[str, object] | str) -> list[Any]:
+    """The marks of a case that Spark itself goes through now and then only."""
+    return [] if case in always else [pytest.mark.slow]
+
+
+def reading(path: Path, **options: object) -> tuple[SourceOptions, StructType]:
+    """What Spark gives to a reader."""
+    given = {name: str(value) for name, value in options.items()}
+    return parse(SourceOptions, {"path": str(path), **given}), StructType.fromJson(
+        json.loads(SCHEMA)
+    )
+
+
+def read_by(reader: BatchReader | StreamReader, tasks: Sequence[InputPartition]) -> list[int]:
+    """The values that the tasks read, in their order."""
+    batches = [batch for task in tasks for batch in reader.read(task)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
 BOUNDS: list[tuple[dict[str, object], list[int]]] = [
     ({}, span(0, 4)),
     ({"startingPosition": "earliest"}, span(0, 4)),
@@ -140,9 +161,28 @@ BOUNDS: list[tuple[dict[str, object], list[int]]] = [
     ({"startingTimestamp": 9_000_000}, []),
     ({"endingTimestamp": 0}, []),
 ]
+BOUNDS_THROUGH_SPARK: list[dict[str, object]] = [
+    {"startingPosition": 2, "endingPosition": 2},
+    {"startingTimestamp": 1_002_001},
+    {"startingPosition": "latest"},
+]
 
 
 @pytest.mark.parametrize(("options", "expected"), BOUNDS, ids=[str(o) for o, _ in BOUNDS])
+def test_a_reader_plans_exactly_the_range_asked_for(
+    log: Writer, options: dict[str, object], expected: list[int]
+) -> None:
+    reader = BatchReader(*reading(log.path, **options))
+    assert read_by(reader, reader.partitions()) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param(o, rows, id=str(o), marks=seldom(o, *BOUNDS_THROUGH_SPARK))
+        for o, rows in BOUNDS
+    ],
+)
 def test_a_batch_read_holds_exactly_the_range_asked_for(
     spark: SparkSession, log: Writer, options: dict[str, object], expected: list[int]
 ) -> None:
@@ -151,23 +191,14 @@ def test_a_batch_read_holds_exactly_the_range_asked_for(
 
 def turns(path: Path, **options: object) -> list[list[int]]:
     """The rows of each trigger, asked for as Spark asks for them until the log's end."""
-    given = {name: str(value) for name, value in options.items()}
-    reader = StreamReader(
-        parse(SourceOptions, {"path": str(path), **given}), StructType.fromJson(json.loads(SCHEMA))
-    )
+    reader = StreamReader(*reading(path, **options))
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     found = []
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
-        batches = [batch for task in reader.partitions(start, end) for batch in reader.read(task)]
-        found.append([value for batch in batches for value in batch.column("value").to_pylist()])
+        found.append(read_by(reader, reader.partitions(start, end)))
         start = end
     return found
-
-
-def seldom(case: dict[str, object] | str, *always: dict[str, object] | str) -> list[Any]:
-    """The marks of a case that Spark itself goes through now and then only."""
-    return [] if case in always else [pytest.mark.slow]
 
 
 LIMITS: list[tuple[dict[str, object], list[int]]] = [
@@ -184,13 +215,9 @@ LIMITS: list[tuple[dict[str, object], list[int]]] = [
 ]
 
 
-# Each kind of limit, and two starts.
-THROUGH_SPARK: list[dict[str, object]] = [
-    {"maxRowsPerTrigger": 19},
+LIMITS_THROUGH_SPARK: list[dict[str, object]] = [
     {"maxCommitsPerTrigger": 2},
-    {"maxBytesPerTrigger": 1},
     {"maxRowsPerTrigger": 30, "maxBytesPerTrigger": "1mb", "startingPosition": 2},
-    {"startingPosition": "latest"},
 ]
 
 
@@ -205,7 +232,10 @@ def test_a_trigger_takes_whole_commits_up_to_the_limits(
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [pytest.param(o, rows, id=str(o), marks=seldom(o, *THROUGH_SPARK)) for o, rows in LIMITS],
+    [
+        pytest.param(o, rows, id=str(o), marks=seldom(o, *LIMITS_THROUGH_SPARK))
+        for o, rows in LIMITS
+    ],
 )
 def test_a_stream_takes_whole_commits_up_to_the_limits(
     spark: SparkSession,
@@ -354,7 +384,7 @@ def test_damage_is_a_clear_error_for_a_trigger(log: Writer, damage: str) -> None
 
 @pytest.mark.parametrize(
     "damage",
-    [pytest.param(d, marks=seldom(d, "missing record", "corrupt data object")) for d in DAMAGE],
+    [pytest.param(d, marks=seldom(d, "corrupt data object")) for d in DAMAGE],
 )
 def test_damage_is_a_clear_error_for_batch_and_stream(
     spark: SparkSession, log: Writer, damage: str
@@ -386,7 +416,7 @@ def test_on_corruption_stop_ends_a_trigger_before_the_damage(
 
 @pytest.mark.parametrize(
     "damage",
-    [pytest.param(d, marks=seldom(d, "corrupt record", "missing data object")) for d in STOPS],
+    [pytest.param(d, marks=seldom(d, "corrupt record")) for d in STOPS],
 )
 def test_on_corruption_stop_ends_the_replay_before_the_damage(
     spark: SparkSession, log: Writer, tmp_path: Path, damage: str
@@ -403,8 +433,7 @@ def test_on_corruption_stop_ends_the_replay_before_the_damage(
 def test_on_corruption_stop_holds_a_stream_before_a_damaged_record_that_arrives(
     log: Writer,
 ) -> None:
-    options = parse(SourceOptions, {"path": str(log.path), "onCorruption": "stop"})
-    reader = StreamReader(options, StructType.fromJson(json.loads(SCHEMA)))
+    reader = StreamReader(*reading(log.path, onCorruption="stop"))
     begin = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert begin["default"] == 6
     # Between two triggers three commits arrive, the last of them damaged.
@@ -487,6 +516,7 @@ def test_sql_reads_a_log_through_a_view(spark: SparkSession, log: Writer) -> Non
     assert tuple(found.collect()[0]) == (10, 5, 39)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_long_log_is_read_in_stretches(spark: SparkSession, tmp_path: Path, window: int) -> None:
     writer = Writer(tmp_path / "log", inline=True)

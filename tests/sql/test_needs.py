@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkwal.sql.database import LAST, Condition, Pushdown, Range, Relation, run_query
@@ -156,7 +156,6 @@ CONDITIONS = st.recursive(
 
 
 @given(CONDITIONS)
-@settings(max_examples=100, deadline=None)
 def test_no_row_for_which_a_condition_is_true_is_outside_of_the_ranges(text: str) -> None:
     columns = pa.schema([LOG.field(n) for n in (P, T, "id", "name")])
     rows = pa.RecordBatch.from_arrays(

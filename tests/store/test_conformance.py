@@ -47,8 +47,8 @@ def bare_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Sto
     params=[
         "memory",
         "local",
-        pytest.param("moto", marks=pytest.mark.s3),
         pytest.param("ministack", marks=pytest.mark.s3),
+        pytest.param("moto", marks=[pytest.mark.s3, pytest.mark.slow]),
     ]
 )
 def kind(request: pytest.FixtureRequest) -> str:

@@ -79,6 +79,7 @@ def wrong(report: Report) -> list[str]:
     return [each.check for each in report.findings if each.outcome != "ok"]
 
 
+@pytest.mark.slow
 def test_ministack_is_fit_and_nothing_is_left(ministack_url: str) -> None:
     store = at(ministack_url)
     report = report_of([store], "log", SMALL)
@@ -104,6 +105,7 @@ def test_s3proxy_3_loses_every_race(old: str) -> None:
         assert "overwrite each other's commits" in report.sentence
 
 
+@pytest.mark.slow
 def test_moto_loses_a_race_of_uploads(moto_url: str) -> None:
     # Of 46 raced keys 7 showed it; the first one that does is the last.
     uploads = [each for each in CHECKS if each.name in ("put-if-absent", "multipart, raced")]
@@ -131,6 +133,7 @@ def test_two_endpoints_of_one_store_and_of_two(ministack_url: str, s3_proxy: S3P
     assert not report.fit
 
 
+@pytest.mark.slow
 def test_conflicts_are_repeated_and_decided(ministack_url: str, s3_proxy: S3Proxy) -> None:
     s3_proxy.faults = [
         Fault("error", kind="PUT", key_contains="-race", status=409, probability=0.1),

@@ -112,6 +112,7 @@ def test_keyed_rows_are_a_dictionary_at_every_stage(
             lake.done()
 
 
+@pytest.mark.slow
 def test_columns_that_the_log_gained_and_those_that_only_the_table_has(
     delta: SparkSession, tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ def test_all_types_are_equal_on_both_sides(delta: SparkSession, tmp_path: Path) 
     assert first == second == sparkwal.Log(lake.path).scan().read_all().to_pylist()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -173,6 +175,7 @@ def test_tables_of_every_feature_are_read_without_spark(
     assert rows(lake.current()) == expected == arrow_rows(lake)
 
 
+@pytest.mark.slow
 def test_a_table_that_was_restored_is_an_error(delta: SparkSession, tmp_path: Path) -> None:
     lake = Lake(delta, tmp_path)
     for number in (1, 2):
@@ -186,6 +189,7 @@ def test_a_table_that_was_restored_is_an_error(delta: SparkSession, tmp_path: Pa
             read()
 
 
+@pytest.mark.slow
 def test_several_logs_in_one_table(delta: SparkSession, tmp_path: Path) -> None:
     one, two = (Lake(delta, tmp_path, sequencer=name) for name in "ab")
     one.append(value(1))
@@ -201,6 +205,7 @@ def test_several_logs_in_one_table(delta: SparkSession, tmp_path: Path) -> None:
     assert set(plan.positions) == {"a", "b"}
 
 
+@pytest.mark.slow
 def test_what_was_pinned_outlives_the_compactions_after_it(
     delta: SparkSession, tmp_path: Path
 ) -> None:

@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.lifecycle.delta_log import change
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_files import delta_log, held, spark_path
@@ -68,6 +67,7 @@ def log(begun: Compaction, tmp_path: Path) -> Compaction:
     return found
 
 
+@pytest.mark.proves("history-undoes-nothing")
 def test_what_takes_rows_of_others_away_is_seen(log: Compaction) -> None:
     state = log.intent()
     for what, statement in UNDOING.items():
@@ -98,6 +98,7 @@ def test_what_leaves_rows_where_they_are_is_no_matter(log: Compaction) -> None:
     assert {row["id"] for row in log.rows()} == {1, 2, 8}
 
 
+@pytest.mark.slow
 def test_a_table_dropped_and_made_again_is_another(log: Compaction) -> None:
     state = log.intent()
     shutil.rmtree(log.target.table)
@@ -111,6 +112,7 @@ def test_a_table_dropped_and_made_again_is_another(log: Compaction) -> None:
         check_history(state, found)
 
 
+@pytest.mark.slow
 def test_a_history_that_was_cleaned_tells_nothing(log: Compaction) -> None:
     log.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     log.sql("DELETE FROM {t} WHERE id = 7")
@@ -123,6 +125,7 @@ def test_a_history_that_was_cleaned_tells_nothing(log: Compaction) -> None:
     assert found is not None and found.whole
 
 
+@pytest.mark.slow
 def test_another_writer_leaves_the_checksum_of_the_note_before(log: Compaction) -> None:
     # Spark notes its checkpoint with a checksum beside; delta-rs rewrites the note alone.
     log.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
@@ -133,6 +136,7 @@ def test_another_writer_leaves_the_checksum_of_the_note_before(log: Compaction) 
     assert delta_log(log.spark, log.target.table).update()
 
 
+@pytest.mark.slow
 def test_a_table_made_again_with_as_many_versions_at_the_same_moments_is_another(
     log: Compaction, tmp_path: Path
 ) -> None:
@@ -151,6 +155,7 @@ def test_a_table_made_again_with_as_many_versions_at_the_same_moments_is_another
     assert (found.version, found.k) == (1, 0)
 
 
+@pytest.mark.proves("range-is-fixed", "table-knows-k")
 def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
     state = log.intent()
     reported: list[BaseException] = []
@@ -223,6 +228,7 @@ def test_a_table_that_forgets_transactions_is_refused(delta: SparkSession, tmp_p
         prepare(delta, Target(place))
 
 
+@pytest.mark.slow
 def test_a_table_that_is_laid_out_otherwise_is_refused(delta: SparkSession, tmp_path: Path) -> None:
     place = str(tmp_path / "table")
     prepare(delta, Target(place, partition_by=("day",)))
@@ -254,38 +260,3 @@ def test_a_target_that_makes_no_sense_is_refused(delta: SparkSession, tmp_path: 
         with pytest.raises(PlanError, match=words):
             prepare(delta, target)
     assert not (tmp_path / "table").exists()
-
-
-@pytest.mark.parametrize(
-    ("operation", "parameters", "undoes"),
-    [
-        ("RESTORE", {}, True),
-        ("CREATE OR REPLACE TABLE AS SELECT", {}, True),
-        ("REPLACE TABLE", {}, True),
-        ("CREATE TABLE", {}, True),
-        ("CLONE", {}, True),
-        ("TRUNCATE", {}, True),
-        ("WRITE", {"mode": "Overwrite", "predicate": "id > 1"}, True),
-        ("STREAMING UPDATE", {"outputMode": "Complete"}, True),
-        ("STREAMING UPDATE", {"outputMode": "Append"}, False),
-        ("WRITE", {"mode": "Append"}, False),
-        ("MERGE", {}, False),
-        ("DELETE", {}, False),
-        ("VACUUM START", {}, False),
-        ("VACUUM END", {}, False),
-        ("SET TBLPROPERTIES", {}, False),
-    ],
-)
-def test_operations_that_undo_are_told_apart(
-    operation: str, parameters: dict[str, str], undoes: bool
-) -> None:
-    info = {"operation": operation, "operationParameters": parameters}
-    assert change(3, info).undoes is undoes
-    assert not change(0, info).undoes
-
-
-def test_a_users_own_metadata_is_not_a_range() -> None:
-    for reported in ("words", "[1]", '{"k": 1}', '{"log_id": 5, "k": 1}', None):
-        assert change(1, {"operation": "WRITE", "userMetadata": reported}).k == 0
-    found = change(1, {"operation": "WRITE", "userMetadata": '{"log_id": "a", "k": 4}'})
-    assert (found.log_id, found.k) == ("a", 4)

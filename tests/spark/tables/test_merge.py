@@ -182,6 +182,7 @@ def test_a_key_of_nulls_is_deleted_whether_it_is_there_or_not(
     assert as_set(log.rows()) == as_set([nothing, kept])
 
 
+@pytest.mark.slow
 def test_a_condition_that_fails_on_rows_promises_no_range(
     delta: SparkSession, tmp_path: Path
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_condition_that_fails_on_rows_promises_no_range(
     assert as_set(log.rows()) == as_set([{"id": 1, "n": 1}])
 
 
+@pytest.mark.slow
 def test_rows_are_appended_to_partitions(delta: SparkSession, tmp_path: Path) -> None:
     log = Compaction(delta, tmp_path, SCHEMA, partition_by=("day", "number", "at"))
     rows = [drawn(random.Random(n), n) for n in range(12)]

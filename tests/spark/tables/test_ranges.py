@@ -63,6 +63,7 @@ def test_a_range_is_one_version_without_rows_too_and_when_it_is_written_again(
     assert [row["version"] for row in log.history()] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_columns_that_the_log_gained_reach_the_table(delta: SparkSession, tmp_path: Path) -> None:
     for name, keys in (("append", ()), ("merge", ("id",))):
         log = Compaction(delta, tmp_path / name, NUMBERS, *keys)
@@ -102,6 +103,7 @@ def test_the_last_row_of_a_key_wins_over_tasks_frames_and_positions(
     assert as_set(log.rows()) == as_set([{"id": k, "v": v} for k, v in model.items()])
 
 
+@pytest.mark.slow
 def test_a_log_made_again_is_not_read(delta: SparkSession, tmp_path: Path) -> None:
     log = Compaction(delta, tmp_path, NUMBERS)
     log.append(numbers(1))
@@ -129,6 +131,7 @@ def test_a_damaged_record_stops_the_range(delta: SparkSession, tmp_path: Path) -
     assert log.rows() == []
 
 
+@pytest.mark.slow
 def test_a_table_that_takes_no_such_rows_says_so(delta: SparkSession, tmp_path: Path) -> None:
     log = Compaction(delta, tmp_path, NUMBERS)
     log.append(numbers(1))

@@ -43,6 +43,7 @@ def check(lake: Lake, *ids: int) -> None:
     assert Counter(map(tuple, lake.current().collect())) == expected
 
 
+@pytest.mark.proves("lost-range-new-k")
 @pytest.mark.parametrize("keys", [pytest.param((), marks=pytest.mark.slow), ("id",)])
 def test_an_open_range_that_a_restore_took_away_is_written_again(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
@@ -68,6 +69,7 @@ def test_an_open_range_that_a_restore_took_away_is_written_again(
     check(lake, 1, 2, 3)
 
 
+@pytest.mark.slow
 def test_a_restore_by_its_time_is_refused_and_one_that_keeps_the_open_range_is_not(
     delta: SparkSession, tmp_path: Path
 ) -> None:
@@ -96,6 +98,7 @@ def test_a_restore_by_its_time_is_refused_and_one_that_keeps_the_open_range_is_n
     check(lake, 1, 2)
 
 
+@pytest.mark.slow
 def test_a_log_that_came_back_with_its_lifecycle_goes_on_with_the_restored_table(
     delta: SparkSession, tmp_path: Path
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_table_that_does_not_hold_the_logs_values_is_refused_before_anything_i
     assert rows(lake.current().select("id", "v")) == of(value(1))
 
 
+@pytest.mark.slow
 def test_a_table_that_was_changed_after_the_promise_says_what_to_do(
     delta: SparkSession, tmp_path: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_moments_of_all_years_are_read_without_spark(delta: SparkSession, tmp_pa
     assert found.equals(pa.Table.from_pylist(years, moment))
 
 
+@pytest.mark.slow
 def test_a_table_made_with_wider_types_is_read_without_spark(
     delta: SparkSession, tmp_path: Path
 ) -> None:
