@@ -84,7 +84,8 @@ def run_here(
         return CliRunner().invoke(importlib.import_module(job).main, words, env=environment)
     finally:
         for name in spark.conf.getAll.keys() - settings.keys():
-            spark.conf.unset(name)
+            if spark.conf.isModifiable(name):
+                spark.conf.unset(name)
 
 
 def collect(cwd: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
