@@ -42,8 +42,10 @@ class Starts:
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
         if self.watching and event in STARTS:
-            self.refused.append(f"{event}{arguments}")
-            raise PermissionError(f"a fast test starts no process: {event}{arguments}")
+            # No more than the program: its environment may hold secrets.
+            started = " ".join([event, *map(str, arguments[:1])])
+            self.refused.append(started)
+            raise PermissionError(f"a fast test starts no process: {started}")
 
 
 STARTED = pytest.StashKey[Starts]()
@@ -56,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     spawn = multiprocessing.util.spawnv_passfds
 
     def spawn_audited(path: str, arguments: list[bytes], descriptors: list[int]) -> int:
-        sys.audit("os.spawn", 0, path, arguments, None)
+        sys.audit("os.spawn", path)
         return spawn(path, arguments, descriptors)
 
     multiprocessing.util.spawnv_passfds = spawn_audited

@@ -83,6 +83,7 @@ def test_a_token_file_with_a_short_token_is_refused_without_showing_it(
     assert "hush" not in str(error.value) and TOKEN not in str(error.value)
 
 
+@pytest.mark.process
 def test_pages_of_a_browser_and_strangers_write_nothing(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_pages_of_a_browser_and_strangers_write_nothing(
     assert Log(str(tmp_path / "wal")).to_pandas()["v"].tolist() == [1, 2]
 
 
+@pytest.mark.process
 def test_an_unfinished_body_or_head_gives_its_place_back(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -134,6 +136,7 @@ def test_an_unfinished_body_or_head_gives_its_place_back(
     assert job.stop() == 0 and "Traceback" not in job.output
 
 
+@pytest.mark.process
 def test_a_listener_for_other_machines_without_a_token_is_refused(tmp_path: Path) -> None:
     refused = subprocess.run(
         [sys.executable, str(JOB), "--log", str(tmp_path / "wal"), "--host", "0.0.0.0"],

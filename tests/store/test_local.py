@@ -26,6 +26,7 @@ def files(root: Path) -> list[str]:
     return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
 
 
+@pytest.mark.process
 def test_a_key_that_the_locale_cannot_encode_is_an_error_with_advice(tmp_path: Path) -> None:
     code = "from pathlib import Path; from sparkwal.store.local import LocalStore; import sys\n"
     code += "LocalStore(Path(sys.argv[1])).put_if_absent('caf\\u00e9', b'x')"
