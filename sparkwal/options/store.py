@@ -22,6 +22,13 @@ class StoreOptions:
     )
     endpoint: str | None = option("endpoint", types.text, None, "URL of an S3-compatible server")
     region: str | None = option("region", types.text, None, "AWS region")
+    addressing_style: str | None = option(
+        "addressingStyle",
+        types.one_of("path", "virtual", "auto"),
+        None,
+        "where a request names the bucket: in its path, or virtual: in the host's name",
+        "the AWS configuration's, else path with endpoint, auto without",
+    )
     profile: str | None = option(
         "profile", types.text, None, "named profile of the AWS configuration"
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from sparkwal.errors import OptionError
 from sparkwal.format import keys
 
 # Of every part of a large object but the last; S3 takes none below 5 MiB.
@@ -64,6 +65,11 @@ class Transient(Exception):
         self.reason = reason
         self.retry_after = retry_after
         self.unreachable = unreachable
+
+
+class Refusal(OptionError):
+    """The store refuses who asks or what is asked for, and may refuse it in passing: while it
+    restarts it denies access, or says that there is no such bucket."""
 
 
 class Upload(Protocol):

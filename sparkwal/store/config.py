@@ -29,6 +29,7 @@ class S3Config:
 
     endpoint: str | None = None
     region: str | None = None
+    addressing_style: str | None = None
     profile: str | None = None
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)

@@ -11,6 +11,8 @@ from sparkwal.store.s3 import S3Store
 
 # Endpoints whose plain HTTP was reported.
 _reported: set[str] = set()
+# What each store has served this process: bucket and configuration → `RetryingStore.served`.
+_served: dict[tuple[str, S3Config], set[tuple[str, str]]] = {}
 
 
 def open_store(
@@ -36,5 +38,6 @@ def open_store(
         fail_fast=fail_fast,
         parts_in_flight=config.max_in_flight_parts,
         pace=partial(pace_of, bare.identity) if config.hedge else None,
+        served=_served.setdefault((bucket, bare.config), set()),
     )
     return store, prefix

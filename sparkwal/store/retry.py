@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
-from sparkwal.store.base import NotFound, Page, Store, Transient, Unfinished, UnfinishedPage, Upload
+from sparkwal.store.base import (
+    NotFound,
+    Page,
+    Refusal,
+    Store,
+    Transient,
+    Unfinished,
+    UnfinishedPage,
+    Upload,
+)
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.hedge import Call, Pace, Request
 
@@ -36,6 +44,7 @@ class RetryingStore:
         rng: a number in [0, 1).
         fail_fast: do not retry what reached no server (a wrong endpoint) before a first answer.
         pace: this process's for the store, whose attempts then run in any thread; None: no hedging.
+        served: the kinds of requests (operation, folder of the key) that the store has served.
     """
 
     store: Store
@@ -46,14 +55,19 @@ class RetryingStore:
     fail_fast: bool = False
     parts_in_flight: int = 1
     pace: Callable[[], Pace] | None = None
+    served: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         store = self.store
         self.url = store.url
         self.identity = store.identity
         self.concurrency = store.concurrency
-        self.retries = 0
-        self._counting = threading.Lock()
+        # Counted by appending: an upload's parts have threads of their own.
+        self._repeats: list[None] = []
+
+    @property
+    def retries(self) -> int:
+        return len(self._repeats)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Create the object. False may mean: created by an attempt whose reply was lost or late."""
@@ -116,6 +130,7 @@ class RetryingStore:
         how many bytes go or come; None where it may not be sent twice."""
         attempt = 0
         maybe_applied = False
+        kind = operation, key.rpartition("/")[0]
         call: Call[R] | None = None
         while True:
             attempt += 1
@@ -131,32 +146,38 @@ class RetryingStore:
                     result = call.result()
             except NotFound:
                 self.fail_fast = False
+                self.served.add(kind)
                 raise
             except Transient as failure:
                 fault = failure
+                if not fault.unreachable:
+                    self.fail_fast = False
+                    maybe_applied = maybe_applied or writes
+                elif self.fail_fast:
+                    raise StoreUnavailableError(
+                        f"nothing answers at {self.url} ({fault.reason}); check the option "
+                        "endpoint and the network"
+                    ) from None
             except StoreUnavailableError as error:
                 error.maybe_applied |= maybe_applied
                 raise
             except OptionError as error:
-                if not maybe_applied:
+                is_last = attempt > self.policy.max_retry_attempts or stopped()
+                passes = isinstance(error, Refusal) and kind in self.served and not is_last
+                if not passes and not maybe_applied:
                     raise
-                # An attempt before may be stored: "nothing was written" could be false.
-                raise StoreUnavailableError(
-                    f"{operation} of {key} at {self.url}: an attempt got no answer, and the "
-                    f"next one was refused: {error}",
-                    maybe_applied=True,
-                ) from None
+                if not passes:
+                    # An attempt before may be stored: "nothing was written" could be false.
+                    raise StoreUnavailableError(
+                        f"{operation} of {key} at {self.url}: an attempt got no answer, and the "
+                        f"next one was refused: {error}",
+                        maybe_applied=True,
+                    ) from None
+                fault = Transient(str(error))
             else:
                 self.fail_fast = False
+                self.served.add(kind)
                 return result
-            if not fault.unreachable:
-                self.fail_fast = False
-                maybe_applied = maybe_applied or writes
-            elif self.fail_fast:
-                raise StoreUnavailableError(
-                    f"nothing answers at {self.url} ({fault.reason}); check the option "
-                    "endpoint and the network"
-                ) from None
             if attempt > self.policy.max_retry_attempts or stopped():
                 raise StoreUnavailableError(
                     f"{operation} of {key} at {self.url} failed after {attempt} "
@@ -166,8 +187,7 @@ class RetryingStore:
                 ) from None
             delay = self.policy.delay(attempt, self.rng, fault.retry_after)
             events.emit(events.Retried(operation, key, attempt, round(delay * 1000), fault.reason))
-            with self._counting:  # an upload's parts have threads of their own
-                self.retries += 1
+            self._repeats.append(None)
             self.sleep(delay)
 
 

@@ -18,10 +18,25 @@ from urllib.parse import urlsplit
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store import s3_errors, s3_replies
-from sparkwal.store.base import Entry, NotFound, Page, Transient, Unfinished, UnfinishedPage
+from sparkwal.store.base import (
+    Entry,
+    NotFound,
+    Page,
+    Refusal,
+    Transient,
+    Unfinished,
+    UnfinishedPage,
+)
 from sparkwal.store.config import S3Config, normal_endpoint, said
 from sparkwal.store.s3_client import provider, renew, s3_client
-from sparkwal.store.s3_errors import BeyondEnd, KeyTaken, Unanswered, UploadGone
+from sparkwal.store.s3_errors import (
+    MOST_PARTS,
+    MOST_PARTS_ADVICE,
+    BeyondEnd,
+    KeyTaken,
+    Unanswered,
+    UploadGone,
+)
 from sparkwal.store.s3_get import SentObject, get_object, send_object, whole
 from sparkwal.store.s3_replies import Unproven, named
 
@@ -51,6 +66,8 @@ class S3Store:
         self._knows_etags = True
         self.at: Any = {"Bucket": bucket, **config.on_all}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+            environment = None
         endpoint = config.endpoint or environment
         self.endpoint = normal_endpoint(endpoint) if endpoint else None
         self.config = replace(config, endpoint=self.endpoint)
@@ -93,7 +110,7 @@ class S3Store:
         except Exception as error:
             failure = self._failure(error, key, client)
             if isinstance(failure, NotFound | Unanswered) and not finds:
-                failure = OptionError(
+                failure = Refusal(
                     f"{self.url} answers 404 to what S3 accepts; check the endpoint and the bucket"
                 )
             if failure is error:
@@ -279,6 +296,8 @@ class S3Upload:
         self._parts: dict[int, dict[str, str]] = {}
 
     def part(self, number: int, offset: int, body: bytes) -> None:
+        if number > MOST_PARTS:
+            raise OptionError(f"part {number:,} of {self._key}: {MOST_PARTS_ADVICE}")
         checksum: Any = self._store.config.checksum_of(body)
         try:
             with self._store.request(self._key, finds=False) as client:

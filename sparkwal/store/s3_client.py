@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import logging
 import os
@@ -109,6 +111,8 @@ def _new_client(config: S3Config) -> _Made:
             config.access_key_id, config.secret_access_key, config.session_token
         )
     region = config.region or session.get_config_variable("region")
+    configured: Any = (session.get_config_variable("s3") or {}).get("addressing_style")
+    style: Any = config.addressing_style or configured or ("path" if config.endpoint else None)
     client: Any = session.create_client(
         "s3",
         endpoint_url=config.endpoint,
@@ -122,7 +126,7 @@ def _new_client(config: S3Config) -> _Made:
             read_timeout=config.read_timeout,
             tcp_keepalive=True,
             signature_version="s3v4",
-            s3={"addressing_style": "path"} if config.endpoint else {},
+            s3={"addressing_style": style} if style else {},
             # Newer checksums by default break older stores; signature and our own CRCs cover all.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
@@ -130,6 +134,7 @@ def _new_client(config: S3Config) -> _Made:
     )
     _conceal(config.secrets)
     client.meta.events.register_last("before-call.s3", _one_plain_request)
+    client.meta.events.register_last("before-call.s3.DeleteObjects", _with_md5)
     # This pattern runs before botocore's own check of the body.
     client.meta.events.register_first("before-parse.*.*", _keys_and_sizes)
     s3_get.listen(client)
@@ -146,6 +151,12 @@ def _one_plain_request(params: Any, context: Any, **_: object) -> None:
     params["headers"].pop("Expect", None)
     # botocore would look for the bucket's region in every client; one clear error is cheaper.
     context.get("s3_redirect", {})["redirected"] = True
+
+
+def _with_md5(params: Any, **_: object) -> None:
+    # Older servers demand it here. A checksum, which botocore sends, is not enough for them.
+    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
 
 
 _KEY, _SIZE = re.compile(rb"<Key>([^<]*)</Key>"), re.compile(rb"<Size>([0-9]+)</Size>")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from sparkwal.errors import OptionError
-from sparkwal.store.base import NotFound, Transient
+from sparkwal.store.base import NotFound, Refusal, Transient
 
 
 # Callers that expect these answers catch them. To any other request they mean: no S3 store.
@@ -26,7 +26,7 @@ class Unanswered(Transient):
     """A 404 without S3's own code: who answers does not know whether there is an object."""
 
 
-class Denied(OptionError):
+class Denied(Refusal):
     """A permission is missing (403), or the credentials are refused."""
 
 
@@ -50,6 +50,10 @@ _PASSING = {
     "InvalidPart",
 }
 
+# Of an object, on AWS.
+MOST_PARTS = 10_000
+MOST_PARTS_ADVICE = f"an object has at most {MOST_PARTS:,} parts: use more, smaller partitions"
+_VIRTUAL = "set the option addressingStyle to virtual: the bucket's name goes into the host's name"
 _KEYS = "check the options accessKeyId, secretAccessKey and sessionToken, or the profile"
 _EXPIRED = (
     "the credentials expired; renew them and run again. Keys given as options are never read "
@@ -79,6 +83,8 @@ _ADVICE = {
         "object is refused too); sparkwal help security has a policy for each role"
     ),
     "SignatureDoesNotMatch": _KEYS,
+    "PathStyleDomainForbidden": _VIRTUAL,
+    "SecondLevelDomainForbidden": _VIRTUAL,
     "RequestTimeTooSkewed": "set this machine's clock",
     "PermanentRedirect": _REGION,
     "TemporaryRedirect": _REGION,
@@ -208,11 +214,17 @@ def _answered(
     if code in _PASSING or status in (408, 409, 429) or (status >= 500 and status != 501):
         return Transient(said, retry_after=_retry_after(headers.get("retry-after")))
     advice = _ADVICE.get(code) or _BY_STATUS.get(status)
+    if operation == "UploadPart" and code == "InvalidArgument":
+        advice = MOST_PARTS_ADVICE
     if advice is None:
         advice = "correct the path or the store's options"
     elif advice == _REGION and headers.get("x-amz-bucket-region"):
         advice += f" ({text(headers['x-amz-bucket-region'])})"
-    refusal = Denied if status == 403 else OptionError
+    refusal: type[OptionError] = OptionError
+    if status == 403:
+        refusal = Denied
+    elif status in (401, 404) or code in _STALE:
+        refusal = Refusal
     return refusal(f"{url} refused the request ({said}); {advice}")
 
 

@@ -54,6 +54,12 @@ def test_endpoint_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> 
     assert open_store("s3://bucket/a", None, RetryPolicy())[0].url == "http://localhost:2/bucket"
 
 
+def test_endpoints_of_the_environment_can_be_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:2")
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    assert open_store("s3://bucket/a", None, RetryPolicy())[0].url == "s3://bucket"
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
@@ -78,6 +84,7 @@ def test_endpoint_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> 
         ("dbfs:/mnt/x", "supported are s3://"),
         ("file://elsewhere/x", "elsewhere"),
         ("/x\0y", "zero byte"),
+        ("s3://arn:aws:s3:eu-west-1:111122223333:accesspoint/ap/wal", "s3://alias/folder"),
     ],
 )
 def test_refused_paths(path: str, said: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import NotFound, Page, Transient, Unfinished, UnfinishedPage
+from sparkwal.store.base import NotFound, Page, Refusal, Transient, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.local import LocalStore
 from sparkwal.store.retry import RetryingStore
@@ -237,6 +237,45 @@ def test_exhausted_put_tells_whether_it_may_be_there(
 def test_refusal_without_an_unanswered_attempt_stays_what_it_is(bench: Bench) -> None:
     with pytest.raises(OptionError, match="expired"):
         bench.store(NOBODY, OptionError("expired")).put_if_absent("k", b"x")
+
+
+DENIED = Refusal("AccessDenied")
+
+
+def test_a_refusal_of_what_was_served_before_is_tried_again(
+    bench: Bench, seen: list[events.Event]
+) -> None:
+    store = bench.store(None, DENIED, DENIED)
+    assert store.put_if_absent("wal/batches/1", b"1")
+    assert store.put_if_absent("wal/batches/2", b"2")
+    assert bench.scripted.requests == 4
+    assert [str(event.reason) for event in seen] == ["AccessDenied"] * 2  # type: ignore[attr-defined]
+
+
+def test_a_refusal_at_the_first_request_of_its_kind_is_an_error_at_once(bench: Bench) -> None:
+    store = bench.store(None, DENIED, DENIED)
+    assert store.put_if_absent("wal/batches/1", b"1")
+    with pytest.raises(Refusal):
+        store.put_if_absent("wal/proof/1", b"1")
+    with pytest.raises(Refusal):
+        store.get("wal/batches/1")
+    assert bench.scripted.requests == 3
+
+
+def test_a_refusal_that_lasts_stays_what_it_is(bench: Bench) -> None:
+    store = bench.store(None, *[DENIED] * 9)
+    assert store.put_if_absent("wal/batches/1", b"1")
+    with pytest.raises(Refusal, match="^AccessDenied$"):
+        store.put_if_absent("wal/batches/2", b"2")
+    assert bench.scripted.requests == 1 + 4
+
+
+def test_a_refusal_after_a_lost_reply_leaves_the_outcome_unknown(bench: Bench) -> None:
+    store = bench.store(None, "lost", *[DENIED] * 9)
+    assert store.put_if_absent("wal/batches/1", b"1")
+    with pytest.raises(StoreUnavailableError, match="AccessDenied") as caught:
+        store.put_if_absent("wal/batches/2", b"2")
+    assert caught.value.maybe_applied
 
 
 def test_lost_reply_looks_like_a_taken_key(bench: Bench) -> None:

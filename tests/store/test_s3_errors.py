@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import sys
+import time
 import traceback
 import uuid
 import weakref
@@ -101,6 +102,55 @@ def test_what_must_be_changed_is_said_at_once(
         act(retrying)
     assert f"{stub.url}/bucket" in str(caught.value)
     assert len(stub.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        error(403, "AccessDenied"),
+        error(403, "RequestTimeTooSkewed"),
+        error(403, "InvalidAccessKeyId"),
+        error(404, "NoSuchBucket"),
+        (404, {}, b"<html>"),
+    ],
+)
+@pytest.mark.parametrize("act", [put, get, listing])
+def test_what_was_served_before_is_asked_again(
+    stub: Stub, store: S3Store, reply: Reply, act: Callable[[Store], object]
+) -> None:
+    served: Reply = listed() if act is listing else (200, {}, b"")
+    stub.replies = [served, reply, served]
+    retrying = RetryingStore(store, RetryPolicy(), sleep=lambda _: None)
+    act(retrying)
+    act(retrying)
+    assert len(stub.requests) == 3
+
+
+@pytest.mark.parametrize("act", [put, get])
+def test_what_is_asked_again_is_signed_anew(
+    stub: Stub, store: S3Store, act: Callable[[Store], object]
+) -> None:
+    stub.replies = [(200, {}, b""), error(403, "RequestTimeTooSkewed"), (200, {}, b"")]
+    # A signature names the second.
+    retrying = RetryingStore(store, RetryPolicy(), sleep=lambda _: time.sleep(1.1))
+    act(retrying)
+    act(retrying)
+    refused, served = (headers["x-amz-date"] for _, _, headers in stub.requests[1:])
+    assert refused < served
+
+
+def test_stores_of_one_path_and_configuration_know_what_was_served(stub: Stub) -> None:
+    def opened(config: S3Config) -> RetryingStore:
+        store, _ = open_store("s3://bucket/wal", config, RetryPolicy(base_delay_ms=1))
+        return store
+
+    config = replace(CONFIG, endpoint=stub.url, hedge=False)
+    stub.replies = [(200, {}, b""), error(403, "AccessDenied"), (200, {}, b"")]
+    assert opened(config).put_if_absent("wal/1", b"")
+    assert opened(config).put_if_absent("wal/2", b"")
+    stub.replies = [error(403, "AccessDenied")]
+    with pytest.raises(OptionError, match="AccessDenied"):
+        opened(replace(config, access_key_id="other")).put_if_absent("wal/3", b"")
 
 
 @pytest.mark.parametrize(
@@ -278,6 +328,16 @@ def test_upload_repeats_each_request_alone(stub: Stub, store: S3Store) -> None:
         + [("POST", ["uploadId=u1"])] * 2
     )
     assert stub.requests[-1][2]["if-none-match"] == "*"
+
+
+def test_more_parts_than_a_store_takes_are_refused_with_advice(stub: Stub, store: S3Store) -> None:
+    stub.replies = [CREATED, error(400, "InvalidArgument", "Part number must be at most 20")]
+    upload = store.upload("key")
+    with pytest.raises(OptionError, match="at most 20.*smaller partitions"):
+        upload.part(21, 0, b"a")
+    with pytest.raises(OptionError, match="part 10,001 of key: .* at most 10,000 parts"):
+        upload.part(10_001, 0, b"a")
+    assert len(stub.requests) == 2
 
 
 def test_lost_reply_to_complete_sends_the_caller_to_read_back(stub: Stub, store: S3Store) -> None:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import base64
+import socket
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import sparkwal
+from sparkwal.errors import OptionError
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from sparkwal.store.base import Store
+from sparkwal.store.s3 import S3Store
 from sparkwal.testing.proxy import S3Proxy, Sent, kind_of
 from sparkwal.testing.servers import log_options, s3_client
+
+from .stub_s3 import CONFIG, Stub, error
 
 KEY = "arn:aws:kms:us-east-1:111122223333:key/0f1e"
 KMS = {"serverSideEncryption": "aws:kms", "kmsKeyId": KEY, "bucketKeyEnabled": "true"}
@@ -171,3 +178,48 @@ def test_a_log_is_encrypted_and_kept_as_it_was_said(
         kept = client.head_object(Bucket=s3_bucket, Key=each["Key"], ChecksumMode="ENABLED")
         assert (kept["ServerSideEncryption"], kept["SSEKMSKeyId"]) == ("aws:kms", KEY)
         assert kept["StorageClass"] == "STANDARD_IA" and kept["ChecksumCRC32"]
+
+
+def addressed(
+    stub: Stub,
+    monkeypatch: pytest.MonkeyPatch,
+    style: str | None = None,
+    region: str = "us-east-1",
+) -> tuple[str, str]:
+    """The host and the path of a PUT to an endpoint with a name."""
+    found = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more: found("127.0.0.1", *more))
+    endpoint = stub.url.replace("127.0.0.1", "store.test")
+    stub.replies = [(200, {}, b"")]
+    config = replace(CONFIG, endpoint=endpoint, addressing_style=style, region=region)
+    store = S3Store("bucket", config)
+    assert store.put_if_absent("a/1", b"")
+    ((_, path, headers),) = stub.requests
+    stub.requests.clear()
+    return headers["host"].partition(":")[0], path
+
+
+def test_a_request_names_the_bucket_where_the_option_says(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert addressed(stub, monkeypatch) == ("store.test", "/bucket/a/1")
+    assert addressed(stub, monkeypatch, "path") == ("store.test", "/bucket/a/1")
+    assert addressed(stub, monkeypatch, "virtual") == ("bucket.store.test", "/a/1")
+
+
+def test_a_request_names_the_bucket_where_the_configuration_says(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("[default]\ns3 =\n  addressing_style = virtual\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    # A region of its own: no client of another test.
+    found = [addressed(stub, monkeypatch, style, "eu-west-3") for style in (None, "path")]
+    assert found == [("bucket.store.test", "/a/1"), ("store.test", "/bucket/a/1")]
+
+
+def test_a_store_that_wants_virtual_requests_is_named_with_the_option(
+    stub: Stub, store: S3Store
+) -> None:
+    stub.replies = [error(403, "SecondLevelDomainForbidden", "Please use virtual hosted style.")]
+    with pytest.raises(OptionError, match="addressingStyle to virtual"):
+        store.get("a")
