@@ -74,13 +74,13 @@ def bucket_and_prefix(path: str) -> tuple[str, str]:
         raise OptionError(f"{scheme} is no supported store; {_SUPPORTED}")
     _, separator, rest = path.partition("://")
     bucket, _, prefix = rest.partition("/")
-    refuse_credentials(path, "the path")
     if bucket.startswith("arn:"):
         raise OptionError(
             "the path names an ARN: write the access point's alias, which ends with -s3alias, in "
             "place of the bucket (s3://alias/folder). A multi-Region access point cannot hold a "
             "log: its buckets do not see each other's writes at once"
         )
+    refuse_credentials(path, "the path")
     if "@" in bucket or ":" in bucket:
         raise OptionError(
             "the path must hold no credentials and no port: write s3://bucket/folder, and give "
