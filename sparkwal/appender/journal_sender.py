@@ -29,7 +29,7 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.replay import live_records
 
 # Seconds between two attempts to lead the log: doubled from the first value to the last.

@@ -13,7 +13,7 @@ from sparkwal.appender.context import AppenderContext
 from sparkwal.errors import SparkWalError
 from sparkwal.events import SizeLimit
 from sparkwal.protocol.chain import look
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.replay import about_bytes
 
 _logger = logging.getLogger("sparkwal")

@@ -40,7 +40,7 @@ from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import put_record
 from sparkwal.protocol.handover import Lookout
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.pipeline import Pipeline
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.takeover import Claim, lead

@@ -19,7 +19,7 @@ from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, Checkpoint, 
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.holds import Holds, Span
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.repeated import other_rows
 from sparkwal.protocol.slots import OpenLog, fetch_slot, open_slot
 from sparkwal.store.base import LogStore

@@ -9,7 +9,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.checked import parse, plain, read, to_json
 from sparkwal.format.header import ANONYMOUS, Checkpoint, QueryProgress, SlotHeader
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import LogStore, NotFound
 

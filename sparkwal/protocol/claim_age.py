@@ -7,7 +7,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, is_old, utc
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.recovery import ForeignRecord, Head, MissingRecord, find_head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.protocol.takeover import fenced

@@ -21,7 +21,7 @@ from sparkwal.protocol.claim_age import ClaimAge, check_same_log
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import Carried, microbatch_record
 from sparkwal.protocol.hint import Hints, Put
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
 from sparkwal.protocol.slots import OpenLog, read_slot

@@ -17,7 +17,7 @@ from sparkwal.format.header import (
     check_parts,
 )
 from sparkwal.protocol.clock import Clock, next_timestamp
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.task import TaskResult
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
 from sparkwal.format.checked import Whole, parse, plain, prepare, read, to_json
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 
 _VERSION = 6
 # How many ended runs a session remembers at least. A run of a query is noted once.

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.commit_record import next_record
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 
 
 class Pipeline:

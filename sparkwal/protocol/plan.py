@@ -14,7 +14,7 @@ from sparkwal.format.header import QueryProgress
 from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints, Put
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.slots import OpenLog
 from sparkwal.protocol.takeover import Claim, fenced_by, lead
 from sparkwal.store.base import LogStore, NotFound

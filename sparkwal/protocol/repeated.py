@@ -12,7 +12,7 @@ from sparkwal.format.content import Content
 from sparkwal.format.header import ANONYMOUS, Batch, CommitHeader
 from sparkwal.protocol import chain
 from sparkwal.protocol.archive import Memory, knowing
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.object_writer import measure
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.replay import first_at_or_after, live_records

@@ -11,7 +11,7 @@ from sparkwal.protocol.archive import put_archive, shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp, utc
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.hint import FencingNote
-from sparkwal.protocol.leader import Leadership
+from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.base import LogStore

@@ -262,7 +262,7 @@ def test_without_room_for_the_offsets_the_rows_decide(room: Room) -> None:
 
 def leadership_of(room: Room):  # type: ignore[no-untyped-def]
     """As a task of the next microbatch would know it."""
-    from sparkwal.protocol.leader import Leadership
+    from sparkwal.protocol.leadership import Leadership
 
     head = find_head(room.log)
     assert head.live is not None

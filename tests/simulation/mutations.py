@@ -176,7 +176,7 @@ MUTATIONS = [
     Mutation(
         "commit-own-limit",
         "two in flight, a sink, three in flight",
-        "protocol/leader.py",
+        "protocol/leadership.py",
         '            "in_flight_limit": self.in_flight_limit,\n',
         '            "in_flight_limit": 1,\n',
     ),
