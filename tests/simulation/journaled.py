@@ -22,7 +22,7 @@ from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import BackPressureError, JournalError, SparkWalError
 from sparkwal.format import schema
-from sparkwal.journal import opening, segments
+from sparkwal.journal import open_segments, opening
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.store import conditional_put
 
@@ -269,17 +269,17 @@ def journaling(kept: int) -> Iterator[None]:
         kept: slots below a floor that no collection takes.
     """
     kept_before, journal_backend.KEPT_SLOTS = journal_backend.KEPT_SLOTS, kept
-    before = sender.uuid, opening.secrets, segments.secrets
+    before = sender.uuid, opening.secrets, open_segments.secrets
     proof = os.getpid(), WorldStore.identity, PREFIX
     sender.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
-    opening.secrets = segments.secrets = SimpleNamespace(randbits=_salt)  # type: ignore[assignment]
+    opening.secrets = open_segments.secrets = SimpleNamespace(randbits=_salt)  # type: ignore[assignment]
     # Eight threads of a store that is known to keep its promise.
     conditional_put._proven.add(proof)
     try:
         with searching():
             yield
     finally:
-        sender.uuid, opening.secrets, segments.secrets = before
+        sender.uuid, opening.secrets, open_segments.secrets = before
         conditional_put._proven.discard(proof)
         journal_backend.KEPT_SLOTS = kept_before
 
