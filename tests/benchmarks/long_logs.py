@@ -28,6 +28,8 @@ from sparkwal.protocol.commit_record import encode_record
 from sparkwal.protocol.takeover import Claim, lead
 from sparkwal.testing.servers import log_options
 
+# The widest time that a header may hold.
+LATEST_MS = (2**63 - 1) // 1000
 WINDOW = 1000
 QUERY = "1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55"
 SPARK_SCHEMA = schema.from_arrow(
@@ -70,14 +72,14 @@ def long_log(prefix: str, commits: int) -> Iterator[tuple[str, bytes]]:
             number=keys.slot(commits, WINDOW),
             position=commits,
             plan_id=uuid.uuid4().hex,
-            timestamp_ms=2**63 - 1,
+            timestamp_ms=LATEST_MS,
             query_id=QUERY,
             batch_id=commits,
             rows=10,
             bytes=0,
             batches=(),
             inline=(),
-            txns={QUERY: (commits, 2**63 - 1)},
+            txns={QUERY: (commits, LATEST_MS)},
             metrics={"put_ms": 0.0, "tasks": 2},
             **common,
         ),

@@ -109,7 +109,8 @@ def test_a_query_is_shown_by_its_name_where_the_log_knows_it(tmp_path: Path) -> 
     (tmp_path / "log" / "batches").mkdir(parents=True)
     entry = Checkpoint(1, 10, 0, 0, REMOTE, {}, {}, name="orders")
     named = replace(COMMIT, checkpoints={COMMIT.query_id: entry}, rows=0, bytes=0, batches=())
-    for position, record in enumerate([LEADER, named, replace(named, checkpoints={})]):
+    leader = replace(LEADER, prev_position=-1)
+    for position, record in enumerate([leader, named, replace(named, checkpoints={})]):
         number = keys.slot(position, 1000)
         record = replace(record, number=number, position=position, in_flight_limit=1, term=1)
         file = tmp_path / "log" / "batches" / keys.encode(number)

@@ -46,7 +46,7 @@ def test_once(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     path, options = s3_path
     file = tmp_path / "log.options"
     file.write_text("".join(f"{name} = {value}\n" for name, value in options.items()))
-    assert "there is no log" in ran(path, "--options-file", str(file), code=1)
+    assert "there is no log" in ran(path, "--options-file", str(file), code=2)
     with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
         for value in range(5):
             wal.append([{"v": value}]).result()
