@@ -51,7 +51,7 @@ class Appender:
     checked later, when its batch is encoded. If it does not fit, the appender leaves out that
     append and continues with the others. It reports the rejection three times:
 
-    - `Ticket.result` of that append raises OptionError, which names column and value.
+    - `Ticket.result` of that append raises OptionError, which names the row and the column.
     - The event `rejected` goes to each subscriber and to the logger "sparkwal", as a warning.
     - The next `flush` or `close` raises one OptionError for all rejections that no ticket has
       raised.
