@@ -130,12 +130,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
 
 
+def group_of(nodeid: str) -> str:
+    """What xdist writes behind the name of a test: the group whose tests one worker takes."""
+    return nodeid.rpartition("]")[2].partition("@")[2]
+
+
 class Scheduling(LoadScopeScheduling):
     """A worker takes a file at a time, and one takes all tests of a group."""
 
     def _split_scope(self, nodeid: str) -> str:
-        group = nodeid.rpartition("]")[2].partition("@")[2]
-        return group or nodeid.partition("::")[0]
+        return group_of(nodeid) or nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Reports a worker's test under the name by which pytest runs it."""
+    if hasattr(report, "node") and (group := group_of(report.nodeid)):
+        report.nodeid = report.nodeid.removesuffix(f"@{group}")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

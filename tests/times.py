@@ -47,7 +47,7 @@ def read(report: Path) -> Iterator[Timed]:
         }
         yield Timed(
             case.attrib["classname"],
-            case.attrib["name"].partition("@")[0],
+            case.attrib["name"],
             float(case.attrib["time"]),
             properties.get("needs", ""),
             properties.get("protects", ""),
