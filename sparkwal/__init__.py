@@ -60,7 +60,7 @@ def register(spark: SparkSession) -> None:
         spark: a classic session or one of Spark Connect.
 
     Raises:
-        OptionError: PySpark is not installed, or its version or the server's is not supported.
+        OptionError: PySpark is not installed, or it or the server is older than 4.0.
     """
     need("pyspark", "sparkwal[spark]")
     import pyspark

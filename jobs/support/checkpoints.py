@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import sparkwal
 from sparkwal import events
 from sparkwal.checkpoints.folder import latest, local_folder, query_of
-from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
+from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.cli.exit_codes import Refused
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
+from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.recovery import find_head
@@ -45,7 +46,7 @@ def made_from_log(
 def write_plainly(spark: SparkSession, location: str) -> None:
     """Have Spark write a checkpoint on this machine's disk without forking processes."""
     if is_local(location) and spark.conf.get(FILE_MANAGER, None) is None:
-        spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
+        spark.conf.set(FILE_MANAGER, checkpoint_file_manager(spark.version))
 
 
 def check_checkpoint(location: str, log: str, options: Mapping[str, str]) -> None:

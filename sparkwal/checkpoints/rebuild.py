@@ -17,6 +17,7 @@ from sparkwal.errors import OptionError
 from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.options.open import around, open_log
 from sparkwal.options.parsing import from_keywords
+from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.recovery import Head, find_head
@@ -25,10 +26,6 @@ from sparkwal.store.local_files import keep_private
 from sparkwal.store.path import absolute, overlap, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-# Spark's own choice forks `stat` and `readlink` for each file. Both rename, and neither syncs.
-FILE_SYSTEM = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
 # Why a record carries no checkpoint.
 _GO_ON = "Start it with the checkpointLocation that it had"
 _NOT_CARRIED = {
@@ -327,4 +324,5 @@ def _report_slow_files() -> None:
             "Spark forks two processes for each file of this checkpoint; set this before the query "
             "starts, where no checkpoint of the session is on an object store"
         )
-        events.emit(events.SlowCheckpointFiles(FILE_MANAGER, FILE_SYSTEM, advice))
+        manager = checkpoint_file_manager(session.version)
+        events.emit(events.SlowCheckpointFiles(FILE_MANAGER, manager, advice))

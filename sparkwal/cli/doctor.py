@@ -32,14 +32,12 @@ from sparkwal.lifecycle.policy import MISDATED_MS
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.options.spark_versions import INSTALL, is_supported, numbers
+from sparkwal.options.spark_versions import INSTALL, OLDEST_JAVA, is_supported, numbers
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Store, Transient
 from sparkwal.store.conformance.checks import MACHINE
 from sparkwal.store.conformance.suite import Trial, prove
-
-_JAVA = 17
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ def _version(name: str) -> str | None:
 def _java() -> Line:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    install = f"install a JDK {_JAVA} or newer, and let JAVA_HOME name its folder"
+    install = f"install a JDK {OLDEST_JAVA} or newer, and let JAVA_HOME name its folder"
     if java is None:
         return to_do("Java", "not found on PATH, and JAVA_HOME is not set", install)
     printed = _run(java, "-version")
@@ -114,8 +112,8 @@ def _java() -> Line:
     if match is None:
         return to_do("Java", f"{java} shows no version: {printed[:200]}", install)
     # What came before 9 calls itself 1.8.
-    if numbers(match[1]) < (_JAVA,):
-        return to_do("Java", f"{java} is version {match[1]}; Spark needs {_JAVA}", install)
+    if numbers(match[1]) < (OLDEST_JAVA,):
+        return to_do("Java", f"{java} is version {match[1]}; Spark needs {OLDEST_JAVA}", install)
     return ok("Java", f"version {match[1]} ({java})")
 
 

@@ -196,6 +196,20 @@ class SlowCheckpointFiles(Event, level=logging.WARNING):
     advice: str
 
 
+class UntriedSpark(Event, level=logging.WARNING):
+    """this Spark is newer than the newest that sparkwal's tests ran"""
+
+    version: str
+    newest: str
+
+
+class LimitsLater(Event, level=logging.WARNING):
+    """before Spark 4.2 a stream's first microbatch after a start reads all there is; its limits
+    count from the second on"""
+
+    limits: str
+
+
 class OtherPython(Event, level=logging.WARNING):
     """without `PYSPARK_PYTHON` Spark's workers run another Python than the caller of `register`"""
 

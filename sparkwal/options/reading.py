@@ -117,6 +117,13 @@ class SourceOptions(StoreOptions):
     )
 
     @property
+    def limits(self) -> dict[str, int]:
+        """Of a microbatch, those that are set."""
+        values = self.max_rows, self.max_bytes, self.max_commits
+        both = zip(TRIGGERS, values, strict=True)
+        return {name: value for name, value in both if value is not None}
+
+    @property
     def tolerant(self) -> bool:
         return not self.fail_on_data_loss
 

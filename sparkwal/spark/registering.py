@@ -5,6 +5,7 @@ import shutil
 import sys
 import threading
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -15,7 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import JStreamingQueryListener
 
 from sparkwal import events
-from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
+from sparkwal.checkpoints.rebuild import FILE_MANAGER
+from sparkwal.options import spark_versions
 from sparkwal.protocol.hint import note_ended
 from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.sink import ended_runs
@@ -24,6 +26,7 @@ _registered: WeakSet[SparkSession] = WeakSet()
 # By the id that the JVM gives it: a session may have many wrappers.
 _listened: set[str] = set()
 _noting = threading.Lock()
+AVAILABLE_NOW = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 # Whose jars a session must have before it reaches the store.
 _OBJECT_STORES = (
     "org.apache.hadoop.fs.s3a.S3AFileSystem",
@@ -37,12 +40,25 @@ def register_once(spark: SparkSession, listens: bool = True) -> None:
     keeps a session's listeners after the session: one that runs no stream gets none."""
     if spark in _registered:
         return
+    _warn_of_untried(spark.version)
+    takes_part = spark_versions.has(spark_versions.READ_LIMITS, spark.version)
+    if not takes_part and spark.conf.get(AVAILABLE_NOW, None) is None:
+        # Else availableNow runs one microbatch: after a failure the one that had failed, and not
+        # what came since.
+        spark.conf.set(AVAILABLE_NOW, "true")
     session = getattr(spark, "_jsparkSession", None)
     if session is None:  # Spark Connect: planners are on the server's machine, and nobody can ask
         _register(spark, WeaselWalDataSource)
     else:
         _register_classic(spark, session, listens)
     _registered.add(spark)
+
+
+@cache
+def _warn_of_untried(version: str) -> None:
+    if not spark_versions.is_tried(version):
+        newest = spark_versions.text(spark_versions.NEWEST)
+        events.emit(events.UntriedSpark(version=version, newest=newest))
 
 
 def _register_classic(spark: SparkSession, session: Any, listens: bool) -> None:
@@ -53,7 +69,8 @@ def _register_classic(spark: SparkSession, session: Any, listens: bool) -> None:
         hadoop = context._jsc.hadoopConfiguration()
         on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
         if on_disk and all(hadoop.getClassByNameOrNull(x) is None for x in _OBJECT_STORES):
-            spark.conf.set(FILE_MANAGER, FILE_SYSTEM)
+            manager = spark_versions.checkpoint_file_manager(spark.version)
+            spark.conf.set(FILE_MANAGER, manager)
     if listens and (name := str(session.sessionUUID())) not in _listened:
         _listened.add(name)
         spark.streams.addListener(_RunEnds(ended_runs()))  # type: ignore[arg-type]

@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkFiles, TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from sparkwal import events
@@ -38,6 +34,7 @@ from sparkwal.protocol.repeated import check_newest
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
+from sparkwal.spark.interfaces import DataSourceStreamArrowWriter
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.base import LogStore

@@ -8,15 +8,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sparkwal.errors import InvalidLogError, OptionError
@@ -26,12 +18,15 @@ from sparkwal.lifecycle.current import union_of
 from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions
+from sparkwal.options.spark_versions import READ_LIMITS, text
 from sparkwal.options.store import refuse
+from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.holds import LOG_ID, Holds
 from sparkwal.reading.floor import Looked
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.sequencers import all_logs
+from sparkwal.spark.interfaces import Offset, SparkStreamReader, to_arrow_schema
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.base import LogStore
@@ -47,7 +42,6 @@ if TYPE_CHECKING:
 # log first appears, since the floor of later is not where they began, and where it has reached the
 # startingTimestamp. Till then _NOT_BEFORE + sequencer holds that moment, which a restart needs.
 # No sequencer's name holds a colon.
-Offset = dict[str, int | str]
 _FROM, _NOT_BEFORE = "from:", "not before:"
 _NOTES = LOG_ID, _FROM, _NOT_BEFORE
 
@@ -170,13 +164,11 @@ class _Reader(PickledByValue):
         least = None if asked is None else -(-asked // logs)
         return read_tasks(log, start, end, least, self.parallelism)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        # Where `partitions` returned none, Spark asks for one partition that holds None.
-        if partition.value is None:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        # Where `partitions` returned none, Spark asks for one partition that holds None, or is it.
+        if partition is None or partition.value is None:
             return
-        target = to_arrow_schema(self.spark_schema, timezone="UTC")
+        target = to_arrow_schema(self.spark_schema)
         with readable_errors():
             store = open_log(self.options).store
             yield from task_rows(store, partition.value, target, self.options)
@@ -213,7 +205,7 @@ class BatchReader(_Reader, DataSourceReader):
             return [InputPartition(task) for task in tasks]
 
 
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_Reader, SparkStreamReader):
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None = None
     ) -> None:
@@ -228,13 +220,17 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         # Which log comes first changes: a busy one must not use up every limit.
         self._turn = 0
 
-    def initialOffset(self) -> Offset:
+    def begin(self, heads: Offset) -> Offset:
         with readable_errors():
             begins = {}
             for log in filter(self._counts, self._logs.look(self.spark_schema)):
-                start = log.start()
-                begins[log.name] = log.start() if self._join(log, start) else start
+                start = self._start_of(log, heads)
+                passed = self._join(log, start)
+                begins[log.name] = self._start_of(log, heads) if passed else start
             return self._logs.offset(begins)
+
+    def _start_of(self, log: StreamedLog, heads: Offset) -> int:
+        return min(log.start(), int(heads.get(log.name, log.gap)))
 
     def _join(self, log: StreamedLog, start: int) -> bool:
         """Register as a consumer before anything is read from `start`. Returns whether the floor
@@ -257,23 +253,43 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         # A stream waits for a single log; among several, one without a record does not count yet.
         return not self.options.sequencers or log.spark_schema is not None
 
-    def prepareForTriggerAvailableNow(self) -> None:
+    def fix_heads(self) -> None:
         with readable_errors():
             self._targets = self._gaps()
+
+    def heads(self) -> Offset:
+        with readable_errors():
+            moment = self.options.starting_timestamp_ms
+            logs = [log for log in self._logs.look(self.spark_schema) if self._counts(log)]
+            newest = max((x.live.header.timestamp_ms for x in logs if x.live), default=0)
+            if moment is not None and moment > max(newest, SYSTEM.now_ms()):
+                raise OptionError(
+                    "startingTimestamp is later than now and than every record: a stream waits "
+                    f"for it on Spark {text(READ_LIMITS)} or newer"
+                )
+            ends = {log.name: log.intact_end(log.floor.current(), log.gap) for log in logs}
+            return self._logs.offset(ends)
+
+    def check_heads(self, start: Offset) -> None:
+        end = self.advance(start, limited=False)
+        with readable_errors():
+            advice = f"use Spark {text(READ_LIMITS)} or newer, or once the trigger processingTime"
+            if any(name.startswith(_NOT_BEFORE) for name in start):
+                raise OptionError(
+                    "the checkpoint waits for its startingTimestamp, which availableNow would pass "
+                    f"over: {advice}"
+                )
+            for name in self._logs.positions(end).keys() - self._logs.positions(start).keys():
+                if _FROM + name in end:
+                    raise OptionError(
+                        f"the rows of the new sequencer {name} begin at position "
+                        f"{end[_FROM + name]}, which availableNow would pass over: {advice}"
+                    )
 
     def _gaps(self) -> dict[str, int]:
         return {log.name: log.gap for log in self._logs.look(self.spark_schema)}
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark passes one limit back; latestOffset applies all that are set.
-        if self.options.max_rows is not None:
-            return ReadMaxRows(self.options.max_rows)
-        if self.options.max_bytes is not None:
-            return ReadMaxBytes(self.options.max_bytes)
-        commits = self.options.max_commits
-        return ReadAllAvailable() if commits is None else ReadMaxFiles(commits)
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+    def advance(self, start: Offset, limited: bool) -> Offset:
         with readable_errors():
             begins = self._logs.positions(start)
             targets = self._gaps() if self._targets is None else self._targets
@@ -282,7 +298,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             for log in logs:
                 if (moment := start.get(_NOT_BEFORE + log.name)) is not None:
                     log.not_before = int(moment)
-            budget = None if isinstance(limit, ReadAllAvailable) else Budget(self.options)
+            budget = Budget(self.options) if limited and self.options.limits else None
             ends = dict(begins)
             entries: dict[str, int] = {}
             turn = self._turn % max(len(logs), 1)
@@ -304,7 +320,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         logs = [log for log in self._logs.known() if log.head is not None]
         return {log.name: log.gap for log in logs if self._counts(log)} or None
 
-    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+    def plan(self, start: Offset, end: Offset) -> list[InputPartition]:
         with readable_errors():
             firsts, lasts = self._logs.positions(start), self._logs.positions(end)
             tasks: list[ReadTask] = []

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 from queries import append, assert_one_error, follow, numbers, read, refused, values, wait_for
 
@@ -97,12 +96,12 @@ def test_limits_hold_over_all_sequencers_and_starve_none(tmp_path: Path) -> None
     fill(tmp_path, "a", *range(6))
     fill(tmp_path, "b", *range(3))
     reader = reader_of(tmp_path, maxRowsPerTrigger="2")
-    start = reader.initialOffset()
+    start = reader.begin({})
     assert (start["a"], start["b"]) == (0, 0)
     moved = []
     for _ in range(10):
-        end = reader.latestOffset(start, ReadMaxRows(2))
-        tasks = reader.partitions(start, end)
+        end = reader.advance(start, limited=True)
+        tasks = reader.plan(start, end)
         rows = sum(batch.num_rows for task in tasks for batch in reader.read(task))
         moved.append(rows)
         start = end
@@ -115,13 +114,13 @@ def test_a_new_sequencer_is_read_from_its_beginning_even_by_a_latest_stream(
 ) -> None:
     fill(tmp_path, "a", 1, 2)
     reader = reader_of(tmp_path, startingPosition="latest")
-    start = reader.initialOffset()
+    start = reader.begin({})
     fill(tmp_path, "b", 3)
-    end = reader.latestOffset(start, ReadAllAvailable())
+    end = reader.advance(start, limited=False)
     assert end["a"] == start["a"] and end["b"] == 2
     read_rows = [
         value
-        for task in reader.partitions(start, end)
+        for task in reader.plan(start, end)
         for batch in reader.read(task)
         for value in batch.column("value").to_pylist()
     ]
@@ -164,7 +163,7 @@ def test_an_idle_look_is_one_request_for_one_log_and_few_for_all(
         fill(path, name, 1, **options)
     for which, idle in (({"sequencer": "a"}, {"GET": 1}), ({}, {"LIST": 2, "GET": 3})):
         reader = reader_of(path, **options, **which)
-        offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        offset = reader.advance(reader.begin({}), limited=False)
         s3_proxy.reset()
-        assert reader.latestOffset(offset, ReadAllAvailable()) == offset
+        assert reader.advance(offset, limited=False) == offset
         assert s3_proxy.counts() == idle

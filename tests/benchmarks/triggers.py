@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import pyspark
 from rich.console import Console
 
 import sparkwal
@@ -19,12 +20,13 @@ from benchmarks.measuring import BUCKET, Bare, delayed, store
 from benchmarks.microbatch import PUT_BYTES, Length, Run, requests_of, run_query, seldom_puts
 from benchmarks.peers import Place, start_session
 from benchmarks.report import Goal, save, show_goals, table
-from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
+from sparkwal.checkpoints.rebuild import FILE_MANAGER
+from sparkwal.options.spark_versions import checkpoint_file_manager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOCAL_FILES = {FILE_MANAGER: FILE_SYSTEM}
+LOCAL_FILES = {FILE_MANAGER: checkpoint_file_manager(pyspark.__version__)}
 
 console = Console(stderr=True, highlight=False)
 

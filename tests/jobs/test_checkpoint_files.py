@@ -8,14 +8,17 @@ import pyarrow as pa
 import pytest
 
 import sparkwal
-from sparkwal.checkpoints.rebuild import FILE_MANAGER, FILE_SYSTEM
+from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.cli.exit_codes import Refused
+from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.protocol import archive
 from support.checkpoints import check_checkpoint, write_plainly
 
 
 class Session:
     """The settings of a Spark session."""
+
+    version = "4.2.0"
 
     def __init__(self) -> None:
         self.settings: dict[str, str] = {}
@@ -31,8 +34,8 @@ class Session:
 @pytest.mark.parametrize(
     ("location", "manager"),
     [
-        ("file:///data/checkpoint", FILE_SYSTEM),
-        ("/data/checkpoint", FILE_SYSTEM),
+        ("file:///data/checkpoint", checkpoint_file_manager(Session.version)),
+        ("/data/checkpoint", checkpoint_file_manager(Session.version)),
         ("s3a://bucket/checkpoint", None),  # where a rename copies
     ],
 )

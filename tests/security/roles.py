@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from protocol.query import LIMITS, SCHEMA, Query, hints_in
 from protocol.query import rows as rows_of
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 from queries import append, numbers, write
 from reading.collected import move_floor
@@ -141,10 +140,10 @@ def turns(place: Place, **options: Any) -> None:
     """A stream that is offered all there is, and then nothing."""
     given = from_keywords(SourceOptions, place.path, {**place.options, **options})
     reader = StreamReader(given, StructType([StructField("v", LongType())]))
-    start = reader.initialOffset()
+    start = reader.begin({})
     for _ in range(2):
-        end = reader.latestOffset(start, ReadAllAvailable())
-        for task in reader.partitions(start, end) if start != end else []:
+        end = reader.advance(start, limited=False)
+        for task in reader.plan(start, end) if start != end else []:
             list(reader.read(task))
         reader.commit(end)
         start = end

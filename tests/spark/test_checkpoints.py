@@ -19,18 +19,18 @@ from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.errors import OptionError
 from sparkwal.lifecycle.consumers import bound
+from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.proxy import S3Proxy
 
-FAST = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
 
 @pytest.fixture(autouse=True)
 def fast_files(spark: SparkSession) -> Iterator[None]:
     """As docs/operations.md says."""
-    spark.conf.set(FILE_MANAGER, FAST)
+    spark.conf.set(FILE_MANAGER, checkpoint_file_manager(spark.version))
     yield
     spark.conf.unset(FILE_MANAGER)
     spark.conf.unset(COMPACT_INTERVAL)

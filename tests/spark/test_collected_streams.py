@@ -10,7 +10,6 @@ import pytest
 from protocol.query import Query, hints_in
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 from queries import follow, read
 from reading.collected import collect, move_floor
@@ -71,7 +70,6 @@ def test_a_stream_that_resumes_below_the_floor_stops_or_goes_on_at_the_floor(
 # Without a session.
 
 SCHEMA = StructType([StructField("v", LongType())])
-ALL = ReadAllAvailable()
 
 
 def stream(path: Path, **options: str) -> StreamReader:
@@ -81,7 +79,7 @@ def stream(path: Path, **options: str) -> StreamReader:
 def rows(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
     return [
         value
-        for task in reader.partitions(start, end)
+        for task in reader.plan(start, end)
         for batch in reader.read(task)
         for value in pa.table(batch).column("v").to_pylist()
     ]
@@ -91,12 +89,12 @@ def test_a_microbatch_that_was_planned_and_then_collected_is_told(tmp_path: Path
     writer = Writer(tmp_path, tmp_path / "log")
     writer.write(5)
     first = stream(tmp_path / "log")
-    start = first.initialOffset()
-    end = first.latestOffset(start, ALL)
+    start = first.begin({})
+    end = first.advance(start, limited=False)
     writer.collect(3)
     # Spark plans it again after a restart, from its offset log.
     with pytest.raises(CollectedError):
-        stream(tmp_path / "log").partitions(start, end)
+        stream(tmp_path / "log").plan(start, end)
     again = stream(tmp_path / "log", failOnDataLoss="false")
     assert rows(again, start, end) == [3, 4, 5]
 
@@ -108,19 +106,19 @@ def test_a_sequencer_that_appears_begins_at_its_floor_and_that_is_remembered(
     root = tmp_path / "log"
     Writer(tmp_path / "root", root).write(1)
     reader = stream(root, sequencers="*", **options)
-    before = reader.latestOffset(reader.initialOffset(), ALL)
+    before = reader.advance(reader.begin({}), limited=False)
     late = Writer(tmp_path / "a", root / "sequencers" / "a")
     late.write(6)
     late.collect(2)
-    end = reader.latestOffset(before, ALL)
+    end = reader.advance(before, limited=False)
     assert (end["a"], end["from:a"]) == (7, "2")
     assert rows(reader, before, end) == [2, 3, 4, 5, 6]
     assert rows(stream(root, sequencers="*", **options), before, end) == [2, 3, 4, 5, 6]
     late.collect(4)
     # What it was to hold is not what there is left.
     with pytest.raises(CollectedError):
-        stream(root, sequencers="*", **options).partitions(before, end)
+        stream(root, sequencers="*", **options).plan(before, end)
     reader = stream(root, sequencers="*", **options)
     late.write(1)
-    after = reader.latestOffset(end, ALL)
+    after = reader.advance(end, limited=False)
     assert "from:a" not in after and rows(reader, end, after) == [7]

@@ -41,7 +41,7 @@ def stream(tmp_path: Path) -> Stream:
 
 
 def test_a_stream_registers_before_it_reads(stream: Stream) -> None:
-    stream.reader.initialOffset()
+    stream.reader.begin({})
     assert (reported(stream).name, reported(stream).position, reported(stream).lag) == (
         "daily",
         0,
@@ -50,7 +50,7 @@ def test_a_stream_registers_before_it_reads(stream: Stream) -> None:
 
 
 def test_a_stream_tells_what_spark_committed_and_not_what_it_planned(stream: Stream) -> None:
-    first, _ = stream.turn(stream.reader.initialOffset())
+    first, _ = stream.turn(stream.reader.begin({}))
     stream.write(4)
     second, _ = stream.turn(first)
     assert reported(stream).position == 0
@@ -65,14 +65,14 @@ def test_a_stream_tells_what_spark_committed_and_not_what_it_planned(stream: Str
 def test_a_stream_without_a_name_tells_nothing(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1)
-    offset, _ = stream.turn(stream.reader.initialOffset())
+    offset, _ = stream.turn(stream.reader.begin({}))
     stream.reader.commit(offset)
     stream.reader.stop()
     assert not (tmp_path / "log" / "consumers").exists()
 
 
 def test_a_stream_that_crashed_repeats_what_was_kept_for_it(stream: Stream) -> None:
-    first, _ = stream.turn(stream.reader.initialOffset())
+    first, _ = stream.turn(stream.reader.begin({}))
     stream.reader.commit(first)
     stream.write(4)
     second, rows = stream.turn(first)
@@ -80,7 +80,7 @@ def test_a_stream_that_crashed_repeats_what_was_kept_for_it(stream: Stream) -> N
     stream.restart()
     assert bound(store_of(stream), reported_id(stream), 99, None) == first["default"]
     # Spark plans the microbatch again that it had not committed.
-    (task,) = stream.reader.partitions(first, second)
+    (task,) = stream.reader.plan(first, second)
     assert sum(batch.num_rows for batch in stream.reader.read(task)) == 1
     assert reported(stream).position == first["default"]
 
@@ -92,7 +92,7 @@ def reported_id(stream: Stream) -> str:
 
 
 def test_a_stream_from_an_older_checkpoint_holds_the_floor_again(stream: Stream) -> None:
-    old, _ = stream.turn(stream.reader.initialOffset())
+    old, _ = stream.turn(stream.reader.begin({}))
     stream.write(4, 5)
     new, _ = stream.turn(old)
     stream.reader.commit(new)
@@ -103,7 +103,7 @@ def test_a_stream_from_an_older_checkpoint_holds_the_floor_again(stream: Stream)
 
 
 def test_a_stream_from_a_checkpoint_below_the_floor_is_told_so(stream: Stream) -> None:
-    old, _ = stream.turn(stream.reader.initialOffset())
+    old, _ = stream.turn(stream.reader.begin({}))
     stream.write(4, 5)
     new, _ = stream.turn(old)
     stream.reader.commit(new)
@@ -131,7 +131,7 @@ def test_a_stream_that_joins_while_the_floor_moves_begins_at_the_floor(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moving(stream, 2, monkeypatch)
-    start = stream.reader.initialOffset()
+    start = stream.reader.begin({})
     assert start["default"] == 2
     assert stream.turn(start)[1] == [2, 3]
     assert reported(stream).position == 2
@@ -144,12 +144,12 @@ def test_a_stream_that_asked_for_a_position_is_told_that_it_is_gone(
     stream.write(1, 2, 3)
     moving(stream, 2, monkeypatch)
     with pytest.raises(CollectedError, match="startingPosition: position 1"):
-        stream.reader.initialOffset()
+        stream.reader.begin({})
 
 
 def test_a_stream_that_waits_for_its_log_registers_when_it_is_there(tmp_path: Path) -> None:
     stream = Stream(tmp_path, consumer="daily")
-    start = stream.reader.initialOffset()
+    start = stream.reader.begin({})
     stream.reader.stop()
     assert sparkwal.consumers(str(tmp_path / "log")) == []
     stream.write(1)
@@ -158,7 +158,7 @@ def test_a_stream_that_waits_for_its_log_registers_when_it_is_there(tmp_path: Pa
 
 
 def test_a_log_that_was_made_again_is_told_by_the_new_stream_only(stream: Stream) -> None:
-    offset, _ = stream.turn(stream.reader.initialOffset())
+    offset, _ = stream.turn(stream.reader.begin({}))
     stream.reader.commit(offset)
     stream.clear()
     stream.write(5, 6, 7, 8, 9, query="other")
@@ -167,7 +167,7 @@ def test_a_log_that_was_made_again_is_told_by_the_new_stream_only(stream: Stream
         stream.turn(offset)
     assert not reported(stream).of_this_log and not reported(stream).live
     stream.restart()
-    stream.reader.initialOffset()
+    stream.reader.begin({})
     assert reported(stream).of_this_log and reported(stream).position == 0
 
 
@@ -176,7 +176,7 @@ def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> N
     for name, rows in (("a", [1, 2]), ("b", [3])):
         appended(log / "sequencers" / name, rows)
     stream = Stream(tmp_path, **options)
-    offset, rows = stream.turn(stream.reader.initialOffset())
+    offset, rows = stream.turn(stream.reader.begin({}))
     assert sorted(rows) == [1, 2, 3]
     # One that appears later is registered when it is read first.
     appended(log / "sequencers" / "c", [4])
@@ -267,9 +267,9 @@ def warned() -> Iterator[list[events.Event]]:
 def test_two_streams_with_one_name_are_warned(
     stream: Stream, warned: list[events.Event], tmp_path: Path
 ) -> None:
-    slow, _ = stream.turn(stream.reader.initialOffset())
+    slow, _ = stream.turn(stream.reader.begin({}))
     other = Stream(tmp_path, consumer="daily", startingPosition="latest")
-    other.turn(other.reader.initialOffset())
+    other.turn(other.reader.begin({}))
     stream.reader.commit(slow)
     assert [event.name for event in warned if "consumer" in event.name] == ["consumer_shared"]
     assert reported(stream).position == 0

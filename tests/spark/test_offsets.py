@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from protocol.query import LIMITS, Query, StoppedClock, hints_in
 from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
 from sparkwal import InvalidLogError
@@ -27,7 +26,6 @@ from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
 
 SCHEMA = StructType([StructField("v", LongType())])
-ALL = ReadAllAvailable()
 
 
 class Stream:
@@ -66,13 +64,13 @@ class Stream:
     def turn(self, start: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         """The next offset after `start`, as a checkpoint keeps it, and the rows up to it."""
         start = json.loads(json.dumps(start))
-        end = json.loads(json.dumps(self.reader.latestOffset(start, ALL)))
+        end = json.loads(json.dumps(self.reader.advance(start, limited=False)))
         return end, self.rows(start, end) if end != start else []
 
     def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
         """Of one microbatch."""
         found: list[int] = []
-        for task in self.reader.partitions(start, end):
+        for task in self.reader.plan(start, end):
             for batch in self.reader.read(task):
                 found += pa.table(batch).column("v").to_pylist()
         return found
@@ -81,7 +79,7 @@ class Stream:
 def test_a_checkpoint_of_a_log_that_was_made_again_is_refused(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1, 2, 3)
-    offset, rows = stream.turn(stream.reader.initialOffset())
+    offset, rows = stream.turn(stream.reader.begin({}))
     assert rows == [1, 2, 3]
     stream.clear()
     stream.write(4, 5, 6, 7, query="other")
@@ -90,13 +88,13 @@ def test_a_checkpoint_of_a_log_that_was_made_again_is_refused(tmp_path: Path) ->
         stream.turn(offset)
     stream.restart()
     with pytest.raises(InvalidLogError, match="recreated.*new checkpoint"):
-        stream.reader.partitions(dict(offset, default=1), offset)
+        stream.reader.plan(dict(offset, default=1), offset)
 
 
 def test_a_log_made_again_under_a_running_stream_is_noticed(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1, 2)
-    offset, _ = stream.turn(stream.reader.initialOffset())
+    offset, _ = stream.turn(stream.reader.begin({}))
     stream.clear()
     stream.write(4, 5, query="other")
     assert stream.turn(offset) == (offset, [])
@@ -108,7 +106,7 @@ def test_a_log_made_again_under_a_running_stream_is_noticed(tmp_path: Path) -> N
 def test_a_checkpoint_beyond_the_end_of_a_log_is_refused(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1, 2, 3)
-    offset, _ = stream.turn(stream.reader.initialOffset())
+    offset, _ = stream.turn(stream.reader.begin({}))
     newest = min((tmp_path / "log" / "batches").iterdir())
     newest.unlink()
     stream.restart()
@@ -119,7 +117,7 @@ def test_a_checkpoint_beyond_the_end_of_a_log_is_refused(tmp_path: Path) -> None
 def test_a_log_that_is_gone_is_reported_as_gone(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1, 2)
-    offset, _ = stream.turn(stream.reader.initialOffset())
+    offset, _ = stream.turn(stream.reader.begin({}))
     stream.clear()
     stream.restart()
     with pytest.raises(InvalidLogError, match="there is no log now: it was deleted or moved"):
@@ -131,7 +129,7 @@ def test_a_stream_of_all_sequencers_does_not_go_on_with_one(tmp_path: Path) -> N
     stream = Stream(tmp_path, sequencers="*")
     stream.write(1, sequencer="a")
     stream.write(2, sequencer="b")
-    offset, _ = stream.turn(stream.reader.initialOffset())
+    offset, _ = stream.turn(stream.reader.begin({}))
     one = Stream(tmp_path, sequencer="a")
     with pytest.raises(InvalidLogError, match="logs of a, b, and this stream reads a alone"):
         one.turn(offset)
@@ -140,7 +138,7 @@ def test_a_stream_of_all_sequencers_does_not_go_on_with_one(tmp_path: Path) -> N
 def test_an_offset_without_an_id_is_still_read(tmp_path: Path) -> None:
     """The stream began when there was no log yet."""
     stream = Stream(tmp_path)
-    start = stream.reader.initialOffset()
+    start = stream.reader.begin({})
     assert start == {"default": 0}
     assert stream.turn(start) == (start, [])
     stream.write(1)
@@ -153,12 +151,12 @@ def test_a_starting_timestamp_in_the_future_waits_for_its_rows(tmp_path: Path, w
     stream = Stream(tmp_path, startingTimestamp=1_700_000_100_000)
     if waits == "from its start":
         stream.write(1, at=10)
-    offset = stream.reader.initialOffset()
+    offset = stream.reader.begin({})
     stream.write(2, 3, at=20)
     assert stream.turn(offset) == (offset, [])
     if waits == "over a restart":
         stream.restart()
-        offset = stream.reader.initialOffset()
+        offset = stream.reader.begin({})
     stream.write(4, at=99)
     assert stream.turn(offset) == (offset, [])
     stream.write(5, at=99)
@@ -197,7 +195,7 @@ def test_after_a_restart_no_sequencer_delivers_what_is_older_than_the_moment(
     stream = Stream(tmp_path, startingTimestamp=1_700_000_100_000, sequencers="*")
     stream.write(1, at=10, sequencer="a")
     stream.write(2, at=10, sequencer="b")
-    offset = stream.reader.initialOffset()
+    offset = stream.reader.begin({})
     stream.write(3, at=100, sequencer="a")
     offset, rows = stream.turn(offset)
     assert rows == [3]

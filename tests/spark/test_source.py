@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 from queries import (
     assert_one_error,
@@ -192,11 +191,11 @@ def test_a_batch_read_holds_exactly_the_range_asked_for(
 def turns(path: Path, **options: object) -> list[list[int]]:
     """The rows of each trigger, asked for as Spark asks for them until the log's end."""
     reader = StreamReader(*reading(path, **options))
-    start = reader.initialOffset()
-    reader.prepareForTriggerAvailableNow()
+    start = reader.begin({})
+    reader.fix_heads()
     found = []
-    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
-        found.append(read_by(reader, reader.partitions(start, end)))
+    while (end := reader.advance(start, limited=True)) != start:
+        found.append(read_by(reader, reader.plan(start, end)))
         start = end
     return found
 
@@ -434,13 +433,13 @@ def test_on_corruption_stop_holds_a_stream_before_a_damaged_record_that_arrives(
     log: Writer,
 ) -> None:
     reader = StreamReader(*reading(log.path, onCorruption="stop"))
-    begin = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    begin = reader.advance(reader.begin({}), limited=False)
     assert begin["default"] == 6
     # Between two triggers three commits arrive, the last of them damaged.
     log.append(3)
     flip(log.object(8), log.object(8).read_bytes().index(b'"txns"'))
     for _ in range(2):
-        begin = reader.latestOffset(begin, ReadAllAvailable())
+        begin = reader.advance(begin, limited=False)
         assert begin["default"] == 8
 
 

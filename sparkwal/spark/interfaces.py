@@ -1,0 +1,150 @@
+"""The interfaces of Spark that the source and the sink implement, as each Spark has them.
+
+What a Spark has is a difference in `sparkwal.options.spark_versions`; here is the code that each
+difference needs. The rest of the library sees one Spark.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import pyspark
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas import types as arrow_types
+from pyspark.sql.types import StructType
+
+from sparkwal import events
+from sparkwal.options import spark_versions
+from sparkwal.options.reading import SourceOptions
+from sparkwal.options.spark_versions import has
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HERE = pyspark.__version__
+# What Spark keeps of a stream, as JSON.
+Offset = dict[str, int | str]
+
+
+def to_arrow_schema(spark_schema: StructType) -> pa.Schema:
+    """Spark's own translation, with timestamps in UTC."""
+    if has(spark_versions.ARROW_TIMEZONE, HERE):
+        return arrow_types.to_arrow_schema(spark_schema, timezone="UTC")
+    return arrow_types.to_arrow_schema(spark_schema)
+
+
+if TYPE_CHECKING or has(spark_versions.STREAM_ARROW_WRITER, HERE):
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
+else:
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+
+    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+        """Spark asks each writer, a stream's too, whether it is a DataSourceArrowWriter."""
+
+
+class StreamReads(ABC):
+    """A stream of logs, whichever way Spark asks for it."""
+
+    options: SourceOptions
+
+    @abstractmethod
+    def begin(self, heads: Offset) -> Offset:
+        """Where the options let the stream begin, and after no end in `heads`."""
+
+    @abstractmethod
+    def advance(self, start: Offset, limited: bool) -> Offset:
+        """Where a microbatch ends that begins at `start`; `start` where there is nothing to read.
+        `limited`: it holds what the options allow at most."""
+
+    @abstractmethod
+    def heads(self) -> Offset:
+        """The end of each log now, of a stream that may have begun anywhere."""
+
+    @abstractmethod
+    def check_heads(self, start: Offset) -> None:
+        """Raises OptionError where `heads` cannot be the end of what begins at `start`."""
+
+    @abstractmethod
+    def fix_heads(self) -> None:
+        """Read no further than the logs reach now."""
+
+    @abstractmethod
+    def plan(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """The tasks that read a microbatch."""
+
+
+class HeadFirst(StreamReads):
+    """A stream of which Spark asks how far a microbatch goes, and does not say where it begins.
+
+    A query begins with latestOffset(), initialOffset(). One that goes on begins with
+    partitions(end, end) of the last microbatch that it planned. Under availableNow a latestOffset()
+    comes before either, and its answer is where the query will end. So the first end that Spark
+    asks for is the head, and the limits count from the second on: no query that reads once leaves
+    something behind.
+    """
+
+    _start: Offset | None = None
+    # Was given to Spark before it named a start.
+    _heads: Offset | None = None
+    _is_first = True
+
+    def initialOffset(self) -> Offset:
+        self._start = self.begin(self._heads or {})
+        return self._start
+
+    def latestOffset(self) -> Offset:
+        is_first, self._is_first = self._is_first, False
+        if is_first and self.options.limits:
+            limits = (f"{name}={limit}" for name, limit in self.options.limits.items())
+            events.emit(events.LimitsLater(" ".join(limits)))
+        if self._start is None:
+            self._heads = self.heads()
+            return self._heads
+        return self.advance(self._start, limited=not is_first and self._heads is None)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        if self._start is None and self._heads is not None:
+            self.check_heads(end)
+        self._start = end
+        if end == self._heads:
+            self._heads = None
+        return self.plan(start, end)
+
+
+if TYPE_CHECKING or has(spark_versions.READ_LIMITS, HERE):
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxFiles,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    class SparkStreamReader(StreamReads, DataSourceStreamReader, SupportsTriggerAvailableNow):
+        def initialOffset(self) -> Offset:
+            return self.begin({})
+
+        def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+            return self.advance(start, limited=not isinstance(limit, ReadAllAvailable))
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            # Spark passes one limit back; `advance` applies all that are set.
+            if self.options.max_rows is not None:
+                return ReadMaxRows(self.options.max_rows)
+            if self.options.max_bytes is not None:
+                return ReadMaxBytes(self.options.max_bytes)
+            commits = self.options.max_commits
+            return ReadAllAvailable() if commits is None else ReadMaxFiles(commits)
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            self.fix_heads()
+
+        def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+            return self.plan(start, end)
+
+else:
+
+    class SparkStreamReader(HeadFirst, DataSourceStreamReader):
+        pass
