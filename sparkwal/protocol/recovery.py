@@ -4,8 +4,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
+from sparkwal.protocol import chain
 from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_front, read_slot
 from sparkwal.store.base import LogStore, NotFound, first_entries
 from sparkwal.store.parallel import run_parallel
@@ -46,36 +47,92 @@ class Head:
 
 
 def find_head(
-    log: LogStore, window: int = DEFAULT_WINDOW, *, tolerant: bool = False, thorough: bool = False
+    log: LogStore,
+    window: int = DEFAULT_WINDOW,
+    *,
+    tolerant: bool = False,
+    thorough: bool = False,
+    proven: bool = True,
 ) -> Head:
     """The head by one LIST and, in a log that only the sink wrote, one GET. Records after the gap
-    cost one GET more: the newest shows whether the gap was once filled.
+    cost one GET more: the newest shows whether the gap was once filled. If there is no log, two
+    GETs prove it.
 
     Args:
         window: a guess, which saves one or two GETs if it is right.
         thorough: read all records after the gap, for a writer about to fill it or a check.
         tolerant: if records are missing or damaged, report the newest intact one instead of
             raising. For readers only: a writer's record there would kill acknowledged commits.
+        proven: if False, an empty LIST alone counts as no log. For readers that wait for a log.
 
-    Raises InvalidLogError if a record is damaged, or was written and is missing.
+    Raises InvalidLogError if a record is damaged, or was written and is missing;
+    StoreUnavailableError if the LIST is empty though there is a log.
     """
+    unlisted: UnlistedLog | None = None
     missing: MissingRecord | None = None
     for _ in range(_LOOKS):
         try:
-            return _find_head(log, window, tolerant, thorough)
+            head = _find_head(log, window, tolerant, thorough)
+            if head is None:
+                # SAFETY(empty-list-proven) §4: an empty LIST is no log only if GETs find none
+                trace = trace_of_log(log) if proven else None
+                if trace is None:
+                    return Head(-1, None, window)
+                unlisted = UnlistedLog(log, trace)
+                continue
+            return head
         except MissingRecord as error:
             twice = missing is not None and missing.position == error.position
             missing = error
         # A LIST is no snapshot: only a hole that two looks find counts.
         if twice and read_slot(log, missing.position, missing.window, GLANCE) is None:
             break
-    assert missing is not None
+    if missing is None:
+        assert unlisted is not None
+        raise unlisted
     if missing.before is not None:
         log_id, window = missing.before.header.log_id, missing.window
         newest = read_slot(log, missing.newest, window, GLANCE, tolerant=True)
         if newest is not None and newest.header.log_id != log_id:
             raise ForeignRecord(log, keys.slot(missing.newest, window), log_id, newest)
     raise missing
+
+
+class UnlistedLog(StoreUnavailableError):
+    """The LIST of the log is empty, though `key` shows that there is a log."""
+
+    def __init__(self, log: LogStore, key: str) -> None:
+        super().__init__(
+            f"the LIST of {log.url} shows no record, though {log.store.url}/{key} is there. "
+            "Nothing was written. Run it again once the store lists its objects"
+        )
+
+
+def trace_of_log(log: LogStore) -> str | None:
+    """The key of an object that only a log has, found without the LIST of its records; None if
+    there is no log: 2 GETs, or some more where a deleted log left its lifecycle."""
+    first = log.key(keys.slot(0, DEFAULT_WINDOW))
+    if _is_there(log, first):
+        return first
+    # A collection may have deleted it. Nobody deletes the first lifecycle record.
+    begin = keys.lifecycle_key(log.prefix, keys.MAX)
+    if not _is_there(log, begin):
+        return None
+    state = chain.look(log)
+    if state is None:
+        return begin
+    # A collection leaves records below the floor. Without them the chain's log was deleted.
+    last = max(state.floor - 1, 0)
+    slots = (log.key(keys.slot(last, window)) for window in keys.WINDOWS)
+    return next((key for key in slots if _is_there(log, key)), None)
+
+
+def _is_there(log: LogStore, key: str) -> bool:
+    try:
+        log.store.get_range(key, 0, 1)
+    except NotFound:
+        return False
+    return True
 
 
 class MissingRecord(InvalidLogError):
@@ -117,13 +174,14 @@ class ForeignRecord(InvalidLogError):
         self.log_id = log_id
 
 
-def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> Head:
+def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> Head | None:
+    """As `find_head`; None if the LIST is empty."""
     start = keys.batches_prefix(log.prefix)
     page = first_entries(log.store, start, LIST_LIMIT)
     named = (keys.decode(entry.key.removeprefix(start)) for entry in page.entries)
     numbers = [number for number in named if number is not None]
     if not numbers:
-        return Head(-1, None, window)
+        return None
     try:
         last, record = _last_record(log, numbers, window, page.more, tolerant)
         if record is None:

@@ -181,7 +181,9 @@ class LogRange:
 
     def _find_head(self) -> None:
         before = self.log_id
-        self.head, self.gap = find_end(self.log, self._steps_back, self.passed_over)
+        # Who waits for a log looks again and again.
+        proven = self.head is None or self.head.live is not None
+        self.head, self.gap = find_end(self.log, self._steps_back, self.passed_over, proven)
         if before is not None and self.live is not None:
             check_log(self.log, self.live, before)
         if self._pinned is not None and self._pinned.log_id != self.log_id:
@@ -297,13 +299,16 @@ class LogRange:
 
 
 def find_end(
-    log: LogStore, tolerant: bool = False, passed_over: PassedOver | None = None
+    log: LogStore,
+    tolerant: bool = False,
+    passed_over: PassedOver | None = None,
+    proven: bool = True,
 ) -> tuple[Head, int]:
     """The head as `find_head`, and the first position after it that holds nothing: between the two
     lie damaged records, where damage is passed over. Else, and where not one record is intact,
     raises InvalidLogError."""
     try:
-        head = find_head(log, tolerant=tolerant)
+        head = find_head(log, tolerant=tolerant, proven=proven)
         return head, head.gap
     except InvalidLogError as error:
         if passed_over is None:

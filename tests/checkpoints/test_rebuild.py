@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import sparkwal
-from sparkwal import InvalidLogError, OptionError
+from sparkwal import InvalidLogError, OptionError, StoreUnavailableError
 from sparkwal.checkpoints import folder
 from sparkwal.format import keys
 from sparkwal.format.header import NOWHERE
 from sparkwal.protocol.hint import Hints
+from sparkwal.store.base import Page
 
 from ..protocol.query import Query
 from .conftest import Room
@@ -258,6 +259,18 @@ def test_the_log_is_gone(room: Room) -> None:
     assert room.why() == "its log is gone" and again.query_id != first
     again.run(range(4))
     assert room.values() == [0, 1, 2, 3]
+
+
+def test_a_list_that_is_empty_by_mistake_empties_no_folder(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = room.checkpoint()
+    room.stream(place).run(range(3))
+    before = content(place)
+    monkeypatch.setattr(room.store, "list", lambda *_: Page([], False))
+    with pytest.raises(StoreUnavailableError, match="shows no record"):
+        room.checkpoint()
+    assert content(place) == before
 
 
 def test_a_log_that_its_first_query_planned_and_did_not_reach_is_not_gone(room: Room) -> None:

@@ -67,7 +67,7 @@ def flaky(query: Query, retries: int = 3) -> Flaky:
 
 def test_01_an_empty_log_begins_with_a_leader_record(query: Query, store: MemoryStore) -> None:
     assert query.microbatch(0, (1, 2), (3,)) == 1
-    assert store.counts == {"LIST": 1, "PUT": 4}
+    assert store.counts == {"LIST": 1, "GET": 2, "PUT": 4}
     assert list(store.objects) == [
         f"wal/batches/{number:020d}"
         for number in (2**64 - 1, 2**64 - 1002, 2**64 - 1003, 2**64 - 1001)

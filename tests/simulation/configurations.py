@@ -38,6 +38,9 @@ def exhaustive() -> dict[str, Configuration]:
             {name: driver(name, "q", 1, inline=1000) for name in "AB"},
             Budget(0, 1),
         ),
+        "two lives of one query, a LIST that is empty by mistake": Configuration(
+            two, Budget(lies=1)
+        ),
         "two lives in one application, a crash": Configuration(
             {name: driver(name, "q", 2, leader_id="app") for name in "AB"},
             Budget(1, 0),

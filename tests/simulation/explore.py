@@ -43,12 +43,14 @@ class Budget(NamedTuple):
     Attributes:
         disks: times that a machine finds a new disk or a backup's folder as it starts.
         losses: records that are deleted from outside.
+        lies: LISTs of records that are empty by mistake.
     """
 
     crashes: int = 0
     faults: int = 0
     disks: int = 0
     losses: int = 0
+    lies: int = 0
 
 
 @dataclass(frozen=True)
@@ -407,6 +409,9 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
         if call.operation == "put":
             delayed = replace(state, late=state.late | {call.arguments})
             outcomes.append(("on its way, no reply", delayed, Lost(), less))
+    if budget.lies and call.operation == "list" and call.arguments[0] == f"{PREFIX}/batches/":
+        less = budget._replace(lies=budget.lies - 1)
+        outcomes.append(("empty by mistake", state, ((), False), less))
     if budget.disks and call.operation == "mount":
         less = budget._replace(disks=budget.disks - 1)
         for how, after in disk_faults(state, *call.arguments):

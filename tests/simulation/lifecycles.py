@@ -174,6 +174,18 @@ def exhaustive() -> dict[str, Configuration]:
             deletes=True,
             kept=2,
         ),
+        "a query begins after a collection, by a LIST that is empty by mistake": Configuration(
+            {
+                "O": others(compactor("A"), hours(_PAST), compactor("C")),
+                "X": driver("X", "x", 2, inline=1000),
+            },
+            Budget(1, 0, lies=2),
+            ends={"X": "done"},
+            follows={"X": "O"},
+            begin=lambda: _written(3),
+            deletes=True,
+            kept=2,
+        ),
     }
 
 

@@ -216,6 +216,13 @@ MUTATIONS = [
         "head = find_head(log, claim.window or DEFAULT_WINDOW)",
     ),
     Mutation(
+        "empty-list-proven",
+        "a query begins after a collection, by a LIST that is empty by mistake",
+        "protocol/recovery.py",
+        "                trace = trace_of_log(log) if proven else None\n",
+        "                trace = None\n",
+    ),
+    Mutation(
         "look-back",
         "three in flight one after another, a reader after them",
         "protocol/recovery.py",

@@ -1,0 +1,152 @@
+"""A LIST that is empty by mistake is no proof that there is no log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from protocol.query import hints_in
+from reading.collected import LIMITS, Query, collect, copied, move_floor, written
+
+from sparkwal.errors import StoreUnavailableError
+from sparkwal.format import keys
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.recovery import find_head
+from sparkwal.reading.log_range import LogRange
+from sparkwal.store.base import LogStore, Page
+from sparkwal.testing.memory import MemoryStore
+
+
+class Lying(MemoryStore):
+    """The next `lies` LISTs of records are empty."""
+
+    lies = 0
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        page = super().list(prefix, limit, after)
+        if self.lies and prefix.endswith("batches/"):
+            self.lies -= 1
+            return Page([], False)
+        return page
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
+    return written(tmp_path_factory.mktemp("hints"), 12)
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
+    """Position 0 is deleted, and the floor is the end of the log."""
+    folder = tmp_path_factory.mktemp("hints")
+    store = MemoryStore()
+    query = Query(store, hints_in(folder), limits=LIMITS)
+    for value in range(1, 1030):
+        query.microbatch(value, (value,))
+    log = LogStore(store, "wal")
+    move_floor(log, find_head(log).gap)
+    collect(log, find_head(log).gap)
+    assert log.key(keys.MAX) not in store.objects
+    return store
+
+
+def lying(store: MemoryStore, lies: int) -> LogStore:
+    found = Lying()
+    found.objects = dict(copied(store).objects)
+    found.lies = lies
+    return LogStore(found, "wal")
+
+
+@pytest.mark.parametrize("name", ["whole", "collected"])
+def test_a_writer_that_one_empty_list_meets_goes_on_after_the_head(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    log = lying(request.getfixturevalue(name), 1)
+    last = find_head(LogStore(request.getfixturevalue(name), "wal")).position
+    query = Query(log.store, hints_in(tmp_path), query_id="another")
+    assert query.microbatch(0, (7,)) == last + 2
+
+
+@pytest.mark.parametrize("name", ["whole", "collected"])
+def test_a_writer_that_only_empty_lists_meet_writes_nothing(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    log = lying(request.getfixturevalue(name), 99)
+    assert isinstance(log.store, Lying)
+    before = dict(log.store.objects)
+    query = Query(log.store, hints_in(tmp_path), query_id="another")
+    with pytest.raises(StoreUnavailableError, match="shows no record, though .* is there"):
+        query.microbatch(0, (7,))
+    assert log.store.objects == before
+
+
+@pytest.mark.parametrize("folders", [("batches",), ("batches", "lifecycle")])
+def test_a_log_begins_where_one_was_deleted(
+    collected: MemoryStore, tmp_path: Path, folders: tuple[str, ...]
+) -> None:
+    """Its lifecycle may have been left."""
+    store = copied(collected)
+    for key in list(store.objects):
+        if key.split("/")[1] in folders:
+            del store.objects[key]
+    assert Query(store, hints_in(tmp_path)).microbatch(0, (7,)) == 1
+
+
+def test_an_empty_list_of_the_lifecycle_too_proves_nothing(collected: MemoryStore) -> None:
+    class Blind(Lying):
+        def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+            return Page([], False)
+
+    store = Blind()
+    store.objects = dict(collected.objects)
+    with pytest.raises(StoreUnavailableError, match=f"lifecycle/{keys.MAX} is there"):
+        find_head(LogStore(store, "wal"))
+
+
+def test_a_log_that_begins_costs_two_gets_more_and_one_that_goes_on_none(tmp_path: Path) -> None:
+    store = MemoryStore()
+    query = Query(store, hints_in(tmp_path))
+    query.plan()
+    assert store.counts == Counter(LIST=1, GET=2, PUT=1)
+    store.counts.clear()
+    query.restarted().plan()
+    assert store.counts == Counter(LIST=1, GET=1, PUT=1)
+
+
+def opened(log: LogStore, **options: object) -> LogRange:
+    settings = from_keywords(SourceOptions, "s3://bucket/wal", options)
+    return LogRange(settings, "default", log)
+
+
+def test_a_stream_from_the_latest_position_does_not_begin_at_the_first(whole: MemoryStore) -> None:
+    log = opened(lying(whole, 1), startingPosition="latest")
+    log.look()
+    assert log.start() == find_head(LogStore(whole, "wal")).gap
+    with pytest.raises(StoreUnavailableError):
+        opened(lying(whole, 99), startingPosition="latest").look()
+
+
+def test_a_reader_that_waits_for_a_log_asks_no_more_than_before(tmp_path: Path) -> None:
+    store = MemoryStore()
+    log = opened(LogStore(store, "wal"))
+    for _ in range(2):
+        assert log.look(floor=False) == 0
+    store.counts.clear()
+    log.look(floor=False)
+    assert store.counts == Counter(LIST=1)
+    Query(store, hints_in(tmp_path)).microbatch(0, (7,))
+    assert log.look(floor=False) == 2
+
+
+def test_a_writer_whose_log_was_not_listed_is_not_told_that_it_was_deleted(
+    whole: MemoryStore, tmp_path: Path
+) -> None:
+    store = Lying()
+    store.objects = dict(whole.objects)
+    query = Query(store, hints_in(tmp_path), query_id="another")
+    query.microbatch(0, (7,))
+    query.clock.since_boot_ms += 700_000
+    store.lies = 1
+    assert query.microbatch(1, (8,)) is not None
