@@ -23,6 +23,6 @@ if [ $# -eq 0 ]; then
     # Compile all once, and not in each worker. An error is shown by the run itself.
     compgen -G "tests/__pycache__/conftest.*" >/dev/null || "${pytest[@]}" --collect-only >/dev/null 2>&1 || true
     # In the order of the tests: sorted by their number, the longest file would begin last.
-    set -- -n 4 --dist loadgroup --no-loadscope-reorder
+    set -- -n 4 --dist loadfile --no-loadscope-reorder
 fi
 exec "${pytest[@]}" "${size[@]}" "$@"
