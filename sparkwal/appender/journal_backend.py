@@ -7,7 +7,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import TypeGuard
 
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
@@ -26,7 +25,7 @@ from sparkwal.journal.storage import Folder
 from sparkwal.options.open import journal_folder
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.recovery import Head, last_live
-from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.reading.floor import KEPT_SLOTS, Floor
 
 # Leader records to step over before the search begins.
@@ -214,30 +213,43 @@ def _last_leader(context: AppenderContext, head: Head, log_id: str, known: int) 
     # floor
     kept = max(0, Floor(log, log_id).current() - KEPT_SLOTS)
 
+    def at(position: int) -> SlotRecord | None:
+        return read_slot(log, position, head.window, GLANCE) if position >= kept else None
+
+    def unchecked(position: int) -> SlotHeader | None:
+        record = at(position)
+        return record.header if record else None
+
     def live(position: int) -> SlotHeader | None:
-        record = read_slot(log, position, head.window, GLANCE) if position >= kept else None
+        record = at(position)
         if record is None or max(0, position + 1 - record.header.in_flight_limit) < kept:
             return None  # the record could be dead
-        return last_live(log, record).header
+        return last_live(log, record, head=head).header
 
-    def is_it(header: SlotHeader | None) -> TypeGuard[CommitHeader]:
-        mine = (producer, known)
-        return isinstance(header, CommitHeader) and (header.query_id, header.batch_id) == mine
-
-    # Usually only leader records follow it, or none.
-    header = live(head.gap - 1)
-    for _ in range(_STEPS):
-        if isinstance(header, LeaderHeader):
-            header = live(header.prev_position)
-    if is_it(header):
-        return header.leader_id
-
-    def knows(position: int) -> bool:
+    def leader_at(position: int) -> str | None:
         header = live(position)
+        if not isinstance(header, CommitHeader) or header.query_id != producer:
+            return None
+        return header.leader_id if header.batch_id == known else None
+
+    def knows(read: Callable[[int], SlotHeader | None], position: int) -> bool:
+        header = read(position)
         return header is not None and last_batch(lambda: log, header, producer) >= known
 
-    header = live(bisect_left(range(head.gap), True, lo=min(kept, head.gap), key=knows))
-    return header.leader_id if is_it(header) else None
+    # Usually only leader records follow it, or none.
+    header = head.live.header if head.live else None
+    for _ in range(_STEPS):
+        if isinstance(header, LeaderHeader):
+            header = unchecked(header.prev_position)
+    if header is not None and (leader := leader_at(header.position)) is not None:
+        return leader
+    # A look back at each step would cost many requests. Without it a dead record may mislead the
+    # search: so its result is checked, and if it is wrong each step looks back.
+    for read in (unchecked, live):
+        found = bisect_left(range(head.gap), True, lo=min(kept, head.gap), key=partial(knows, read))
+        if (leader := leader_at(found)) is not None:
+            return leader
+    return None
 
 
 def _give_up(close: Callable[[], None]) -> None:

@@ -62,6 +62,18 @@ def test_the_floor_passed_it_and_others_wrote_since(plot: Limited) -> None:
     goes_on(plot, left)
 
 
+def test_who_sent_last_is_found_without_a_look_back_at_each_step(plot: Limited) -> None:
+    left = killed(plot)
+    for writer in range(10):
+        with plot.appender(f"another {writer}", maxInFlightRequests=12) as other:
+            for value in range(20):
+                other.append(rows(-value - 1)).result()
+    plot.inner.counts.clear()
+    plot.open(folder=left, journal="x", journalSlots=100, maxInFlightRequests=12).close()
+    # 300 records: 12 reads for the head, 9 for the search, 12 before the record that it finds.
+    assert plot.inner.counts["GET"] <= 12 + 9 + 12
+
+
 def test_of_records_that_were_collected_nobody_knows_who_wrote_them(
     plot: Limited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
