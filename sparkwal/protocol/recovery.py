@@ -1,14 +1,15 @@
 """One LIST → the head of the log, however long the log is (PROTOCOL §4)."""
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.protocol import chain
 from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_front, read_slot
-from sparkwal.store.base import LogStore, NotFound, first_entries
+from sparkwal.store.base import LogStore, NotFound, Page, first_entries
 from sparkwal.store.parallel import run_parallel
 
 LIST_LIMIT = 1000
@@ -27,6 +28,7 @@ class Head:
             transactions, schema and in-flight limit are the log's.
         oldest: the first position in the LIST, if that showed the whole log; else None.
         after: the records read after the gap, newest first: the newest, or all in a thorough look.
+        listed: the numbers of the objects in the LIST, newest first.
     """
 
     position: int
@@ -34,6 +36,7 @@ class Head:
     window: int
     oldest: int | None = None
     after: tuple[SlotRecord, ...] = ()
+    listed: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def gap(self) -> int:
@@ -135,6 +138,26 @@ def _is_there(log: LogStore, key: str) -> bool:
     return True
 
 
+def is_unchanged(log: LogStore, head: Head) -> bool:
+    """Whether a look would find the same head again: the LIST shows the same objects, and the live
+    record is still there. It costs 1 LIST and 1 GET, both at once; 2 GETs if there is no log."""
+    live = head.live
+
+    def look(request: Callable[[], bool]) -> bool:
+        return request()
+
+    def lists_the_same() -> bool:
+        return _listed(log)[0] == head.listed
+
+    def holds_the_same() -> bool:
+        if live is None:
+            return trace_of_log(log) is None
+        found = read_slot(log, live.header.position, head.window, GLANCE)
+        return found is not None and found.header == live.header
+
+    return all([*run_parallel(log.store, look, [lists_the_same, holds_the_same])])
+
+
 class MissingRecord(InvalidLogError):
     """The record at `position` is missing, though a later object shows that it was written. The
     last record before it is `before`, if that was read; the last of all is at `newest`."""
@@ -176,10 +199,7 @@ class ForeignRecord(InvalidLogError):
 
 def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> Head | None:
     """As `find_head`; None if the LIST is empty."""
-    start = keys.batches_prefix(log.prefix)
-    page = first_entries(log.store, start, LIST_LIMIT)
-    named = (keys.decode(entry.key.removeprefix(start)) for entry in page.entries)
-    numbers = [number for number in named if number is not None]
+    numbers, page = _listed(log)
     if not numbers:
         return None
     try:
@@ -195,7 +215,8 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         last, record = _last_record(log, numbers, window, page.more, tolerant)
     slots = [keys.position(n, window) for n in numbers if keys.is_slot(n, window)]
     newest_position = keys.position(numbers[0], window)
-    head = Head(last, record and last_live(log, record, tolerant=tolerant), window)
+    live = record and last_live(log, record, tolerant=tolerant)
+    head = Head(last, live, window, listed=numbers)
     # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
     # further on was written when the gap was still filled: a record was lost.
     lost = record is None or newest_position > last + head.in_flight_limit
@@ -207,7 +228,8 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
             gone = max(last, 0) if record is None else last + 1
             raise MissingRecord(log, gone, window, record, slots[0] if slots else gone)
         last, record = _intact(log, slots[0], window, tolerant) if slots else (-1, None)
-        head = Head(last, record and last_live(log, record, tolerant=tolerant), window)
+        live = record and last_live(log, record, tolerant=tolerant)
+        head = Head(last, live, window, listed=numbers)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
     # rightly lacks its beginning.
     # SAFETY(full-list-not-whole) §10: a full LIST never counts as the whole log
@@ -216,8 +238,16 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
     return replace(head, oldest=slots[-1] if slots else None)
 
 
+def _listed(log: LogStore) -> tuple[tuple[int, ...], Page]:
+    """The numbers of the log's newest objects, newest first, and the page of the LIST."""
+    start = keys.batches_prefix(log.prefix)
+    page = first_entries(log.store, start, LIST_LIMIT)
+    named = (keys.decode(entry.key.removeprefix(start)) for entry in page.entries)
+    return tuple(number for number in named if number is not None), page
+
+
 def _looked_after(
-    log: LogStore, head: Head, numbers: list[int], tolerant: bool, thorough: bool
+    log: LogStore, head: Head, numbers: Sequence[int], tolerant: bool, thorough: bool
 ) -> tuple[Head, bool]:
     """The head with the records after its gap, and whether they show that the gap was once filled
     (§4). A damaged record is an InvalidLogError; if tolerant, the record before it is asked."""
@@ -262,7 +292,7 @@ def _intact(
 
 
 def _last_record(
-    log: LogStore, numbers: list[int], window: int, truncated: bool, tolerant: bool
+    log: LogStore, numbers: Sequence[int], window: int, truncated: bool, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
     """The last position before the first gap, and its record."""
     newest = keys.position(numbers[0], window)

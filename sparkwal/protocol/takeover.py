@@ -4,7 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sparkwal import events
-from sparkwal.errors import DivergedCheckpointError, FencedError, InvalidLogError, OptionError
+from sparkwal.errors import (
+    DivergedCheckpointError,
+    FencedError,
+    InvalidLogError,
+    OptionError,
+    StoreUnavailableError,
+)
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import SEAL, LeaderHeader, QueryProgress, host_of
 from sparkwal.protocol.archive import put_archive, shortened
@@ -12,7 +18,7 @@ from sparkwal.protocol.clock import Clock, is_old, next_timestamp, utc
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.hint import FencingNote
 from sparkwal.protocol.leadership import Leadership
-from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head
+from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head, is_unchanged
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -20,6 +26,8 @@ from sparkwal.store.parallel import run_parallel
 # How often others may take the gap first; this one asks them to stop meanwhile, for 20 seconds.
 ATTEMPTS = 40
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds
+# How often a second look may take as long as `planTtl` too.
+_SLOW_LOOKS = 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,8 @@ def lead(
 
     `known` is what this leader led before it slept, or None after a restart. Raises OptionError
     if schema or window contradict the log's, DivergedCheckpointError if the writer's checkpoint is
-    of another log, FencedError if others take the gap or led since `known`; InvalidLogError.
+    of another log, FencedError if others take the gap or led since `known`, StoreUnavailableError
+    if no look is shorter than `ttl_ms`; InvalidLogError.
     """
     asks = Requests(log, claim.leader_id)
     try:
@@ -130,7 +139,10 @@ def _take_gap(
         # SAFETY(archive-first) §5: the archive is durable before the leader record that names it
         put_archive(log, header.txns_archive, archived)
         if is_old(clock, looked_ms, boot_id, ttl_ms):
-            continue  # slept since: others may have filled the gap, and collected that
+            again_ms = _look_again(log, head, clock, ttl_ms)
+            if again_ms is None:
+                continue
+            looked_ms = again_ms
         # Into the FIRST gap, so that no late PUT of the former leader can fill it.
         if put_leader(log, header, spark_schema):
             return looked_ms, head, header, spark_schema
@@ -144,6 +156,23 @@ def _take_gap(
     raise FencedError(
         f"other writers took the next position of {log.url} {claim.attempts} times "
         "while this one tried to lead; stop all writers of this log but one"
+    )
+
+
+def _look_again(log: LogStore, head: Head, clock: Clock, ttl_ms: int) -> int | None:
+    """When a short look, after one that took `ttl_ms`, found the same head; None if it found
+    another: others may have filled the gap, and what they wrote may be collected. Raises
+    StoreUnavailableError if the short look takes as long."""
+    for _ in range(_SLOW_LOOKS):
+        looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
+        if not is_unchanged(log, head):
+            return None
+        if not is_old(clock, looked_ms, boot_id, ttl_ms):
+            return looked_ms
+    took = (clock.boot_ms() - looked_ms) / 1000
+    raise StoreUnavailableError(
+        f"a look at {log.url} takes {took:.1f} s, and counts for {ttl_ms / 1000:.1f} s "
+        "(planTtl). Nothing was written: run again once the store is faster, or raise planTtl"
     )
 
 
