@@ -36,6 +36,8 @@ from sparkwal.protocol.task import write_partition
 from sparkwal.spark.source import StreamReader
 
 ROWS = pa.schema([("v", pa.int64())])
+# The policy of a consumer is for one name.
+CONSUMER = "daily"
 
 
 @dataclass(frozen=True)
@@ -160,11 +162,15 @@ def read_all(place: Place) -> None:
 
 
 def consume(place: Place) -> None:
-    """A stream that the log waits for, and a long read."""
-    turns(place, consumer="daily", cursorInterval="1ms")
+    """A stream that the log waits for."""
+    turns(place, consumer=CONSUMER, cursorInterval="1ms")
+    sparkwal.forget_consumer(place.path, CONSUMER, **place.options)
+
+
+def read_with_a_lease(place: Place) -> None:
+    """A long read that the log waits for."""
     log = sparkwal.Log(place.path, lease="1h", **place.options)
     assert log.scan().read_all().num_rows > 0
-    sparkwal.forget_consumer(place.path, "daily", **place.options)
 
 
 def compact(place: Place) -> None:
@@ -190,6 +196,7 @@ ROLES: dict[str, Callable[[Place], None]] = {
     "reader": read_rows,
     "reader-of-all": read_all,
     "consumer": consume,
+    "lease": read_with_a_lease,
     "compactor": compact,
     "collector": collect,
 }

@@ -19,7 +19,7 @@ from sparkwal.testing.servers import Server, log_options, make_bucket, s3_client
 
 from ..docs.pages import ROOT
 from . import iam
-from .roles import ROLES, Place, appended, furnish
+from .roles import CONSUMER, ROLES, Place, appended, furnish
 
 # Role → its policies; the last is its own.
 POLICIES = {
@@ -27,6 +27,7 @@ POLICIES = {
     "reader": ("reader",),
     "reader-of-all": ("reader", "reader-of-all"),
     "consumer": ("reader", "consumer"),
+    "lease": ("reader", "lease"),
     "compactor": ("reader", "compactor"),
     "collector": ("reader", "collector"),
 }
@@ -72,7 +73,8 @@ def test_a_role_may_do_what_it_does_and_no_more(
     role: str, enforcing: Server, bucket: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     spark = request.getfixturevalue("spark") if role in WITH_SPARK else None
-    policies = [iam.policy(each, BUCKET=bucket, PREFIX=PREFIX) for each in POLICIES[role]]
+    places = {"BUCKET": bucket, "PREFIX": PREFIX, "NAME": CONSUMER}
+    policies = [iam.policy(each, **places) for each in POLICIES[role]]
     path, root = f"s3://{bucket}/{PREFIX}", log_options(enforcing.url)
     furnish(Place(path, root, tmp_path / "furnish"))
     seen: list[iam.Call] = []
@@ -180,6 +182,15 @@ def test_the_server_enforces_the_policies(enforcing: Server, bucket: str, tmp_pa
     wrong = {**reader, "secretAccessKey": "wrong"}
     with pytest.raises(sparkwal.OptionError, match="SignatureDoesNotMatch"):
         sparkwal.Log(path, **wrong).head()
+
+
+@pytest.mark.parametrize("action", ["s3:PutObject", "s3:DeleteObject"])
+@pytest.mark.parametrize("name", ["other", "daily2", "lease-1"])
+def test_a_consumer_changes_no_other_consumer(action: str, name: str) -> None:
+    own = iam.policy("consumer", BUCKET="b", PREFIX=PREFIX, NAME=CONSUMER)
+    consumers = f"arn:aws:s3:::b/{PREFIX}/consumers"
+    assert iam.allows(own, iam.Call(action, f"{consumers}/{CONSUMER}"))
+    assert not iam.allows(own, iam.Call(action, f"{consumers}/{name}"))
 
 
 PUT = {"s3:ObjectCreationOperation": "true"}
