@@ -21,6 +21,8 @@ _DRAFT_CRC = b"\x01draft\x01\x02"
 _END_OF_STREAM = _CONTINUATION + b"\x00\x00\x00\x00"
 # Arrow's zstd costs 0.1 ms for a frame however small, in writing and in reading, and lz4 0.02 ms.
 _SMALL = 64 * 2**10
+# A reader holds a frame whole. Beyond some 100 MB the JVM of a small driver cannot.
+LARGEST_FRAME = 64 * 2**20
 # Bytes before the first frame. Readers accept no more, so that a damaged length allocates nothing.
 LARGEST_FRONT = 256 * 2**20
 

@@ -335,6 +335,16 @@ def gathered(
         yield pa.Table.from_batches(waiting)
 
 
+def cut(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch in batches of at most so many bytes, or of one row."""
+    if batch.nbytes <= most_bytes or batch.num_rows < 2:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from cut(batch.slice(0, half), most_bytes)
+    yield from cut(batch.slice(half), most_bytes)
+
+
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     """`array` as `target`; nested types keep their buffers where the layout is the same."""
     if array.type.equals(target, check_metadata=True):

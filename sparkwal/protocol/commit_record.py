@@ -154,7 +154,8 @@ def encode_record(
     entries: list[Inline] = []
     for wide, (_, batches) in zip(widest, inlined, strict=True):
         # SAFETY(inline-once) §6: a commit record holds each inlined row once
-        frames = [writer.frame(schema.conform(batch, target)) for batch in batches]
+        parts = (part for batch in batches for part in schema.cut(batch, arrowfile.LARGEST_FRAME))
+        frames = [writer.frame(schema.conform(part, target)) for part in parts]
         data = b"".join(frames)
         entry = replace(wide, record_batches=len(frames), bytes=len(data), crc32=crc32(data))
         entries.append(entry)

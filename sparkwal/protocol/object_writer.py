@@ -53,7 +53,8 @@ def write_object(
     upload: _Parts | None = None
     content = Content() if compare else None
     tables = schema.gathered(batches, limits.batch_size, most_ms=limits.batch_timeout_ms)
-    frames = (batch for table in tables for batch in table.combine_chunks().to_batches())
+    joined = (batch for table in tables for batch in table.combine_chunks().to_batches())
+    frames = (part for batch in joined for part in schema.cut(batch, arrowfile.LARGEST_FRAME))
     try:
         for batch in frames:
             data = writer.frame(batch)

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ def readable_errors(*, pickling: bool = False) -> Iterator[None]:
     """In one of Spark's Python workers: let an error reach the user as its message. With `pickling`
     it passes through a pickler, which replaces all but a PickleError."""
     try:
-        yield
+        with _short_of_memory_named():
+            yield
     except SparkWalError as error:
         sys.tracebacklimit = 0
         # A finer kind that the protocol distinguishes is shown as the documented one.
@@ -24,6 +26,29 @@ def readable_errors(*, pickling: bool = False) -> Iterator[None]:
             raise (error if type(error) is kind else kind(*error.args)) from None
         both = type(kind.__name__, (kind, pickle.PicklingError), {"__module__": kind.__module__})
         raise both(*error.args) from None
+
+
+@contextmanager
+def _short_of_memory_named() -> Iterator[None]:
+    """Name the settings that limit a worker's address space, if that is what an error stems from.
+
+    Raises:
+        OptionError: the worker could begin no thread, or got no memory.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_thread = "can't start new thread" in str(error)
+        if not (isinstance(error, MemoryError) or is_thread):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        size = "not limited" if limit == resource.RLIM_INFINITY else f"{limit >> 20} MiB"
+        raise OptionError(
+            f"this Python worker ran out of memory ({error or 'MemoryError'}). Its address space, "
+            f"in which each thread takes some, is {size}: raise or unset "
+            "spark.sql.planner.pythonExecution.memory (on the driver), "
+            "spark.executor.pyspark.memory (in tasks) or ulimit -v, and run again"
+        ) from None
 
 
 _OURS = re.compile(r"sparkwal\.errors\.(\w+): (.+)")

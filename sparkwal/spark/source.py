@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
+from sparkwal.format.schema import cut
 from sparkwal.lifecycle.consumers import leased
 from sparkwal.lifecycle.current import union_of
 from sparkwal.lifecycle.publishing import Publisher
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 # startingTimestamp. Till then _NOT_BEFORE + sequencer holds that moment, which a restart needs.
 # No sequencer's name holds a colon.
 _FROM, _NOT_BEFORE = "from:", "not before:"
+# Of an Arrow batch for the JVM, which holds some of them at once.
+_LARGEST_BATCH = 16 * 2**20
 _NOTES = LOG_ID, _FROM, _NOT_BEFORE
 
 
@@ -171,7 +174,8 @@ class _Reader(PickledByValue):
         target = to_arrow_schema(self.spark_schema)
         with readable_errors():
             store = open_log(self.options).store
-            yield from task_rows(store, partition.value, target, self.options)
+            for batch in task_rows(store, partition.value, target, self.options):
+                yield from cut(batch, _LARGEST_BATCH)
 
 
 class BatchReader(_Reader, DataSourceReader):

@@ -96,6 +96,22 @@ def test_more_room_for_partitions_does_not_make_larger_records(
     assert bool(record.inline) == inlined == (not record.batches)
 
 
+@pytest.mark.parametrize("inline", [0, 2**20])
+def test_a_frame_has_at_most_so_many_bytes(
+    query: Query, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, inline: int
+) -> None:
+    monkeypatch.setattr(arrowfile, "LARGEST_FRAME", 1000)
+    query.limits = replace(LIMITS, inline_threshold=inline)
+    query.microbatch(0, tuple(range(500)))
+    (record,) = [
+        r.header
+        for r in live_records(LogStore(store, "wal"), 1000, 1, 2)
+        if isinstance(r.header, CommitHeader)
+    ]
+    frames = record.inline[0].record_batches if inline else len(record.batches[0].frames)
+    assert frames == 4 and values_of(store) == list(range(500))
+
+
 def test_large_and_inlined_partitions_mix(query: Query, store: MemoryStore) -> None:
     query.limits = replace(LIMITS, inline_threshold=100)
     query.microbatch(0, (1,), tuple(range(2, 500)), (500,))
