@@ -1,7 +1,6 @@
 """The appender for asyncio: callers await room and durability, and never block the loop."""
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.rows import Rows
 from sparkwal.errors import BackPressureError, SparkWalError
 from sparkwal.events import Event
+from sparkwal.journal.safe_threading import Flag
 
 # The most appends that are accepted before the disk is synced.
 _MOST = 1000
@@ -76,7 +76,7 @@ class AsyncAppender:
         return self._appender
 
     async def __aenter__(self) -> Self:
-        cancelled = threading.Event()
+        cancelled = Flag()
 
         def open_it() -> Appender:
             appender = self._open()

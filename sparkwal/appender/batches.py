@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.journal.safe_threading import Waiters
 
 _logger = logging.getLogger("sparkwal")
 
@@ -199,11 +200,7 @@ class Batch:
     _error: SparkWalError | None = None
     _failure: Failure | None = None
     _is_done: bool = False
-    _gate: threading.Lock = field(init=False)  # held until it is done
-
-    def __post_init__(self) -> None:
-        self._gate = threading.Lock()
-        self._gate.acquire()
+    _waiters: Waiters = field(default_factory=Waiters)
 
     @property
     def next_sequence(self) -> int:
@@ -233,8 +230,8 @@ class Batch:
         self._finish()
 
     def _finish(self) -> None:
-        self._is_done = True
-        self._gate.release()
+        with self._waiters:
+            self._is_done = True
         # Do not call back here: a callback may append, flush, close, or take its time.
         self.caller.wake()
 
@@ -246,10 +243,7 @@ class Batch:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for the outcome without a lock, so that a signal handler may close the appender."""
-        seconds = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
-        if not self.is_done() and self._gate.acquire(timeout=seconds):
-            self._gate.release()  # for the next that waits
-        return self._is_done
+        return self.is_done() or self._waiters.wait(lambda: self._is_done, timeout)
 
     def outcome(self, sequence: int) -> int:
         """The position of a batch that is done.

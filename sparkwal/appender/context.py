@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sparkwal import events
 from sparkwal.appender.rows import RowSchema
 from sparkwal.events import Event, Missed
+from sparkwal.journal.safe_threading import Flag
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
@@ -29,24 +30,27 @@ class Subscriber:
         self._callback = callback
         self._waiting: deque[Event] = deque(maxlen=_MOST_WAITING)
         self._missed = 0
-        self._changed = threading.Condition()
+        self._lock, self._woken = threading.RLock(), Flag()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="sparkwal-events", daemon=True)
         self._thread.start()
 
     def publish(self, event: Event) -> None:
         """Never blocks. Beyond 10,000 the oldest events are dropped and counted."""
-        with self._changed:
+        with self._lock:
             self._missed += len(self._waiting) == _MOST_WAITING
             self._waiting.append(event)
-            self._changed.notify()
+        self._woken.set()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
-                if not self._waiting:
+            self._woken.clear()
+            if not self._waiting:
+                if self._closing:
                     return
+                self._woken.wait()
+                continue
+            with self._lock:
                 missed, self._missed = self._missed, 0
                 event = self._waiting.popleft()
             for each in (Missed(missed), event) if missed else (event,):
@@ -57,9 +61,8 @@ class Subscriber:
 
     def stop(self) -> None:
         """Deliver what waits, and nothing after it."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._closing = True
+        self._woken.set()
 
     def join(self) -> None:
         """Wait for `stop`, but not for ever for a callback that hangs."""

@@ -7,12 +7,13 @@
 An open intake accepts; a full one makes appends wait. Accepted rows are sent unless it stops.
 """
 
-import threading
 import time
 from collections import deque
+from functools import partial
 
 from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Failure, Rejections, Ticket
 from sparkwal.errors import BackPressureError, OptionError, SparkWalError
+from sparkwal.journal.safe_threading import Flag, Waiters
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.pipeline import Pipeline
 
@@ -35,8 +36,8 @@ class Intake:
         self._waiting: deque[Batch] = deque()  # in order; the last one may be open
         self._taken: Batch | None = None  # the last one taken
         self._lock = callbacks.lock
-        self._changed = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
+        self._wake = Flag()  # the sending thread has something to do
+        self._room, self._over = Waiters(), Waiters()
         self.failure: Failure | None = None
         self._first, self.last_sequence = first, first - 1
         self._closing = self._ended = False
@@ -79,17 +80,25 @@ class Intake:
         # Not through `enter`, which takes longer than all the rest.
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise OptionError(self.callbacks.INTERRUPTED)
-        with self._lock:
-            if self.failure is not None or self._closing:
-                self._check_open()
-            if self.full is None:
-                ticket = self.add_to_open(rows)
-                if ticket is not None:
-                    return ticket
-            self._make_room(rows[2], block)
-            # Notify first: if a signal handler raised in between, nothing would send the append.
-            self._changed.notify_all()
-            return self.add(rows, time.monotonic())
+        while True:
+            with self._lock:
+                if self.failure is not None or self._closing:
+                    self._check_open()
+                if self.full is None:
+                    ticket = self.add_to_open(rows)
+                    if ticket is not None:
+                        return ticket
+                    if self.has_room(rows[2]):
+                        # First: if a signal handler raised in between, nothing would send it.
+                        self._wake.set()
+                        return self.add(rows, time.monotonic())
+                # The open batch may be far from `size`: small rows take more memory than in a
+                # record.
+                self.close_batch()
+                if not block:
+                    self._refused = rows[2]
+                    raise self._no_room()
+            self._room.wait(partial(self._may_go_on, rows[2]))
 
     def add_to_open(self, rows: CheckedRows) -> Ticket | None:
         """`has_room` and `add` in one, because nearly every small append needs only this. Adds
@@ -128,20 +137,17 @@ class Intake:
             batch.close()
         return ticket
 
-    def _make_room(self, held: int, block: bool) -> None:
-        """Wait until `held` bytes of memory may be added. Raises BackPressureError."""
-        while self.full is not None or not self.has_room(held):
-            # The open batch may be far from `size`: small rows take more memory than in a record.
-            self.close_batch()
-            if not block:
-                self._refused = held
-                raise BackPressureError(
-                    self.full
-                    or f"{self.held} bytes wait to be sent already "
-                    "(maxBufferedBytes): nothing was accepted, try again later"
-                )
-            self._room.wait()
-            self._check_open()
+    def _no_room(self) -> BackPressureError:
+        return BackPressureError(
+            self.full
+            or f"{self.held} bytes wait to be sent already (maxBufferedBytes): nothing was "
+            "accepted, try again later"
+        )
+
+    def _may_go_on(self, held: int) -> bool:
+        """Whether `held` bytes of memory may be added, or the appender has stopped."""
+        stopped = self.failure is not None or self._closing
+        return stopped or (self.full is None and self.has_room(held))
 
     def _check_open(self) -> None:
         if self.failure is not None:
@@ -154,17 +160,11 @@ class Intake:
         newest = self.newest
         if newest is not None:
             newest.close()
-        self._changed.notify_all()
+        self._wake.set()
 
     def wait_room(self, timeout: float) -> None:
         """Wait until what was refused may be accepted, or the appender stops."""
-
-        def may_go_on() -> bool:
-            stopped = self.failure is not None or self._closing
-            return stopped or (self.full is None and self.has_room(self._refused))
-
-        with self._lock:
-            self._room.wait_for(may_go_on, timeout)
+        self._room.wait(partial(self._may_go_on, self._refused), timeout)
 
     def flush(self, timeout: float | None) -> None:
         """Send all accepted rows now, and wait until they are decided. Raises TimeoutError, why the
@@ -180,15 +180,14 @@ class Intake:
 
     def close(self, timeout: float | None) -> None:
         """Accept nothing more and wait until all is decided. Raises TimeoutError."""
-        with self._lock:
+        with self._room, self._lock:
             self._closing = True
             self.close_batch()
-            self._room.notify_all()
-            if not self._changed.wait_for(lambda: self._ended, timeout):
-                raise TimeoutError(
-                    f"not everything is durable after {timeout} seconds; it is still being "
-                    "sent: call close again to wait for it"
-                )
+        if not self._over.wait(lambda: self._ended, timeout):
+            raise TimeoutError(
+                f"not everything is durable after {timeout} seconds; it is still being sent: call "
+                "close again to wait for it"
+            )
 
     def raise_rest(self) -> None:
         """Raise what no call has raised yet."""
@@ -198,18 +197,20 @@ class Intake:
 
     def next(self, pipeline: Pipeline) -> Batch | None:
         """The next batch when it is due and there is room for it; None at the end."""
-        with self._lock:
-            while self.failure is None:
-                wait: float | None = None
+        while True:
+            self._wake.clear()
+            wait: float | None = None
+            with self._lock:
+                if self.failure is not None:
+                    return None
                 if pipeline.has_room():
                     wait = self.due(time.monotonic(), idle=pipeline.in_flight == 0)
                     if wait is not None and wait <= 0:
-                        self._room.notify_all()
-                        return self.take()
+                        with self._room:
+                            return self.take()
                 if self._closing and not self._waiting:
-                    break
-                self._changed.wait(wait)
-            return None
+                    return None
+            self._wake.wait(wait)
 
     def due(self, now: float, *, idle: bool) -> float | None:
         """Seconds until a batch is due; 0 or less means now, None that there is no batch."""
@@ -237,25 +238,20 @@ class Intake:
 
     def refuse(self, reason: str | None) -> None:
         """Accept nothing more, for this reason, until called with None."""
-        with self._lock:
+        with self._room, self._lock:
             self.full = reason
-            if reason is None:
-                self._room.notify_all()
 
     def wake(self) -> None:
-        with self._lock:
-            self._changed.notify_all()
+        self._wake.set()
 
     def stop(self, error: SparkWalError) -> bool:
         """Accept nothing more; False if it has stopped before."""
-        with self._lock:
+        with self._room, self._lock:
             first = self.failure is None
             self.failure = self.failure or Failure(error)
-            self._changed.notify_all()
-            self._room.notify_all()
+        self._wake.set()
         return first
 
     def end(self) -> None:
-        with self._lock:
+        with self._over, self._lock:
             self._ended = True
-            self._changed.notify_all()

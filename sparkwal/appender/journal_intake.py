@@ -19,6 +19,7 @@ from sparkwal.appender.batches import Callbacks, CheckedRows, Failure, Ticket
 from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError, SparkWalError
 from sparkwal.journal.journal import Journal
+from sparkwal.journal.safe_threading import Flag, Waiters
 
 # Bytes of unsent rows that stay in memory: the rest is read from the disk.
 _WINDOW = 16 * 2**20
@@ -58,7 +59,7 @@ class JournalIntake:
     def __init__(self, journal: Journal, rows: RowSchema, decided: int) -> None:
         self.journal, self._rows = journal, rows
         self.callbacks = Callbacks()
-        self._changed = threading.Condition()
+        self._lock, self._changed = threading.RLock(), Waiters()
         self.decided = decided  # the newest sequence that the log has
         self._tickets = weakref.WeakValueDictionary[int, JournalTicket]()
         # (first sequence, last, position) of the newest decisions.
@@ -68,7 +69,7 @@ class JournalIntake:
         self._asked = -1
         self.held = 0  # bytes of memory in the window
         self.reached = -1  # the last position known to hold accepted rows
-        self.awaited = threading.Event()  # somebody waits for the log
+        self.awaited = Flag()  # a thread waits for the log
         self.stopped: Failure | None = None  # why nothing more goes to the log
         self._end: Failure | None = None  # the error of all that is not in the log
         self._closing = False
@@ -106,7 +107,7 @@ class JournalIntake:
 
     def _ticket(self, sequence: int, rows: CheckedRows) -> JournalTicket:
         ticket = JournalTicket(self, sequence)
-        with self._changed:
+        with self._lock:
             if sequence > self.decided:
                 self._tickets[sequence] = ticket
             else:
@@ -120,7 +121,7 @@ class JournalIntake:
 
     def take(self, sequence: int) -> CheckedRows | None:
         """The rows of this append, removed from memory, if they are there."""
-        with self._changed:
+        with self._lock:
             self._asked = max(self._asked, sequence)
             rows = self._window.pop(sequence, None)
             if rows is not None:
@@ -152,12 +153,12 @@ class JournalIntake:
 
     def waits_for(self, sequence: int) -> bool:
         """Whether somebody holds the ticket of an undecided append up to this one."""
-        with self._changed:
+        with self._lock:
             return any(self.decided < each <= sequence for each in self._tickets)
 
     def decide(self, sequence: int, position: int) -> None:
         """The log has all up to `sequence`, the newly decided ones at `position` (−1: unknown)."""
-        with self._changed:
+        with self._lock:
             if sequence <= self.decided:
                 return
             first = self.decided + 1
@@ -193,7 +194,7 @@ class JournalIntake:
     def wait_decided(self, sequence: int, timeout: float | None) -> bool:
         """Whether the append is decided. Raises why nothing more goes to the log."""
         self.wait_for(lambda: self.is_decided(sequence), timeout)
-        with self._changed:
+        with self._lock:
             if self.decided < sequence and self._end is not None:
                 raise self._end.report()
             return self.decided >= sequence
@@ -208,11 +209,9 @@ class JournalIntake:
     def wait_for(self, holds: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until `holds()` is true, checked at each `notify`; returns whether it is."""
         self.awaited.set()
-        with self._changed:
-            return self._changed.wait_for(holds, timeout)
+        return self._changed.wait(holds, timeout)
 
     def notify(self) -> None:
         """Let all that wait check again."""
         with self._changed:
-            self._changed.notify_all()
-        self.callbacks.wake()
+            self.callbacks.wake()

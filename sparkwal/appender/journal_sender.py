@@ -29,6 +29,7 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.header import CommitHeader
+from sparkwal.journal.safe_threading import Flag
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.replay import live_records
 
@@ -58,7 +59,7 @@ class JournalSender:
         self.is_away = self._ended = False
         self._gathers = True  # whether all that was accepted before is sent
         # Set when the appender ends; set when there may be something to do.
-        self._ending, self._wake = threading.Event(), threading.Event()
+        self._ending, self._wake = Flag(), Flag()
         self._journal.on_accepted = self._wake.set
         if self._replays is not None:
             self._publish(events.ReplayStarted(self._journal.path, self._fed + 1, self._replays))

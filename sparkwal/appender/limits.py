@@ -12,6 +12,7 @@ from collections.abc import Callable
 from sparkwal.appender.context import AppenderContext
 from sparkwal.errors import SparkWalError
 from sparkwal.events import SizeLimit
+from sparkwal.journal.safe_threading import Flag
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.replay import about_bytes
@@ -40,7 +41,7 @@ class SizeWatch:
         self._first = min(self._limits.values())
         self._over: set[str] = set()  # the limits that it has reached
         self._lock = threading.Lock()
-        self._woken = threading.Event()
+        self._woken = Flag()
         self._ended = False
         self._runs: deque[tuple[int, int]] = deque()  # (last position, bytes) of own records
         self._safe, self._before = -1, 0  # the last result of `_look`

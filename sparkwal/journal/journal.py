@@ -23,6 +23,7 @@ from sparkwal.journal import files
 from sparkwal.journal.files import Cursor
 from sparkwal.journal.open_segments import Segments
 from sparkwal.journal.quarantine import Quarantine
+from sparkwal.journal.safe_threading import Flag
 from sparkwal.journal.segment import entry_size
 from sparkwal.journal.storage import Bytes, Folder
 
@@ -84,7 +85,7 @@ class Journal:
         # Threads take these locks in this order: to drain; to sync or begin a segment; to write.
         self._draining, self._syncing, self._lock = (threading.Lock() for _ in range(3))
         self._turn = threading.Lock()  # held by the thread whose sync runs or comes next
-        self._room, self._ending = threading.Event(), threading.Event()
+        self._room, self._ending = Flag(), Flag()
         self.failure: JournalError | None = None
         self.is_closed = self._reported_full = self.wants_room = False
         # The log has every entry up to `_acked`.

@@ -205,12 +205,22 @@ class Call(Generic[R]):
 # Threads that wait for work take it from here. They are daemons: an attempt that nobody waits for
 # any more does not hold up the process's end.
 _tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
-_idle = threading.Semaphore(0)
+# One item for each idle thread. A semaphore would stay locked if a signal handler raised in it.
+_idle: SimpleQueue[None] = SimpleQueue()
 
 
 def _forget_parent() -> None:
     global _tasks, _idle
-    _tasks, _idle = SimpleQueue(), threading.Semaphore(0)
+    _tasks, _idle = SimpleQueue(), SimpleQueue()
+
+
+def _claim_idle() -> bool:
+    """Count on an idle thread; False if there is none."""
+    try:
+        _idle.get_nowait()
+    except Empty:
+        return False
+    return True
 
 
 os.register_at_fork(after_in_child=_forget_parent)
@@ -220,7 +230,7 @@ def run_in_daemon(task: Callable[[], None]) -> None:
     """Run a task that never raises in a thread of its own; in this one if no thread can begin."""
     # First: a thread that ends its task now takes this one without a sleep.
     _tasks.put(task)
-    if not _idle.acquire(blocking=False):
+    if not _claim_idle():
         try:
             threading.Thread(target=_work, name="sparkwal-request", daemon=True).start()
         except RuntimeError:  # the interpreter ends
@@ -228,7 +238,7 @@ def run_in_daemon(task: Callable[[], None]) -> None:
                 own = _tasks.get_nowait()
             except Empty:
                 # A thread that ended its task took this one, and is not idle.
-                _idle.acquire(blocking=False)
+                _claim_idle()
             else:
                 own()
 
@@ -239,9 +249,9 @@ def _work() -> None:
             task = _tasks.get(timeout=_IDLE)
         except Empty:
             # Else a task comes: this thread was counted on a moment ago.
-            if _idle.acquire(blocking=False):
+            if _claim_idle():
                 return
             continue
         task()
         del task  # it holds a body
-        _idle.release()
+        _idle.put(None)

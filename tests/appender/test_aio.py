@@ -167,9 +167,7 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
             # It looks by itself once a second, which may pass here.
             monkeypatch.setattr(wal.appender, "wait_room", lambda _: wait_room(60))
             task = asyncio.create_task(wal.append(large))
-            await asyncio.to_thread(
-                until, lambda: bool(wal.appender._backend.intake._room._waiters)
-            )  # type: ignore[attr-defined]
+            await asyncio.to_thread(until, lambda: bool(wal.appender._backend.intake._room._gates))  # type: ignore[attr-defined]
             for _ in range(50):
                 await asyncio.sleep(0)
             assert asked == 2 and not task.done()

@@ -110,7 +110,7 @@ def test_over_the_buffer_append_blocks_or_raises_and_nothing_is_lost(plot: Plot)
         count = len(accepted)
         blocked = threading.Thread(target=lambda: accepted.append(wal.append(rows(count))))
         blocked.start()
-        until(lambda: bool(wal._backend.intake._room._waiters))  # type: ignore[attr-defined]
+        until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
         assert len(accepted) == count
         plot.release(first)
         blocked.join()
@@ -290,7 +290,7 @@ def test_closing_wakes_an_append_that_waits_for_room(plot: Plot) -> None:
 
     threads = [threading.Thread(target=blocked), threading.Thread(target=wal.close)]
     threads[0].start()
-    until(lambda: bool(wal._backend.intake._room._waiters))  # type: ignore[attr-defined]
+    until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
     threads[1].start()
     threads[0].join()
     assert len(raised) == 1

@@ -215,7 +215,7 @@ def on_alarm() -> Iterator[Callable[[Callable[[], None]], None]]:
 
 
 # Where a handler may come: each instruction of what holds the lock, in the main thread.
-PLACES = ["add", "add_to_open", "close", "has_room", "_make_room", "newest", "next_sequence"]
+PLACES = ["add", "add_to_open", "close", "has_room", "newest", "next_sequence"]
 
 
 @pytest.mark.parametrize("function", PLACES)

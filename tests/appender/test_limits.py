@@ -171,7 +171,7 @@ def test_what_is_blocked_at_the_hard_limit_is_accepted_once_there_is_room(plot: 
             wal.append(rows(value)).result()
         blocked = threading.Thread(target=lambda: wal.append(rows(2)))
         blocked.start()
-        until(lambda: bool(wal._backend.intake._room._waiters))  # type: ignore[attr-defined]
+        until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
         plot.compacted()
         plot.minute(wal)
         blocked.join(30)
@@ -187,7 +187,7 @@ def test_waiting_for_room_waits_for_compaction(plot: Limited) -> None:
             wal.append(rows(1), block=False)
         waiting = threading.Thread(target=wal.wait_room, args=(60,))
         waiting.start()
-        until(lambda: bool(wal._backend.intake._room._waiters))  # type: ignore[attr-defined]
+        until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
         plot.compacted()
         plot.minute(wal)
         waiting.join(30)
@@ -221,7 +221,7 @@ def test_closing_ends_an_append_that_waits_for_compaction(plot: Limited) -> None
 
     blocked = threading.Thread(target=append)
     blocked.start()
-    until(lambda: bool(wal._backend.intake._room._waiters))  # type: ignore[attr-defined]
+    until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
     wal.close()
     blocked.join(30)
     assert "closed" in str(errors[0])

@@ -366,7 +366,7 @@ def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
 
         def start(self) -> None:
             # A thread that ended its task just now takes this one.
-            hedge._idle.release()
+            hedge._idle.put(None)
             hedge._tasks.get()()
             raise RuntimeError("can't start new thread")
 
@@ -377,7 +377,7 @@ def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
             monkeypatch.setattr(hedge, "threading", SimpleNamespace(Thread=Refused))
             hedge.run_in_daemon(lambda: ran.append("once"))
         finally:
-            os._exit(0 if ran == ["once"] and not hedge._idle.acquire(blocking=False) else 1)
+            os._exit(0 if ran == ["once"] and hedge._idle.empty() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
