@@ -142,6 +142,7 @@ def test_uploads_in_parts_survive_lost_completes_and_broken_parts(spark, on_s3) 
     on_s3.prove(least=3)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_or_read_only_stops_the_query_and_a_restart_heals(
     spark, on_disk, tmp_path: Path
 ) -> None:

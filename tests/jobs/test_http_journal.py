@@ -266,6 +266,7 @@ def test_a_disk_that_does_not_sync_is_503_and_the_outcome_unknown(
     assert values(str(log)) in ([1], [1, 2])
 
 
+@pytest.mark.slow
 def test_what_is_damaged_on_the_disk_is_told_at_the_start(
     start: Callable[..., Job],
     tmp_path: Path,

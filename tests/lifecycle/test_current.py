@@ -70,7 +70,7 @@ def test_the_first_compaction_has_every_stage_too(lake: Lake, stage: str) -> Non
     assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3")])
 
 
-@pytest.mark.parametrize("by", ["", "n"])
+@pytest.mark.parametrize("by", [pytest.param("", marks=pytest.mark.slow), "n"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_keyed_rows_are_a_dictionary_at_every_stage(tmp_path: Path, seed: int, by: str) -> None:
     """The last row for each key, or the one with the greatest n; "gone" deletes; null is a key."""

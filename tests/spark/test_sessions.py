@@ -39,6 +39,7 @@ def stream_as_batch(spark: SparkSession):  # type: ignore[no-untyped-def]
     return spark.sql("SELECT timestamp'2026-01-01' AS timestamp, -1L AS value")
 
 
+@pytest.mark.slow
 def test_queries_of_one_session_take_turns(spark: SparkSession, tmp_path: Path) -> None:
     log, stream = tmp_path / "log", numbers(spark, 1)
     for _ in range(3):

@@ -389,6 +389,7 @@ def test_a_folder_of_somebodys_parquet_is_refused(spark: SparkSession, tmp_path:
     assert objects(folder) == before
 
 
+@pytest.mark.slow
 def test_a_stream_copies_one_log_to_another_exactly_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -215,7 +215,6 @@ LIMITS: list[tuple[dict[str, object], list[int]]] = [
 
 
 LIMITS_THROUGH_SPARK: list[dict[str, object]] = [
-    {"maxCommitsPerTrigger": 2},
     {"maxRowsPerTrigger": 30, "maxBytesPerTrigger": "1mb", "startingPosition": 2},
 ]
 
@@ -495,6 +494,7 @@ def test_a_restarted_stream_goes_on_where_its_checkpoint_ends(
     assert values(seen) == sorted([*span(0, 4), *span(0, 5)])
 
 
+@pytest.mark.slow
 def test_a_log_cut_behind_the_readers_back_is_an_error(
     spark: SparkSession, log: Writer, tmp_path: Path
 ) -> None:

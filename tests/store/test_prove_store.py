@@ -217,7 +217,9 @@ def test_no_bucket_is_no_verdict(ministack_url: str) -> None:
     assert CliRunner().invoke(main, ["prove-store", "gopher://x"]).exit_code == 2
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_stopped_proof_leaves_nothing(
     ministack_url: str, s3_proxy: S3Proxy, signum: signal.Signals
 ) -> None:

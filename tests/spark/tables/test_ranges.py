@@ -143,6 +143,7 @@ def test_a_table_that_takes_no_such_rows_says_so(delta: SparkSession, tmp_path: 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_settings_of_the_users_session_stay(delta: SparkSession, tmp_path: Path) -> None:
     before: Any = dict(delta.conf.getAll)
     log = Compaction(delta, tmp_path, NUMBERS, "id")

@@ -22,6 +22,7 @@ from .test_current import arrow_rows, of, rows
 NOTHING = ("", None, "__HIVE_DEFAULT_PARTITION__")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "kind"),
     [
@@ -69,6 +70,7 @@ WIDENED: list[tuple[pa.DataType, Any, str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [pytest.param((), marks=pytest.mark.slow), ("id", "c2")])
 def test_rows_go_into_a_table_whose_columns_were_widened(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
