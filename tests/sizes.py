@@ -1,7 +1,7 @@
-"""The sizes of the tests: what a test needs, said by markers, and the order and places of a run.
+"""The sizes of the tests: markers name the needs of a test; a run orders and spreads the tests.
 
-A marker comes with the fixture that needs it, or a test bears it. `fast` is all that bears none;
-there a process that starts is an error.
+A fixture brings its marker with it; other tests bear theirs. A test without a marker is fast: it
+fails when it starts a process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 NEEDS = ("spark", "s3", "process", "slow")
-# What a fixture needs, and so every test that uses it.
+# Every test that uses a fixture gets the marker of the fixture.
 OF_FIXTURES = {
     "spark": "spark",
     "delta": "spark",
@@ -46,7 +46,7 @@ class Starts:
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
         if self.watching and event in STARTS:
-            # No more than the program: its environment may hold secrets.
+            # Arguments and environment may hold secrets.
             started = " ".join([event, *map(str, arguments[:1])])
             self.refused.append(started)
             raise PermissionError(f"a fast test starts no process: {started}")
@@ -58,7 +58,7 @@ STARTED = pytest.StashKey[Starts]()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = starts = Starts()
     sys.addaudithook(starts)
-    # Alone of all that starts a program this tells no hook.
+    # multiprocessing starts programs without an audit event.
     spawn = multiprocessing.util.spawnv_passfds
 
     def spawn_audited(path: str, arguments: list[bytes], descriptors: list[int]) -> int:
@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks a test with what its fixtures need."""
+    """Marks a test with the needs of its fixtures."""
     names = getattr(item, "fixturenames", ())
     for marker in sorted({OF_FIXTURES[name] for name in names if name in OF_FIXTURES}):
         item.add_marker(marker)
@@ -83,7 +83,7 @@ def needs(item: pytest.Item) -> list[str]:
 
 
 def protects(item: pytest.Item) -> str:
-    """The rules that a test proves, and what its docstring or its name states."""
+    """The rules that a test proves, and the statement of its docstring or its name."""
     keys = [key for marker in item.iter_markers("proves") for key in marker.args]
     function = getattr(item, "function", None)
     stated = (getattr(function, "__doc__", None) or "").partition("\n\n")[0].split()
@@ -102,7 +102,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 def _watched(item: pytest.Item) -> Generator[None]:
-    """No process starts here, unless a marker says so."""
+    """A test without a marker fails if it starts a process."""
     starts = item.config.stash[STARTED]
     starts.watching = not needs(item)
     try:
@@ -118,10 +118,10 @@ def _watched(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Notes for the report of a run what each test needs and protects.
+    """Notes the needs and the promise of each test for the report of a run.
 
-    In a worker what takes longest begins first: else one would end with it alone. The others keep
-    their order.
+    In a worker the longest tests begin first, so that no worker ends with them alone. The others
+    keep their order.
     """
     for item in items:
         item.user_properties += [("needs", " ".join(needs(item))), ("protects", protects(item))]
@@ -135,9 +135,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def groups_file(run: str) -> Path:
-    """Where the workers of a run leave {test: group}, before they report what they collected.
+    """The file in which the workers of a run leave {test: group} before they report their tests.
 
-    xdist 3.8 knows the groups of no test that pytest 9.2 collects.
+    xdist 3.8 loses the groups of tests that pytest 9.2 collects.
     """
     return Path(tempfile.gettempdir(), f"sparkwal-tests-{run}.json")
 

@@ -8,7 +8,7 @@ import pytest
 
 from .mutations import MUTATIONS
 
-# What a mutation names as `where`: a configuration, a shape of journals or a test.
+# The rules by the `where` of their mutations: a configuration, a shape of journals or a test.
 KEYS: dict[str, list[str]] = defaultdict(list)
 for mutation in MUTATIONS:
     KEYS[mutation.where].append(mutation.name)
@@ -17,6 +17,6 @@ for mutation in MUTATIONS:
 def pytest_itemcollected(item: pytest.Item) -> None:
     if isinstance(item, pytest.Function):
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        where = parameters.get("name", item.originalname)
-        if keys := KEYS.get(where):
+        searched = parameters.get("name", item.originalname)
+        if keys := KEYS.get(searched):
             item.add_marker(pytest.mark.proves(*keys))
