@@ -14,6 +14,7 @@ from sparkwal.format import schema
 from sparkwal.format.header import Frame, Header, crc_hex, from_metadata, to_json, to_metadata
 
 MAGIC = b"ARROW1\x00\x00"
+END = b"ARROW1"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _PREAMBLE = len(MAGIC) + 8  # magic, continuation marker, length of the schema message
 # Placeholder for the header's CRC until the header is final; no name or JSON contains it.

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.format.checked import parse, plain, read, to_json
 from sparkwal.format.header import ANONYMOUS, Checkpoint, QueryProgress, SlotHeader
@@ -68,8 +68,15 @@ def _of(memory: Memory, queries: Set[str]) -> QueryProgress:
 def put_archive(log: LogStore, archive: str, body: bytes) -> None:
     """Make an archive durable, before the leader record that names it is sent: 1 PUT, or none."""
     if body:
-        # A refusal means that a reply was lost: these bytes are there, as the name holds their CRC.
-        log.store.put_if_absent(keys.archive_key(log.prefix, archive), body)
+        # A refusal means that a reply was lost: the name holds the CRC of the bytes. But the store
+        # may have kept a part of them.
+        key = keys.archive_key(log.prefix, archive)
+        # SAFETY(archive-read-back) §5: a refused archive counts only if its bytes are there
+        if not log.store.put_if_absent(key, body) and log.store.get(key) != body:
+            raise StoreUnavailableError(
+                f"{log.store.url}/{key} is not what was sent. Nothing was written to the log: "
+                "start again, which writes another archive"
+            )
 
 
 def encode(memory: QueryProgress) -> bytes:

@@ -57,12 +57,13 @@ def put_next(
         **changes,
     )
     key = keys.lifecycle_key(log.prefix, record.number)
-    if log.store.put_if_absent(key, encode(record)):
+    data = encode(record)
+    if log.store.put_if_absent(key, data):
         return record
     # The number is taken, perhaps by our own PUT whose reply was lost.
     try:
-        found = decode(log.store.get(key), f"{log.store.url}/{key}")
+        found = log.store.get(key)
     except NotFound:
         return None
-    # SAFETY(chain-read-back) §10: a refused lifecycle record counts only if its record_id is there
-    return record if found.record_id == record.record_id else None
+    # SAFETY(chain-read-back) §10: a refused lifecycle record counts only if its bytes are there
+    return record if found == data else None

@@ -24,7 +24,7 @@ from sparkwal.protocol.hint import Hints, Put
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
-from sparkwal.protocol.slots import OpenLog, read_slot
+from sparkwal.protocol.slots import OpenLog, broken_off, read_back
 from sparkwal.protocol.takeover import deleted, fenced
 from sparkwal.protocol.task import TaskResult
 from sparkwal.store.base import LogStore
@@ -229,16 +229,20 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) ->
         raise unknown(log, header, error, advice) from None
     # The record at the slot may be ours, put by an attempt whose reply was lost.
     try:
-        found = read_slot(log, header.position, header.window)
-    except (StoreUnavailableError, OptionError) as error:
+        found = read_back(log, header.position, header.window, data)
+    except (StoreUnavailableError, OptionError, InvalidLogError) as error:
         raise unknown(log, header, error, advice) from None
     if found is None:
         raise deleted(log, header.position)
+    record, is_same = found
     # plan_id, never leader_id: another plan of the same leader is another microbatch.
     # SAFETY(refused-read-back) §6: a refused commit is read back and counts only if it is our own
     # SAFETY(read-back-plan) §6: a read-back compares plan_id, never leader_id
-    if found.header.plan_id != header.plan_id:
-        raise fenced(log, found)
+    if record.header.plan_id != header.plan_id:
+        raise fenced(log, record)
+    # SAFETY(read-back-bytes) §6: a refused commit counts only if all of its bytes are there
+    if not is_same:
+        raise unknown(log, header, broken_off(log, header.number, len(data)), advice)
 
 
 def unknown(

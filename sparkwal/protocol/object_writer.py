@@ -78,14 +78,14 @@ def write_object(
         if upload is not None:
             upload.upload.abort()
         raise
+    size = writer.size + len(tail)
     # SAFETY(adopt-what-is-there) §6: a task whose key is taken names what is there
     if not created:
         if upload is None:
             rows = b"".join(buffer)
             where = log.where(header.number)
             content = Content.of(arrowfile.read_frames(rows, spark_schema, where))
-        return adopt(log, header, content)
-    size = writer.size + len(tail)
+        return adopt(log, header, content, (size, crc))
     return Batch(header.number, header.partition, writer.rows, size, crc, tuple(writer.frames))
 
 
@@ -127,10 +127,11 @@ class _Parts:
         return self.upload.complete()
 
 
-def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
+def adopt(log: LogStore, ours: DataHeader, content: Content | None, sent: tuple[int, int]) -> Batch:
     """The object that stands at our key, if an attempt of this very task wrote it. The first
     attempt wins: a retried or speculative task, and a PUT whose reply was lost, all end with the
-    same object. `content` is of our own rows; None if it is not known any more.
+    same object. `content` is of our own rows; None if it is not known any more. `sent`: the size
+    and CRC-32 of our own object.
 
     Raises FencedError (another writer's), RecomputedError, StoreUnavailableError, InvalidLogError.
     """
@@ -153,9 +154,16 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
             "this microbatch was committed. Stop one of the two; a restart with the same "
             "checkpoint takes the log over again"
         )
-    batch, stored = measure(log, opened)
+    try:
+        batch, stored = measure(log, opened)
+    except InvalidLogError as error:
+        raise _kept_in_part(where, str(error)) from None
+    is_own = header.stage_attempt == ours.stage_attempt
+    # Of another size it is another run of this attempt, and whole, or it could not be measured.
+    if is_own and batch.bytes == sent[0] and batch.crc32 != sent[1]:
+        raise _kept_in_part(where, f"{batch.bytes} other bytes")
     # A recomputed stage may distribute rows otherwise: an old object would lose or double some.
-    if header.stage_attempt != ours.stage_attempt and stored != content:
+    if not is_own and stored != content:
         found = "stored other rows than this one computed"
         if content is None:
             found = (
@@ -168,6 +176,13 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None) -> Batch:
         )
     events.emit(events.Adopted(key=log.key(header.number), partition=ours.partition))
     return batch
+
+
+def _kept_in_part(where: str, what: str) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"{where} is not what this task sent ({what}); nothing was acknowledged. Run again with "
+        "the same checkpoint: the microbatch gets another window"
+    )
 
 
 class _Tape(io.RawIOBase):
@@ -224,8 +239,11 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
             size, crc = size + length, crc32_combine(crc, part, length)
     except (pa.ArrowException, OSError) as error:
         raise InvalidLogError(f"{log.where(header.number)}: cannot be decoded: {error}") from None
-    while tape.read(PART_SIZE):
-        pass
+    end = b""
+    while more := tape.read(PART_SIZE):
+        end = (end + more)[-PART_SIZE:]
+    if not end.endswith(arrowfile.END):
+        raise InvalidLogError(f"{log.where(header.number)}: it is cut off")
     length, part = tape.cut()
     if content.rows != header.rows:
         where = log.where(header.number)

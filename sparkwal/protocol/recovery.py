@@ -8,7 +8,14 @@ from itertools import islice
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.protocol import chain
-from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, read_front, read_slot
+from sparkwal.protocol.slots import (
+    GLANCE,
+    SlotRecord,
+    WrongWindow,
+    check_whole,
+    read_front,
+    read_slot,
+)
 from sparkwal.store.base import LogStore, NotFound, Page, first_entries
 from sparkwal.store.parallel import run_parallel
 
@@ -214,6 +221,9 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
         window = wrong.window
         last, record = _last_record(log, numbers, window, page.more, tolerant)
     slots = [keys.position(n, window) for n in numbers if keys.is_slot(n, window)]
+    if record is not None and not tolerant:
+        sizes = {entry.key: entry.size for entry in page.entries}
+        check_whole(log, record, sizes.get(log.key(record.header.number), record.size))
     newest_position = keys.position(numbers[0], window)
     live = record and last_live(log, record, tolerant=tolerant)
     head = Head(last, live, window, listed=numbers)

@@ -84,11 +84,50 @@ def read_slot(
     Raises InvalidLogError for anything else, unless tolerant; one of them is WrongWindow. `sent`:
     the reply to `first_get`."""
     try:
-        return open_slot(log, position, window, fetch_slot(log, position, window, size, sent))
+        fetched = fetch_slot(log, position, window, size, sent)
+        record = open_slot(log, position, window, fetched)
+        # SAFETY(whole-rows) §4: no writer builds on a record whose rows are cut off
+        if record is not None and isinstance(fetched, bytes) and len(fetched) < size:
+            check_whole(log, record, len(fetched))
+        return record
     except InvalidLogError:
         if not tolerant:
             raise
         return None
+
+
+def read_back(
+    log: LogStore, position: int, window: int, data: bytes
+) -> tuple[SlotRecord, bool] | None:
+    """The record of a slot that refused a PUT of `data`, and whether it is these bytes: the PUT may
+    have broken off, and its front alone be there. None if there is no record. 1 GET. Raises
+    InvalidLogError."""
+    size = max(WHOLE, len(data) + 1)
+    fetched = fetch_slot(log, position, window, size)
+    record = open_slot(log, position, window, fetched)
+    return None if record is None else (record, fetched == data)
+
+
+def check_whole(log: LogStore, record: SlotRecord, size: int) -> None:
+    """Raises InvalidLogError for a record of which the store has `size` bytes, and not all rows."""
+    if size < record.size:
+        header = record.header
+        error = InvalidLogError(
+            f"{log.where(header.number, header.window)}: it is cut off, {size} bytes of "
+            f"{record.size}. A store that keeps a part of what was sent leaves such a record, and "
+            "no writer reported it as durable. If it is the last one, delete the object: the log "
+            "then ends before it, and the next writer continues there. Else restore it"
+        )
+        error.position = header.position
+        raise error
+
+
+def broken_off(log: LogStore, number: int, size: int) -> InvalidLogError:
+    """The error for an object that is not the `size` bytes that its writer sent."""
+    return InvalidLogError(
+        f"{log.where(number)} is not what was sent: of {size} bytes the store kept a part, or "
+        "others"
+    )
 
 
 def fetch_slot(

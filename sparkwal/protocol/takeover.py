@@ -19,7 +19,7 @@ from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.hint import FencingNote
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head, is_unchanged
-from sparkwal.protocol.slots import SlotRecord, read_slot
+from sparkwal.protocol.slots import SlotRecord, read_back, read_slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -255,13 +255,13 @@ def _leader_header(
 
 def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
     """Whether the record is in its slot now; False if another one is there."""
-    key = log.key(header.number)
-    if log.store.put_if_absent(key, arrowfile.encode(header, spark_schema)):
+    data = arrowfile.encode(header, spark_schema)
+    if log.store.put_if_absent(log.key(header.number), data):
         return True
     # The slot is taken, perhaps by our own PUT whose reply was lost.
-    found = read_slot(log, header.position, header.window)
-    # SAFETY(leader-read-back) §5: a refused leader record counts only if its plan_id is there
-    return found is not None and found.header.plan_id == header.plan_id
+    found = read_back(log, header.position, header.window, data)
+    # SAFETY(leader-read-back) §5: a refused leader record counts only if all of it is there
+    return found is not None and found[1]
 
 
 def _seal(

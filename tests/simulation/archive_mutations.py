@@ -12,6 +12,13 @@ _INHERITED = "leaders that have nothing to archive, a crash"
 
 MUTATIONS = [
     Mutation(
+        "archive-read-back",
+        "two leaders archive, the store keeps a part",
+        "protocol/archive.py",
+        "        if not log.store.put_if_absent(key, body) and log.store.get(key) != body:\n",
+        "        if not log.store.put_if_absent(key, body) and False:\n",
+    ),
+    Mutation(
         "archive-first",
         _CRASH,
         "protocol/takeover.py",

@@ -23,6 +23,12 @@ def exhaustive() -> dict[str, Configuration]:
             begin=_long_ago,
             entries=_ONE,
         ),
+        "two leaders archive, the store keeps a part": Configuration(
+            {"A": driver("A", "a", 1, inline=1000), "B": driver("B", "b", 2, inline=1000)},
+            Budget(parts=1),
+            begin=_long_ago,
+            entries=_ONE,
+        ),
         "two leaders archive, a crash, a straggler": Configuration(
             {"A": driver("A", "a", 1), "B": driver("B", "n", 1), "T": straggler(0)},
             Budget(1, 0),

@@ -41,6 +41,20 @@ def exhaustive() -> dict[str, Configuration]:
         "two lives of one query, a LIST that is empty by mistake": Configuration(
             two, Budget(lies=1)
         ),
+        "two lives of one query, a record that the store keeps in part": Configuration(
+            {
+                **{name: driver(name, "q", 1, inline=1000) for name in "AB"},
+                "R": reader(refuses=True),
+            },
+            Budget(parts=1),
+        ),
+        "two lives of one query, an object that the store keeps in part": Configuration(
+            two, Budget(parts=1)
+        ),
+        "two in flight, one that the store keeps in part, a takeover": Configuration(
+            {"A": appender("A", "p", 2, 2), "B": appender("B", "q", 1, 1)},
+            Budget(parts=1),
+        ),
         "two lives in one application, a crash": Configuration(
             {name: driver(name, "q", 2, leader_id="app") for name in "AB"},
             Budget(1, 0),

@@ -30,6 +30,7 @@ from .world import (
     State,
     apply,
     disk_faults,
+    kept_in_part,
     put,
     replace,
     waits,
@@ -44,6 +45,7 @@ class Budget(NamedTuple):
         disks: times that a machine finds a new disk or a backup's folder as it starts.
         losses: records that are deleted from outside.
         lies: LISTs of records that are empty by mistake.
+        parts: PUTs of which the store keeps a part, without an answer.
     """
 
     crashes: int = 0
@@ -51,6 +53,7 @@ class Budget(NamedTuple):
     disks: int = 0
     losses: int = 0
     lies: int = 0
+    parts: int = 0
 
 
 @dataclass(frozen=True)
@@ -272,7 +275,7 @@ class _Checks:
             lifecycle_oracle.check_collected(outcome, state)
         if name == self._gets_in and outcome == "FencedError before it led":
             raise oracle.Violation(f"{name} did not get in")
-        gone = state.loss or state.former or state.collected
+        gone = state.loss or state.former or state.collected or state.parts
         if outcome == "InvalidLogError" and not gone:
             raise oracle.Violation(f"{name} found a damaged log, and nothing was deleted")
         if name in self._ends and outcome.split()[0] not in self._ends[name]:
@@ -409,6 +412,11 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
         if call.operation == "put":
             delayed = replace(state, late=state.late | {call.arguments})
             outcomes.append(("on its way, no reply", delayed, Lost(), less))
+    if budget.parts and call.operation == "put":
+        less = budget._replace(parts=budget.parts - 1)
+        outcomes.append(
+            ("kept in part, no reply", kept_in_part(state, *call.arguments), Lost(), less)
+        )
     if budget.lies and call.operation == "list" and call.arguments[0] == f"{PREFIX}/batches/":
         less = budget._replace(lies=budget.lies - 1)
         outcomes.append(("empty by mistake", state, ((), False), less))

@@ -24,7 +24,7 @@ MUTATIONS = [
         "chain-read-back",
         "two compactors, the log grows",
         "protocol/chain.py",
-        "return record if found.record_id == record.record_id else None",
+        "return record if found == data else None",
         "return record",
     ),
     Mutation(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sparkwal.store.base import Entry, NotFound, Transient
 
-from . import lake, losses
+from . import lake, losses, oracle
 from .data import PREFIX
 from .lake import Row, Table
 
@@ -115,6 +115,7 @@ class State:
         again_ms: when the last of them was; one who looked before may not know it.
         blame: what a process did though it must not; "" for nothing.
         loss: what was deleted from outside, and who is excused for not noticing; see `losses`.
+        parts: keys of which the store keeps a part of what was sent.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -143,6 +144,7 @@ class State:
     again_ms: int = 0
     blame: str = ""
     loss: losses.Loss | None = None
+    parts: frozenset[str] = frozenset()
 
     def key(self) -> Hashable:
         """Equal for states that behave alike."""
@@ -171,6 +173,7 @@ class State:
             self.again_ms,
             self.blame,
             self.loss,
+            self.parts,
         )
 
 
@@ -204,6 +207,12 @@ def put(state: State, key: str, body: bytes) -> tuple[State, bool]:
     if key.startswith(f"{PREFIX}/lifecycle/"):
         after = replace(after, modified={**state.modified, key: state.now_ms})
     return after, True
+
+
+def kept_in_part(state: State, key: str, body: bytes) -> State:
+    """As `put`; the store keeps a part: of a record with rows half of them."""
+    after, created = put(state, key, oracle.part(body))
+    return replace(after, parts=state.parts | {key}) if created else state
 
 
 def _get_range(state: State, key: str, offset: int, length: int) -> tuple[State, Any]:
