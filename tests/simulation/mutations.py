@@ -277,8 +277,8 @@ MUTATIONS = [
         "inline-once",
         "two lives of one query, rows inlined, every fault",
         "protocol/commit_record.py",
-        "for batch in batches]\n        data",
-        "for batch in [*batches, *batches]]\n        data",
+        "parts = (part for batch in batches for part",
+        "parts = (part for batch in [*batches, *batches] for part",
     ),
     Mutation(
         "deliver-live",
