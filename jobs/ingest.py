@@ -19,19 +19,20 @@ from rich.console import Console
 from sparkwal.cli.exit_codes import Refused, Stopped
 from sparkwal.cli.flags import key_values, takes_log_options
 from sparkwal.errors import SparkWalError
+from sparkwal.options import spark_versions
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
 from support import jvm
 from support.checkpoints import check_checkpoint, made_from_log, write_plainly
 from support.follow import Meter, Signals, run_query, trigger
-from support.session import EXIT_CODES, SCALA, as_exit, open_log_at, start_session
+from support.session import EXIT_CODES, as_exit, open_log_at, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Formats that list a folder: they need a schema, and know maxFilesPerTrigger.
 FILES = ("csv", "json", "parquet", "orc", "text", "xml")
-KAFKA = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{{spark}}"
+KAFKA = f"org.apache.spark:spark-sql-kafka-0-10_{spark_versions.SCALA}:{{spark}}"
 
 console = Console(stderr=True)
 

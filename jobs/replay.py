@@ -162,7 +162,7 @@ def _from_cursor(
     type=click.Choice(FORMATS),
     default="console",
     show_default=True,
-    help="delta needs the extra: pip install 'sparkwal[delta]'. noop reads all and keeps nothing.",
+    help="delta: a table of Delta Lake, which Spark downloads. noop reads all and keeps nothing.",
 )
 @click.option("--output", help="Folder or URL to write to.")
 @click.option(

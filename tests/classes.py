@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparkwal.options import spark_versions
+
 # Ours live for seconds: without the optimising compiler they take half the time of a processor,
 # and with room for its classes and its garbage a JVM seldom stops to look for what it can drop.
 # What the JVM has to say of an archive that does not fit goes nowhere: it loads classes then.
@@ -25,8 +27,7 @@ OPTIONS = (
     " -XX:CompileThresholdScaling=3 -Xlog:disable -Xlog:all=error:stderr"
 )
 DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **spark_versions.DELTA_SETTINGS,
     # For some rows Spark would take longer to plan and to compile than to go through them.
     "spark.default.parallelism": "1",
     "spark.sql.shuffle.partitions": "1",
@@ -40,7 +41,6 @@ DELTA = {
     # VACUUM would list and delete in 10,000 tasks.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
-HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
 
 
 # The JVM starts its Pythons with pyspark in a zip, where none keeps what it compiled: for each of
@@ -128,12 +128,11 @@ def _options() -> str:
 
 def _jars() -> list[str]:
     """Of Delta Lake and of S3A, with all that they need, which Ivy downloads the first time."""
-    import importlib.metadata
+    import pyspark
 
     from sparkwal.spark import log_store
 
-    versions = [importlib.metadata.version(each) for each in ("pyspark", "delta-spark")]
-    known = Path(sys.prefix) / f"delta-jars-{'-'.join(versions)}.json"
+    known = Path(sys.prefix) / f"delta-jars-{pyspark.__version__}-{spark_versions.DELTA}.json"
     found = json.loads(known.read_text()) if known.exists() else []
     if not found or not all(Path(jar).exists() for jar in found):
         if not _run("jars", KNOWN=str(known)):
@@ -160,6 +159,7 @@ def main(what: str) -> None:
     """A query of each kind that most tests begin with."""
     import tempfile
 
+    import pyspark
     from pyspark.sql import SparkSession
 
     import sparkwal
@@ -167,9 +167,9 @@ def main(what: str) -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.host", "127.0.0.1")
     if what == "jars":
-        from delta import configure_spark_with_delta_pip
-
-        spark = configure_spark_with_delta_pip(builder, [HADOOP_AWS]).getOrCreate()
+        version = pyspark.__version__
+        wanted = [spark_versions.delta_package(version), spark_versions.hadoop_aws(version)]
+        spark = builder.config("spark.jars.packages", ",".join(wanted)).getOrCreate()
         found = spark.sparkContext.getConf().get("spark.jars", "")
         Path(os.environ["KNOWN"]).write_text(
             json.dumps([jar.removeprefix("file://") for jar in str(found).split(",")])

@@ -115,7 +115,6 @@ ONLY = {
 LIBRARIES = {
     "pyspark": {"metrics", "spark", "__init__"},
     "py4j": {"spark"},
-    "delta": {"spark"},
     "botocore": {"store", "testing"},
     "urllib3": {"store", "testing"},
     "pandas": {"appender", "format", "lifecycle", "log", "spark"},

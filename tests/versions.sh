@@ -1,23 +1,33 @@
 #!/usr/bin/env bash
-# What does not depend on a version of Python by chance, under other Pythons than .venv's:
-#   bash tests/versions.sh [PYTHON…]     without: python3.12 python3.13
-# Each gets an environment of its own, which is removed at the end (2 GB; the first time a download).
+# What depends on the version of Python or of Spark, under others than .venv's:
+#   bash tests/versions.sh [NAME…]     python3.12, spark4.1, spark4.1.4 …; without: all of them
+# Each gets an environment of its own in .cache/versions, of up to 2 GB, which stays for the next time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-TESTS=(
+OF_PYTHON=(
     tests/format tests/options tests/store tests/protocol tests/reading tests/appender
     tests/journal tests/checkpoints tests/cli tests/testing
     tests/spark/test_register.py tests/spark/test_sink.py tests/spark/test_source.py
     tests/spark/test_types.py tests/spark/test_errors.py
 )
 
-[ $# -gt 0 ] || set -- python3.12 python3.13
-folder="$(mktemp -d)"
-trap 'rm -rf "$folder"' EXIT
-for python in "$@"; do
-    version="$("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')"
-    echo "Python $version"
-    SPARKWAL_VENV="$folder/$version" PYTHON="$python" bash tests/run.sh "${TESTS[@]}"
-    rm -rf "${folder:?}/$version"
+[ $# -gt 0 ] || set -- python3.12 python3.13 spark4.0 spark4.1 spark4.3
+folder="$PWD/.cache/versions"
+mkdir -p "$folder"
+for name in "$@"; do
+    export SPARKWAL_VENV="$folder/$name"
+    case "$name" in
+    spark*)
+        export SPARKWAL_SPARK="${name#spark}"
+        echo "Spark $SPARKWAL_SPARK"
+        bash tests/run.sh tests/spark tests/deploying/test_pipelines.py tests/notebooks
+        ;;
+    *)
+        version="$("$name" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')"
+        echo "Python $version"
+        unset SPARKWAL_SPARK
+        PYTHON="$name" bash tests/run.sh "${OF_PYTHON[@]}"
+        ;;
+    esac
 done

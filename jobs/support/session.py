@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
-SCALA = "2.13"
-DELTA_VERSION = "4.4.0"
-# The version of the Hadoop that PySpark 4.2 contains.
-HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
 _ENCRYPTION = {"aes256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 _S3A = "spark.hadoop.fs.s3a."
 _SECRETS = [_S3A + name for name in ("access.key", "secret.key", "session.token")]
@@ -52,12 +48,6 @@ def open_log_at(path: str, options: Mapping[str, str]) -> sparkwal.Log:
     return sparkwal.Log(path, **kept)
 
 
-DELTA_CONF = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
-
-
 def need_spark() -> None:
     """Raises Refused when pyspark is not installed or too old."""
     try:
@@ -73,18 +63,14 @@ def need_delta(what: str = "--format delta") -> None:
     """Raises Refused when Delta Lake cannot be had, saying what needs it. After need_spark."""
     import pyspark
 
+    if jvm.started_by_spark_submit() and jvm.has_class(spark_versions.DELTA_EXTENSION):
+        return
     try:
-        spark_versions.require_delta(pyspark.__version__)
-        if not jvm.started_by_spark_submit():
-            need("delta", "sparkwal[delta]")
+        package = spark_versions.delta_package(pyspark.__version__)
     except OptionError as error:
         raise Refused(f"{what}: {error}") from None
-    if jvm.started_by_spark_submit() and not jvm.has_class(DELTA_CONF["spark.sql.extensions"]):
-        spark = ".".join(pyspark.__version__.split(".")[:2])
-        raise Refused(
-            f"{what} needs Delta Lake's jars: spark-submit --packages "
-            f"io.delta:delta-spark_{spark}_{SCALA}:{DELTA_VERSION} …"
-        )
+    if jvm.started_by_spark_submit():
+        raise Refused(f"{what} needs Delta Lake's jars: spark-submit --packages {package} …")
 
 
 def start_session(
@@ -116,17 +102,15 @@ def start_session(
             os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
         wanted = [package.format(spark=pyspark.__version__) for package in packages]
         if delta:
-            from delta import configure_spark_with_delta_pip
-
-            builder = configure_spark_with_delta_pip(builder, wanted)
+            wanted.append(spark_versions.delta_package(pyspark.__version__))
             # Two writers of a table on S3 must not overwrite each other.
             builder = builder.config(log_store.SETTING, log_store.CLASS)
             jars = ",".join([*([jars] if jars else []), str(log_store.jar())])
-        elif wanted:
+        if wanted:
             builder = builder.config("spark.jars.packages", ",".join(wanted))
         if jars is not None:
             builder = builder.config("spark.jars", jars)
-    settings = {**(DELTA_CONF if delta else {}), **(settings or {})}
+    settings = {**(spark_versions.DELTA_SETTINGS if delta else {}), **(settings or {})}
     # Other users of the machine see the JVM's command line, with all that the builder is given.
     secrets = {name: settings.pop(name) for name in _SECRETS if name in settings}
     for name, value in settings.items():
@@ -167,7 +151,9 @@ def _connects(table: str) -> bool:
 
 def packages(table: str) -> list[str]:
     """Maven coordinates of what a session needs."""
-    return [HADOOP_AWS] if _connects(table) else []
+    import pyspark
+
+    return [spark_versions.hadoop_aws(pyspark.__version__)] if _connects(table) else []
 
 
 def s3a_settings(table: str, log: StoreOptions) -> dict[str, str]:

@@ -4,8 +4,10 @@
 # Installs only when the tree or the Python changed, so that a second run needs no network.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
-# SPARKWAL_VENV: another place, for another Python.
+# SPARKWAL_VENV: another place, for another Python or another Spark.
 VENV="${SPARKWAL_VENV:-$ROOT/.venv}"
+# The PySpark that is installed, such as 4.1 or 4.1.4. By default the newest that Delta Lake is for.
+SPARK="${SPARKWAL_SPARK:-4.2}"
 VENV_PYTHON="$VENV/bin/python"
 
 _say() { printf '%s\n' "$*" >&2; }
@@ -39,7 +41,7 @@ _need_java() {
     java="${java:-java}"
     version="$(_java_version "$java" || true)"
     if [ -z "$version" ] || [ "$version" -lt 17 ]; then
-        _say "Spark 4.2 needs Java 17 or newer; $java is ${version:+version }${version:-not there}.
+        _say "Spark needs Java 17 or newer; $java is ${version:+version }${version:-not there}.
 Install it, then run this again:
   Debian, Ubuntu:  sudo apt install openjdk-17-jre-headless
   macOS:           brew install openjdk@17
@@ -50,14 +52,14 @@ Another place: JAVA_HOME=/path/to/java $0"
     fi
 }
 
-# A hash of all that goes into the package, and of the Python that runs it.
+# A hash of all that goes into the package, of the Python that runs it and of the Spark.
 _fingerprint() {
-    "$VENV_PYTHON" - "$ROOT" <<'PYTHON'
+    "$VENV_PYTHON" - "$ROOT" "$SPARK" <<'PYTHON'
 import hashlib, pathlib, sys
 root = pathlib.Path(sys.argv[1])
 files = [root / "setup.cfg", root / "pyproject.toml"]
 files += [p for p in (root / "sparkwal").rglob("*") if p.is_file() and p.suffix != ".pyc"]
-digest = hashlib.sha256(sys.version.encode())
+digest = hashlib.sha256((sys.version + sys.argv[2]).encode())
 for path in sorted(files):
     digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
 print(digest.hexdigest())
@@ -70,7 +72,8 @@ _install() {
     copy="$(mktemp -d)"
     cp -R "$ROOT/setup.cfg" "$ROOT/pyproject.toml" "$ROOT/sparkwal" "$copy/"
     if [ -f "$ROOT/README.md" ]; then cp "$ROOT/README.md" "$copy/"; fi
-    (cd "$copy" && "$VENV_PYTHON" -m pip install -q --disable-pip-version-check ".[$1]") || status=$?
+    (cd "$copy" && "$VENV_PYTHON" -m pip install -q --disable-pip-version-check ".[$1]" \
+        "pyspark==$SPARK.*") || status=$?
     rm -rf "$copy"
     return "$status"
 }

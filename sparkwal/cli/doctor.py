@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Literal
 
 import click
@@ -26,13 +27,14 @@ from sparkwal.cli.flags import (
 )
 from sparkwal.cli.output import print_json
 from sparkwal.cli.prove_store import print_line, stores_at, takes_endpoints
-from sparkwal.errors import CollectedError, InvalidLogError, SparkWalError
+from sparkwal.errors import CollectedError, InvalidLogError, OptionError, SparkWalError
 from sparkwal.lifecycle import consumers
 from sparkwal.lifecycle.policy import MISDATED_MS
+from sparkwal.options import spark_versions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.options.spark_versions import INSTALL, OLDEST_JAVA, is_supported, numbers
+from sparkwal.options.spark_versions import OLDEST_JAVA, numbers
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Store, Transient
@@ -63,12 +65,13 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
         yield unknown("delta-rs", "not installed; Log.current alone needs it (sparkwal[lake])")
     else:
         yield _library("deltalake", "1.6", "1.7")
-    spark = _version("pyspark")
-    if spark is None:
+    pyspark = _version("pyspark")
+    if pyspark is None:
         yield unknown("Spark", "not installed here; queries need it: pip install 'sparkwal[spark]'")
         return
-    said = f"pyspark {spark}"
-    yield ok("Spark", said) if is_supported(spark) else to_do("Spark", said, INSTALL)
+    jars = _jars()
+    yield _spark(pyspark, jars)
+    yield _delta(pyspark, conf, jars)
     yield _java()
     yield _worker(conf)
 
@@ -99,6 +102,49 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _jars() -> list[str]:
+    """The names of the jars of the Spark that a session starts here."""
+    home = os.environ.get("SPARK_HOME")
+    spec = find_spec("pyspark")
+    root = home or (os.path.dirname(spec.origin) if spec and spec.origin else "")
+    folder = os.path.join(root, "jars")
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+def _spark(pyspark: str, jars: Sequence[str]) -> Line:
+    said = f"pyspark {pyspark}"
+    if not spark_versions.is_supported(pyspark):
+        return to_do("Spark", said, spark_versions.INSTALL)
+    cores = (re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", jar) for jar in jars)
+    started = next((match[1] for match in cores if match), pyspark)
+    if numbers(started)[:2] != numbers(pyspark)[:2]:
+        said += f" starts the Spark {started} of SPARK_HOME, {os.environ.get('SPARK_HOME')}"
+        return to_do("Spark", said, f"unset SPARK_HOME, or pip install 'pyspark=={started}'")
+    if not spark_versions.is_tried(pyspark):
+        newest = spark_versions.text(spark_versions.NEWEST)
+        return unknown("Spark", f"{said} is newer than {newest}, the newest that was tried")
+    missing = spark_versions.lacks(pyspark)
+    return ok("Spark", said + (f"; it lacks {', '.join(missing)}" if missing else ""))
+
+
+def _delta(pyspark: str, conf: Mapping[str, str], jars: Sequence[str]) -> Line:
+    named = " ".join([*jars, conf.get("spark.jars.packages", ""), conf.get("spark.jars", "")])
+    # Before 4.1 its name does not say which Spark it is for.
+    match = re.search(r"delta-spark_(?:(\d+\.\d+)_)?2\.\d+[-:](\d[\d.]*\d)", named)
+    try:
+        package = spark_versions.delta_package(pyspark)
+    except OptionError as error:
+        return unknown("Delta Lake", str(error))
+    if match is None:
+        said = "no jars of it found; only a session with a Delta table needs them"
+        return unknown("Delta Lake", f"{said}: spark.jars.packages={package}")
+    made_for, delta = match.groups()
+    if made_for and numbers(made_for) != numbers(pyspark)[:2]:
+        said = f"{delta} for Spark {made_for}, and this is {pyspark}"
+        return to_do("Delta Lake", said, f"spark.jars.packages={package}")
+    return ok("Delta Lake", delta)
 
 
 def _java() -> Line:

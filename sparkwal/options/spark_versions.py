@@ -16,8 +16,14 @@ NEWEST: Version = (4, 3)
 # The newest that Delta Lake has jars for.
 NEWEST_WITH_DELTA: Version = (4, 2)
 DELTA = "4.4.0"
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+# What a session with Delta Lake is given besides its jars.
+DELTA_SETTINGS = {
+    "spark.sql.extensions": DELTA_EXTENSION,
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 SCALA = "2.13"
-INSTALL = "pip install 'pyspark>=4.0,<4.4'"
+INSTALL = "pip install 'sparkwal[spark]'"
 OLDEST_JAVA = 17
 
 # A stream's writer gets Arrow batches as a class of its own; before as a DataSourceArrowWriter.
@@ -38,8 +44,17 @@ ARROW_TIMEZONE: Version = (4, 2)
 
 # hadoop-aws must be of the version of Spark's own Hadoop.
 _HADOOP: dict[Version, str] = {(4, 0): "3.4.1", (4, 1): "3.4.2", (4, 2): "3.5.0", (4, 3): "3.5.0"}
-# S3A's conditional create, which the LogStore of this library is made of.
-CONDITIONAL_CREATE: Version = (4, 1)
+# The first Hadoop whose S3A has conditional create, which the LogStore of this library uses.
+CONDITIONAL_CREATE: Version = (3, 4, 2)
+
+
+_NEEDED_BY = {
+    "declarative pipelines": PIPELINES,
+    "columns of TIME": TIME,
+    "columns of GEOMETRY and GEOGRAPHY": SPATIAL,
+    "limits of a stream's first microbatch": READ_LIMITS,
+    "streams that wait for a startingTimestamp": READ_LIMITS,
+}
 
 
 def numbers(version: str) -> Version:
@@ -57,6 +72,15 @@ def is_supported(version: str) -> bool:
 
 def is_tried(version: str) -> bool:
     return numbers(version)[:2] <= NEWEST
+
+
+def lacks(version: str) -> list[str]:
+    """What this Spark cannot do and a newer one can, each with the first that can."""
+    return [
+        f"{what} (Spark {text(since)})"
+        for what, since in _NEEDED_BY.items()
+        if not has(since, version)
+    ]
 
 
 def require(version: str, whose: str) -> None:

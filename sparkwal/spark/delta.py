@@ -84,6 +84,18 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def delta_tables(session: SparkSession) -> Any:
+    """Delta's tables, as its jars bring them. Its package of Python is pinned to versions of Spark:
+    who installed it would change theirs."""
+    return getattr(session._jvm, "io.delta.tables.DeltaTable")
+
+
+def _sequence(session: SparkSession, names: Sequence[str]) -> Any:
+    """A sequence of Scala."""
+    jvm: Any = session._jvm
+    return jvm.PythonUtils.toSeq([*names])
+
+
 class SparkDeltaTable:
     """A `sparkwal.lifecycle.table.Table`. The settings of `spark`, a session with Delta Lake, stay
     as they are: every write has a session of its own. `log_options` reach the log."""
@@ -166,24 +178,23 @@ class SparkDeltaTable:
             raise WriteError(text) from error
 
     def _merge(self, session: SparkSession, rows: DataFrame) -> None:
-        from delta import DeltaTable
-
         target = self.target
         source = last_of_each(rows, target)
         if target.delete_when:
             source = self._without_idle_delete(session, source)
+        # py4j makes a map of the JVM of it.
         values = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
         by = quoted(target.sequence_by)
         newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})" if target.sequence_by else None
-        table = DeltaTable.forPath(session, self._path).alias("t")
-        merge = table.merge(source.alias("s"), same).withSchemaEvolution()
+        table = delta_tables(session).forPath(session._jsparkSession, self._path).alias("t")
+        merge = table.merge(source.alias("s")._jdf, same).withSchemaEvolution()
         if target.delete_when:
             deletes = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
-            merge = merge.whenMatchedDelete(deletes)
-        merge = merge.whenMatchedUpdate(newer, set=dict(values))
+            merge = merge.whenMatched(deletes).delete()
+        merge = merge.whenMatched(newer or "true").updateExpr(values)
         inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
-        merge.whenNotMatchedInsert(inserts, values=dict(values)).execute()
+        merge.whenNotMatched(inserts).insertExpr(values).execute()
 
     def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
         """Without the delete of the key of nulls where the table has no row of this key: a MERGE
@@ -221,14 +232,14 @@ class SparkDeltaTable:
                 raise PlanError(f"delete_when {target.delete_when!r}: {line(error)}") from error
 
     def _create(self, schema: StructType) -> None:
-        from delta import DeltaTable
-
         target = self.target
-        making = DeltaTable.createIfNotExists(self._session).location(self._path).addColumns(schema)
+        session: Any = self._session._jsparkSession
+        making = delta_tables(self._session).createIfNotExists(session).location(self._path)
+        making = making.addColumns(session.parseDataType(schema.json()))
         if target.partition_by:
-            making = making.partitionedBy(*target.partition_by)
+            making = making.partitionedBy(_sequence(self._session, target.partition_by))
         if target.cluster_by:
-            making = making.clusterBy(*target.cluster_by)
+            making = making.clusterBy(_sequence(self._session, target.cluster_by))
         for name, value in target.properties:
             making = making.property(name, value)
         try:
@@ -239,8 +250,6 @@ class SparkDeltaTable:
                 raise
 
     def _check_table(self, schema: StructType) -> None:
-        from delta import DeltaTable
-
         target, there = self.target, self._log
         for problem in self._contradictions(schema):
             raise PlanError(problem)
@@ -248,7 +257,8 @@ class SparkDeltaTable:
         if FORGETS in there.properties:
             raise PlanError(_forgets(target.table))
         if asked := [*target.partition_by, *target.cluster_by]:
-            detail = DeltaTable.forPath(self._session, self._path).detail()
+            table = delta_tables(self._session).forPath(self._session._jsparkSession, self._path)
+            detail = DataFrame(table.detail(), self._session)
             what = "partitioned" if target.partition_by else "clustered"
             column = "partitionColumns" if target.partition_by else "clusteringColumns"
             if (found := detail.select(column).collect()[0][0]) != asked:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from sparkwal import events
-from sparkwal.errors import PlanError, TableReadError
+from sparkwal.errors import OptionError, PlanError, TableReadError
 from sparkwal.lifecycle import snapshot
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.options import spark_versions
@@ -97,11 +97,39 @@ class HadoopFiles:
 
 
 def delta_log(session: SparkSession, table: str) -> DeltaLog:
-    spark_versions.require_delta(session.version)
+    """Raises OptionError in a session without Delta Lake."""
+    _require_delta(session)
     if is_local(table):
         # Not by Hadoop: a writer without it leaves the checksum of the file that it replaced.
         return snapshot.delta_log(table, StoreOptions())
     return DeltaLog(HadoopFiles(session, spark_path(table)), table)
+
+
+def _require_delta(session: SparkSession) -> None:
+    jvm: Any = session._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.loadClass(spark_versions.DELTA_EXTENSION)
+    except Exception:
+        package = spark_versions.delta_package(session.version)
+        given = {"spark.jars.packages": package, **spark_versions.DELTA_SETTINGS}
+        raise OptionError(
+            "this session has no Delta Lake: start it with "
+            f"{', '.join(f'{name}={value}' for name, value in given.items())} "
+            "(sparkwal.Log(path).current() reads table and log without Spark)"
+        ) from None
+
+
+def _require_conditional_create(session: SparkSession) -> None:
+    info = getattr(session._jvm, "org.apache.hadoop.util.VersionInfo")
+    hadoop = str(info.getVersion())
+    if not spark_versions.has(spark_versions.CONDITIONAL_CREATE, hadoop):
+        needed = spark_versions.text(spark_versions.CONDITIONAL_CREATE)
+        raise PlanError(
+            f"{log_store.CLASS} needs Hadoop {needed}, which Spark 4.1 has, and Spark "
+            f"{session.version} has {hadoop}: compact into a table on S3 with a newer Spark, or "
+            f"with {_STORAGE}S3DynamoDBLogStore as {log_store.SETTING}"
+        )
 
 
 def check_put_if_absent(session: SparkSession, path: str) -> None:
@@ -109,6 +137,8 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
     found, scheme = _log_store(session, path), urlsplit(path).scheme
     # A class that is not Delta's was chosen by somebody who knows what it does.
     is_deltas = found.startswith((_STORAGE, _DELTA))
+    if found == log_store.CLASS and scheme == "s3a":
+        _require_conditional_create(session)
     if not is_deltas or found.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()):
         return
     advice = (

@@ -9,11 +9,12 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
+
+from sparkwal.spark.interfaces import DataSourceStreamArrowWriter, to_arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,9 +57,8 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = to_arrow_schema(self._schema)
         text = "user-1234567890-some text that is the same in all rows-1234567890123456789"
         columns = [
             pa.array([text] * BATCH)

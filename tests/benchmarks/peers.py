@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
+
 import sparkwal
+from sparkwal.options import spark_versions
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY, log_options, s3_client
 from support.session import ROOT
 
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"  # of the Hadoop that Spark 4.2 ships
 
 # Peers at their best: uploads from memory, connections enough, and no request that only checks
 # what others may have created.
@@ -195,10 +197,12 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
             builder = builder.config(f"spark.hadoop.{key}", value)
         for bucket, endpoint in endpoints.items():
             builder = builder.config(f"spark.hadoop.fs.s3a.bucket.{bucket}.endpoint", endpoint)
+        packages = [spark_versions.hadoop_aws(pyspark.__version__)]
         if {"delta", "delta-tuned"} & set(peers):
-            builder = _with_delta(builder)
-        else:
-            builder = builder.config("spark.jars.packages", HADOOP_AWS)
+            packages.append(spark_versions.delta_package(pyspark.__version__))
+            for key, value in spark_versions.DELTA_SETTINGS.items():
+                builder = builder.config(key, value)
+        builder = builder.config("spark.jars.packages", ",".join(packages))
     from benchmarks.noop import NoopDataSource
 
     spark = builder.getOrCreate()
@@ -206,13 +210,3 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
     sparkwal.register(spark)
     spark.dataSource.register(NoopDataSource)
     return spark
-
-
-def _with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
-    from delta import configure_spark_with_delta_pip
-
-    builder = builder.config(
-        "spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"
-    ).config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-    configured: SparkSession.Builder = configure_spark_with_delta_pip(builder, [HADOOP_AWS])
-    return configured

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 
 import click
+import pyspark
 from pyspark.sql import SparkSession
 
 from faults.driver import error_line, say, session
@@ -18,17 +19,17 @@ from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Coordinator, Run
 from sparkwal.lifecycle.policy import Policy
+from sparkwal.options import spark_versions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_files import delta_log, held, spark_path
 from sparkwal.testing.servers import log_options
-from support.session import DELTA_CONF, DELTA_VERSION, SCALA
 
 SETTINGS = {
-    **DELTA_CONF,
-    "spark.jars.packages": f"io.delta:delta-spark_4.2_{SCALA}:{DELTA_VERSION}",
+    **spark_versions.DELTA_SETTINGS,
+    "spark.jars.packages": spark_versions.delta_package(pyspark.__version__),
     "spark.driver.memory": "768m",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from queries import append, assert_one_error, numbers, read, refused, start, write
 
 from sparkwal.format import schema
+from sparkwal.spark.interfaces import to_arrow_schema
 
 ALL_BYTES = "X'" + bytes(range(256)).hex() + "'"
 POINT = "X'0101000000000000000000F03F0000000000000040'"
@@ -222,7 +222,7 @@ def test_what_one_session_time_zone_wrote_another_reads_as_the_same_instants(
 
 def test_the_arrow_schema_is_the_one_pyspark_makes(rows: DataFrame) -> None:
     ours = schema.to_arrow(schema.normalize(rows.schema.jsonValue()))
-    theirs = to_arrow_schema(StructType.fromJson(nullable(rows.schema)), timezone="UTC")
+    theirs = to_arrow_schema(StructType.fromJson(nullable(rows.schema)))
     assert ours == theirs
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.table import TableConflict, check_history
-from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.spark.delta import SparkDeltaTable, delta_tables
 from sparkwal.spark.delta_files import delta_log, held, spark_path
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
@@ -73,7 +72,8 @@ def test_what_takes_rows_of_others_away_is_seen(log: Compaction) -> None:
     for what, statement in UNDOING.items():
         if what == "replace":
             # By its path SQL does not find a table to replace.
-            again = DeltaTable.replace(log.spark).location(log.target.table)
+            again = delta_tables(log.spark).replace(log.spark._jsparkSession)
+            again = again.location(log.target.table)
             again.addColumn("id", "BIGINT").addColumn("v", "STRING").execute()
         else:
             log.sql(statement)
