@@ -1,0 +1,230 @@
+"""Makes one history: processes that append, read, replay and move the floor of one log, through a
+proxy that breaks requests, while they are killed, stopped and their clocks jump.
+
+    python -m histories.generate SEED OUTPUT [--seconds N]
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+import sparkwal
+from sparkwal.testing.proxy import Fault, S3Proxy
+from sparkwal.testing.servers import log_options, make_bucket, start_ministack
+
+from .recording import Recorder, merged, write_history
+
+BUCKET = "histories"
+# Seconds that a writer gets to send the rest.
+_PATIENCE = 90.0
+_STORM = [
+    Fault("lost_reply", probability=0.04),
+    Fault("error", status=503, probability=0.08),
+    Fault("error_after", status=500, probability=0.03),
+    # A page of another server in the place of the store's reply.
+    Fault("error", kind="PUT", status=200, probability=0.03),
+    Fault("reset", probability=0.03),
+    Fault("truncate", kind="GET", probability=0.03),
+    Fault("delay", probability=0.05, seconds=0.4),
+    Fault("stall", probability=0.01, seconds=2.0),
+]
+
+
+@dataclass
+class Member:
+    """One process of a history, which is started again after a kill."""
+
+    role: str
+    name: str
+    arguments: list[str]
+    module: str = "histories.worker"
+    births: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    stopped_until: float = 0.0
+    rests_until: float = 0.0
+
+
+@dataclass
+class Play:
+    """A run of one seed."""
+
+    seed: int
+    work: Path
+    server: str
+    proxy: S3Proxy
+    rng: random.Random
+    counted: Counter[str] = field(default_factory=Counter)
+    members: list[Member] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        return f"s3://{BUCKET}/seed-{self.seed}"
+
+    def start(self, member: Member) -> None:
+        """Start the process of a member, under a name of its own."""
+        member.births += 1
+        name = f"{member.name}.{member.births}"
+        notes = self.work / f"{name}.jsonl"
+        command = [sys.executable, "-P", "-m", member.module, member.role, name, str(notes)]
+        command += [self.path, self.proxy.url, str(self.seed), *member.arguments]
+        log = (self.work / f"{name}.log").open("wb")
+        with log:
+            member.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+        self.counted["starts"] += 1
+
+    def disturb(self, now: float) -> None:
+        """Do something to a member, or to the store."""
+        member = self.rng.choice(self.members)
+        what = self.rng.choices(["kill", "stop", "clock", "storm", "calm"], [3, 4, 2, 3, 2])[0]
+        if what == "storm":
+            self.proxy.faults = self.rng.sample(_STORM, 4)
+        elif what == "calm":
+            self.proxy.faults = []
+        elif member.process is None or member.process.poll() is not None:
+            return
+        elif what == "kill":
+            self.kill(member)
+            member.rests_until = now + self.rng.random() * 1.5
+        elif what == "clock" and member.module == "histories.worker":
+            os.kill(member.process.pid, signal.SIGUSR1)
+        elif what == "stop" and not member.stopped_until:
+            os.killpg(member.process.pid, signal.SIGSTOP)
+            member.stopped_until = now + self.rng.choice([0.3, 1.0, 3.0, 5.0])
+        self.counted[what] += 1
+
+    def kill(self, member: Member) -> None:
+        """kill -9 of the process and its children."""
+        assert member.process is not None
+        os.killpg(member.process.pid, signal.SIGKILL)
+        member.process.wait()
+        assert member.process.stdin is not None
+        member.process.stdin.close()
+        member.stopped_until = 0.0
+
+    def tend(self, now: float) -> None:
+        """Let stopped processes go on, and start those that ended."""
+        for member in self.members:
+            assert member.process is not None
+            if member.stopped_until and now >= member.stopped_until:
+                os.killpg(member.process.pid, signal.SIGCONT)
+                member.stopped_until = 0.0
+            if member.process.poll() is not None and now >= member.rests_until:
+                self.start(member)
+
+    def finish(self) -> None:
+        """End the storm; each writer sends the rest, alone; then read all."""
+        self.proxy.faults = []
+        for member in self.members:
+            self.kill(member)
+        for member in self.members:
+            if member.role == "append":
+                self.start(member)
+                self.wait_for_append(member)
+                process = member.process
+                assert process is not None
+                process.communicate(timeout=_PATIENCE)
+                self.counted["unclean ends"] += process.returncode != 0
+
+    def wait_for_append(self, member: Member) -> None:
+        """Wait until a member has begun an append."""
+        notes = self.work / f"{member.name}.{member.births}.jsonl"
+        end = time.monotonic() + _PATIENCE
+        while not notes.exists() or b'"append"' not in notes.read_bytes():
+            assert time.monotonic() < end, f"{notes} shows no append"
+            time.sleep(0.1)
+
+    def read_all(self) -> None:
+        """The last reads, past the proxy."""
+        notes = Recorder(self.work / "final.jsonl", "final")
+        log = sparkwal.Log(self.path, **log_options(self.server))
+        number = notes.begin("read", kind="scan", start=None, final=True)
+        table = log.scan(columns=["_wal_position", "v"]).read_all()
+        notes.end(number, "ok", rows=[list(row.values()) for row in table.to_pylist()])
+        report = sparkwal.verify(self.path, **log_options(self.server))
+        assert report.ok, f"verify finds a fault: {report}"
+
+
+def cast(rng: random.Random, work: Path) -> tuple[list[Member], bool]:
+    """The members of a history, and whether its floor moves."""
+    members = []
+    for number in range(rng.choice([1, 2, 3])):
+        arguments = [f"producer={number + 1}", f"maxInFlightRequests={rng.choice([1, 4, 16])}"]
+        arguments += [f"planTtl={rng.choice(['2s', '30s'])}"]
+        if rng.random() < 0.4:
+            arguments += [f"journal={work}/journal-{number}", "journalSegmentBytes=64kb"]
+            arguments += ["journalMaxBytes=1mb"]
+        members.append(Member("append", f"appender-{number}", arguments))
+    members += [Member("read", f"reader-{number}", []) for number in range(2)]
+    has_floor = rng.random() < 0.4
+    if has_floor:
+        members.append(Member("keep", "keeper", []))
+    return members, has_floor
+
+
+def generate(seed: int, output: Path, seconds: float) -> Counter[str]:
+    """Make the history of a seed; returns what happened in it."""
+    rng = random.Random(seed)
+    # Memory where there is some: a kill loses nothing of either, and syncs cost nothing.
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    work = Path(tempfile.mkdtemp(prefix=f"history-{seed}-", dir=memory))
+    with ExitStack() as closing:
+        server = closing.enter_context(start_ministack())
+        make_bucket(server.url, BUCKET)
+        proxy = closing.enter_context(S3Proxy(server.url, seed=seed))
+        play = Play(seed, work, server.url, proxy, rng)
+        play.members, has_floor = cast(rng, work)
+        try:
+            for member in play.members:
+                play.start(member)
+            # Workers take a second to begin, and Spark takes many.
+            end = time.monotonic() + seconds
+            following = time.monotonic() + 3.0
+            while (now := time.monotonic()) < end:
+                if now >= following:
+                    play.disturb(now)
+                    following = now + rng.random()
+                play.tend(now)
+                time.sleep(0.05)
+            play.finish()
+            play.read_all()
+        finally:
+            for member in play.members:
+                if member.process is not None and member.process.poll() is None:
+                    play.kill(member)
+        operations = merged(work.glob("*.jsonl"))
+        about: dict[str, object] = {"seed": seed, "floor": has_floor}
+        write_history(output, {**about, "happened": dict(play.counted)}, operations)
+        counted = play.counted + Counter(
+            f"{operation['op']} {operation['outcome']}" for operation in operations
+        )
+    shutil.rmtree(work)
+    return counted
+
+
+@click.command()
+@click.argument("seed", type=int)
+@click.argument("output", type=click.Path(path_type=Path))
+@click.option("--seconds", default=20.0, help="how long processes are disturbed")
+def main(seed: int, output: Path, seconds: float) -> None:
+    """Make the history of SEED and write it to OUTPUT."""
+    counted = generate(seed, output, seconds)
+    print(", ".join(f"{what} {number}" for what, number in sorted(counted.items())))
+
+
+if __name__ == "__main__":
+    main()
