@@ -71,7 +71,7 @@ class _Microbatch:
 
 @dataclass(frozen=True)
 class Committed:
-    """A durable microbatch: the position of its record, and what the PUT took."""
+    """A durable microbatch: the position of its record, and the measures of its PUT."""
 
     position: int
     put: Put

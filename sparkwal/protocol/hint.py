@@ -23,7 +23,7 @@ _MOST_ENDED = 1000
 
 @dataclass(frozen=True)
 class Put:
-    """What the PUT of a record took. The next record of the leader reports it."""
+    """Duration and retries of a record's PUT. The leader's next record reports them."""
 
     put_ms: float
     retries: Whole
