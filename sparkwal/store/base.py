@@ -68,8 +68,8 @@ class Transient(Exception):
 
 
 class Refusal(OptionError):
-    """The store refuses a caller or a request. It may do so in passing: a store that restarts denies
-    access, or reports that there is no such bucket."""
+    """The store refuses a caller or a request. It may do so in passing: a store that restarts
+    denies access, or reports that there is no such bucket."""
 
 
 class Upload(Protocol):
