@@ -303,7 +303,7 @@ def _check_object(log: LogStore, record: SlotRecord, header: CommitHeader) -> st
         if (found.plan_id, found.log_id, found.number) != plan:
             return f"{where}: it was written under another plan than its commit record"
         frames = [replace(x, data=data[x.offset : x.offset + x.length]) for x in frames]
-        for _ in read_pieces(log.store, frames, schema.to_arrow(record.spark_schema), full=True):
+        for _ in read_pieces(log.store, frames, schema.to_arrow(record.spark_schema)):
             pass
         arrowfile.check_footer(data, where)
     except NotFound:
