@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sparkwal.errors import OptionError
+from sparkwal.format.frames import Announced, announced
 from support.json_rows import JsonRows
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table
@@ -53,7 +53,7 @@ class Bodies:
                 # Check offsets and texts too: damaged ones would crash the log's readers.
                 batch.validate(full=True)
             self._check(sum(_decoded(batch) for batch in found))
-        except (pa.ArrowException, OSError, ValueError, IndexError, struct.error) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, OptionError):
                 raise
             said = str(error).partition("\n")[0]
@@ -78,54 +78,16 @@ def _width(kind: pa.DataType) -> int:
         return 4  # at least an offset
 
 
-def _announced(body: bytes) -> Iterator[tuple[int, int]]:
-    """(rows, bytes without compression) of each batch, as the stream announces them.
+def _announced(body: bytes) -> Iterator[Announced]:
+    """What each batch and dictionary of a stream announces.
 
     Arrow allocates the size that a compressed buffer announces, and columns may share one region.
     So count every buffer at its decompressed length before any is unpacked.
     """
     for message in pa.ipc.MessageReader.open_stream(body):
-        if message.type not in ("record batch", "dictionary"):
-            continue
-        metadata, data = message.metadata.to_pybytes(), memoryview(message.body or b"")
-        header = _table(metadata, _field(metadata, _table(metadata, 0), 2))
-        if message.type == "dictionary":  # which holds a batch: its second field
-            header = _table(metadata, _field(metadata, header, 1))
-        length = _field(metadata, header, 0, needed=False)
-        rows = struct.unpack_from("<q", metadata, length)[0] if length else 0
-        packed = _field(metadata, header, 3, needed=False) > 0
-        yield (
-            # Arrow skips a buffer that it does not need, whatever its size and length say.
-            max(0, rows),
-            sum(
-                max(0, size, struct.unpack_from("<q", data, offset)[0] if packed and size else 0)
-                for offset, size in _buffers(metadata, header)
-            ),
-        )
-
-
-def _buffers(metadata: bytes, batch: int) -> Iterator[tuple[int, int]]:
-    vector = _table(metadata, _field(metadata, batch, 2))
-    count = struct.unpack_from("<I", metadata, vector)[0]
-    yield from struct.iter_unpack("<qq", metadata[vector + 4 : vector + 4 + 16 * count])
-
-
-def _table(metadata: bytes, at: int) -> int:
-    """The target of the offset stored at `at`; FlatBuffers' offsets are relative."""
-    return at + int(struct.unpack_from("<I", metadata, at)[0])
-
-
-def _field(metadata: bytes, table: int, number: int, *, needed: bool = True) -> int:
-    """The position of a field of a FlatBuffers table; 0 if the field is absent."""
-    layout = table - int(struct.unpack_from("<i", metadata, table)[0])
-    size = struct.unpack_from("<H", metadata, layout)[0]
-    entry = 4 + 2 * number
-    offset = struct.unpack_from("<H", metadata, layout + entry)[0] if entry + 2 <= size else 0
-    if offset:
-        return table + int(offset)
-    if needed:
-        raise ValueError("a message without the fields of its kind")
-    return 0
+        found = announced(message.metadata.to_pybytes(), memoryview(message.body or b""))
+        if found is not None:
+            yield found
 
 
 def _decoded(batch: pa.RecordBatch) -> int:

@@ -283,8 +283,6 @@ def _from_document(document: dict[str, Any], where: str) -> Header:
         )
     if header.decided >= header.position:
         raise InvalidLogError(f"{where}: field 'decided' must be below the position")
-    if isinstance(header, LeaderHeader) and header.prev_position >= header.position:
-        raise InvalidLogError(f"{where}: field 'prev_position' must be below the position")
     return header
 
 

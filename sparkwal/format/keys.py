@@ -11,6 +11,8 @@ ROOT = "default"
 # Every folder below the path of a log.
 FOLDERS = ("batches", "consumers", "handover", "lifecycle", "proof", "sequencers", "txns")
 _NAME = re.compile(r"[0-9]{20}")
+# No object of a log has a number below: so each position that a listing shows has others after it.
+LEAST = 2**31
 
 
 def slot(position: int, window: int) -> int:
@@ -52,6 +54,12 @@ def decode(name: str) -> int | None:
         return None
     number = int(name)
     return number if number <= MAX else None
+
+
+def listed(name: str) -> int | None:
+    """As `decode`, of a name in a listing, where any number may stand that no log comes to."""
+    number = decode(name)
+    return number if number is not None and number >= LEAST else None
 
 
 def batches_prefix(prefix: str) -> str:

@@ -156,7 +156,7 @@ def _discard_uploads(log: LogStore, head: Head, bound: int, dry_run: bool) -> in
     while True:
         page = log.store.unfinished(prefix, after)
         for upload in page.uploads:
-            number = keys.decode(upload.key.removeprefix(prefix))
+            number = keys.listed(upload.key.removeprefix(prefix))
             if number is not None and keys.position(number, head.window) < bound:
                 count += 1
                 if not dry_run:

@@ -18,7 +18,7 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
     # List after the prefix itself: some tools create an object there to stand for a folder.
     while entries := log.store.list(prefix, 1, prefix).entries:
         key = entries[0].key
-        number = keys.decode(key.removeprefix(prefix))
+        number = keys.listed(key.removeprefix(prefix))
         where = f"{log.store.url}/{key}"
         if number is None:
             raise InvalidLogError(

@@ -155,13 +155,13 @@ def encode_record(
     for wide, (_, batches) in zip(widest, inlined, strict=True):
         # SAFETY(inline-once) §6: a commit record holds each inlined row once
         parts = (part for batch in batches for part in schema.cut(batch, arrowfile.LARGEST_FRAME))
-        frames = [writer.frame(schema.conform(part, target)) for part in parts]
-        data = b"".join(frames)
-        entry = replace(wide, record_batches=len(frames), bytes=len(data), crc32=crc32(data))
+        stored = [writer.frame(schema.conform(part, target)) for part in parts]
+        data = b"".join(stored)
+        entry = replace(wide, record_batches=len(stored), bytes=len(data), crc32=crc32(data))
         entries.append(entry)
         chunks.append(data)
-    stored = header.bytes + sum(entry.bytes for entry in entries)
-    header = replace(header, inline=tuple(entries), bytes=stored)
+    size = header.bytes + sum(entry.bytes for entry in entries)
+    header = replace(header, inline=tuple(entries), bytes=size)
     check_parts(header, where)
     prefix, tail, _ = writer.finish(header, block)
     return header, b"".join([prefix, *chunks, tail])

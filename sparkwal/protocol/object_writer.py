@@ -9,7 +9,7 @@ from isal.isal_zlib import crc32, crc32_combine
 
 from sparkwal import events
 from sparkwal.errors import FencedError, InvalidLogError, RecomputedError, StoreUnavailableError
-from sparkwal.format import arrowfile, schema
+from sparkwal.format import arrowfile, frames, schema
 from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader, Frame
 from sparkwal.protocol.slots import OpenLog, read_front, read_slot
@@ -53,10 +53,10 @@ def write_object(
     upload: _Parts | None = None
     content = Content() if compare else None
     tables = schema.gathered(batches, limits.batch_size, most_ms=limits.batch_timeout_ms)
-    joined = (batch for table in tables for batch in table.combine_chunks().to_batches())
-    frames = (part for batch in joined for part in schema.cut(batch, arrowfile.LARGEST_FRAME))
+    combined = (batch for table in tables for batch in table.combine_chunks().to_batches())
+    parts = (part for batch in combined for part in schema.cut(batch, arrowfile.LARGEST_FRAME))
     try:
-        for batch in frames:
+        for batch in parts:
             data = writer.frame(batch)
             if content is not None:
                 content += Content.of([batch])
@@ -230,14 +230,18 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
     content = Content()
     try:
         for message in pa.ipc.MessageReader.open_stream(tape):
+            announced = frames.announced(message.metadata.to_pybytes(), message.body)
+            if announced is None:
+                raise ValueError("a message that is no record batch")
+            frames.check_size(announced, message.body.size)
             batch = pa.ipc.read_record_batch(message, arrow)
-            # Validate first: no CRC-32 is known here, and a wrong offset crashes the process.
-            batch.validate(full=True)
+            # A wrong offset crashes the process.
+            frames.check_values(batch)
             content += Content.of([batch])
             length, part = tape.cut()
             found.append(Frame(size, length, batch.num_rows, part))
             size, crc = size + length, crc32_combine(crc, part, length)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise InvalidLogError(f"{log.where(header.number)}: cannot be decoded: {error}") from None
     end = b""
     while more := tape.read(PART_SIZE):

@@ -13,6 +13,7 @@ from sparkwal.protocol.slots import (
     SlotRecord,
     WrongWindow,
     check_whole,
+    last_listed,
     read_front,
     read_slot,
 )
@@ -166,8 +167,9 @@ def is_unchanged(log: LogStore, head: Head) -> bool:
 
 
 class MissingRecord(InvalidLogError):
-    """The record at `position` is missing, though a later object shows that it was written. The
-    last record before it is `before`, if that was read; the last of all is at `newest`."""
+    """The record at `position` is missing, though a later object shows that it was written; so are
+    all others before `end`. The last record before it is `before`, if that was read; the last of
+    all is at `newest`."""
 
     position: int
 
@@ -178,10 +180,13 @@ class MissingRecord(InvalidLogError):
         window: int,
         before: SlotRecord | None = None,
         newest: int = 0,
+        end: int = 0,
     ) -> None:
+        self.end = max(end, position + 1)
+        several = f"the records of positions {position} … {end - 1} are missing"
         super().__init__(
-            f"the record of position {position} is missing "
-            f"({log.where(keys.slot(position, window))}), yet the log goes on after it. It was "
+            f"{f'the record of position {position} is missing' if end <= position + 1 else several}"
+            f" ({log.where(keys.slot(position, window))}), yet the log goes on after it. It was "
             "deleted from outside: restore it (for example from a bucket version; see "
             "sparkwal.repair), or scan or stream what is there with failOnDataLoss=false"
         )
@@ -252,7 +257,7 @@ def _listed(log: LogStore) -> tuple[tuple[int, ...], Page]:
     """The numbers of the log's newest objects, newest first, and the page of the LIST."""
     start = keys.batches_prefix(log.prefix)
     page = first_entries(log.store, start, LIST_LIMIT)
-    named = (keys.decode(entry.key.removeprefix(start)) for entry in page.entries)
+    named = (keys.listed(entry.key.removeprefix(start)) for entry in page.entries)
     return tuple(number for number in named if number is not None), page
 
 
@@ -290,15 +295,19 @@ def _intact(
 ) -> tuple[int, SlotRecord | None]:
     """`position` and its record, or if tolerant the last intact one. Raises InvalidLogError."""
     while True:
+        before = -1
         try:
             record = read_slot(log, position, window)
         except InvalidLogError as error:
-            if not tolerant or position == 0 or isinstance(error, WrongWindow):
+            before = last_listed(log, window, position) if tolerant and position else -1
+            if before < 0 or isinstance(error, WrongWindow):
                 raise
             record = None
-        if record is not None or not tolerant or position == 0:
+        if record is None and tolerant and position:
+            before = last_listed(log, window, position)
+        if before < 0:
             return position, record
-        position -= 1
+        position = before
 
 
 def _last_record(

@@ -119,7 +119,7 @@ def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
     for entry in header.inline:
         rows, data = data[: entry.bytes], data[entry.bytes :]
         arrowfile.check_crc(rows, entry.crc32, where)
-        inlined.append(arrowfile.read_frames(rows, record.spark_schema, where, full=True))
+        inlined.append(arrowfile.read_frames(rows, record.spark_schema, where))
     return _content(log, header.batches, inlined)
 
 

@@ -16,6 +16,7 @@ from sparkwal.protocol.slots import (
     SlotRecord,
     fetch_slot,
     first_get,
+    first_listed,
     open_slot,
     read_slot,
 )
@@ -24,6 +25,9 @@ from sparkwal.store.parallel import SMALL, Reply, run_parallel
 
 # The most records fetched at once. A probe grows up to this while more records come.
 WIDEST_PROBE = 32
+# After so many positions without a record it is asked where the next one is: somebody may have put
+# one at any position.
+LONG_HOLE = 16
 # Bytes requested ahead of the reader.
 _AHEAD = WIDEST_PROBE * WHOLE
 
@@ -67,26 +71,45 @@ def live_records(
     # While all records are small, ask for less of each. A larger one costs another request.
     wide = min(size, _AHEAD // max(log.store.concurrency, 1))
 
-    def fetch(each: tuple[int, int], sent: Reply | None = None) -> bytes | InvalidLogError | None:
+    # So many positions in a row have no record.
+    empty = 0
+    goes_on = tolerant or passed_over is not None
+
+    def fetch(
+        each: tuple[int, int], sent: Reply | None = None
+    ) -> tuple[int, bytes | InvalidLogError | None]:
         position, size = each
-        return None if position in known else fetch_slot(log, position, window, size, sent)
+        front = None if position in known else fetch_slot(log, position, window, size, sent)
+        return position, front
+
+    def positions() -> Iterator[int]:
+        nonlocal empty
+        position = start
+        while position < end:
+            yield position
+            position += 1
+            if empty >= LONG_HOLE and goes_on:
+                empty = 0
+                begin, position = position, first_listed(log, window, position, end)
+                if position > begin and passed_over is not None:
+                    passed_over(MissingRecord(log, begin, window, end=position))
 
     # SAFETY(read-to-head) §3: readers read every record up to the head
-    positions = range(start, end)
     fetched = run_parallel(
         log.store,
         fetch,
-        ((position, asked) for position in positions),
+        ((position, asked) for position in positions()),
         at_once=at_once,
         weigh=itemgetter(1),
         capacity=_AHEAD,
         is_here=lambda each: each[0] in known,
         gets=lambda each: first_get(log, each[0], window, each[1]) if are_small else None,
     )
-    for position, front in zip(positions, fetched, strict=True):
+    for position, front in fetched:
         try:
             # Decode in this thread: decoding threads would wait for each other.
             record = known.get(position) or open_slot(log, position, window, front)
+            empty = 0 if record or front else empty + 1
             if record is None and not tolerant:
                 raise MissingRecord(log, position, window)
         except InvalidLogError as error:
@@ -162,10 +185,14 @@ def first_at_or_after(
         return max(head.gap, start)
 
     def holds(position: int) -> bool:
+        tried = 0
         while (record := read_slot(log, position, head.window, GLANCE, tolerant=tolerant)) is None:
             if not tolerant:
                 raise MissingRecord(log, position, head.window)
             position += 1
+            tried += 1
+            if tried % LONG_HOLE == 0:
+                position = first_listed(log, head.window, position, head.gap)
             if position == head.gap:
                 return True
         # A dead record has a fenced writer's time; the live one before it counts.

@@ -1,18 +1,21 @@
 """Reading one slot: the record at a position, or nothing."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, check_parts
-from sparkwal.store.base import LogStore, NotFound
+from sparkwal.store.base import LogStore, NotFound, numbered
 from sparkwal.store.parallel import Reply
 
 # Reads any record of up to some ten thousand frames; a longer header costs a second request.
 WHOLE = 4 * 2**20
 # For a caller that looks at many records and does not read their rows.
 GLANCE = 64 * 2**10
+# Keys of a LIST of which one is needed.
+_FEW = 10
 
 # Opened when it is needed: a client costs tens of milliseconds.
 OpenLog = Callable[[], LogStore]
@@ -184,3 +187,21 @@ def open_slot(
 def _inlined(header: SlotHeader) -> int:
     inline = header.inline if isinstance(header, CommitHeader) else ()
     return sum(each.bytes for each in inline)
+
+
+def first_listed(log: LogStore, window: int, start: int, end: int) -> int:
+    """The first position of start … end−1 of which a LIST shows an object; `end` if there is none.
+    As many LISTs as `end` − `start` has binary digits."""
+
+    def reaches(position: int) -> bool:
+        return last_listed(log, window, position + 1) >= start
+
+    return start + bisect_left(range(start, end), True, key=reaches)
+
+
+def last_listed(log: LogStore, window: int, end: int) -> int:
+    """The last position before `end` of which a LIST shows an object; −1 if there is none."""
+    # Numbers count down: those of earlier positions come after a slot's.
+    after = log.key(keys.slot(end, window))
+    found = numbered(log.store, keys.batches_prefix(log.prefix), after, limit=_FEW)
+    return next((keys.position(number, window) for number, _ in found), -1)

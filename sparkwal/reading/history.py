@@ -7,8 +7,15 @@ from functools import partial
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.header import SEAL, LeaderHeader
 from sparkwal.protocol.recovery import MissingRecord, last_live
-from sparkwal.protocol.replay import WIDEST_PROBE, AnotherLog, check_log
-from sparkwal.protocol.slots import GLANCE, SlotRecord, first_get, read_slot
+from sparkwal.protocol.replay import LONG_HOLE, WIDEST_PROBE, AnotherLog, check_log
+from sparkwal.protocol.slots import (
+    GLANCE,
+    SlotRecord,
+    first_get,
+    first_listed,
+    last_listed,
+    read_slot,
+)
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.parallel import Reply, run_parallel
 
@@ -86,7 +93,9 @@ def walk(
         start, end = (start, chunk[-1]) if newest_first else (chunk[-1] + 1, end)
         gets = partial(first_get, log.log, window=window, size=GLANCE)
         records = run_parallel(log.log.store, fetch, chunk, is_here=is_newest, gets=gets)
+        empty = 0
         for position, found in zip(chunk, records, strict=True):
+            empty += isinstance(found, MissingRecord)
             # Asked after it was read: what is there may be a stray.
             floor = log.floor.current()
             if floor > position:
@@ -100,6 +109,21 @@ def walk(
             ):
                 left -= 1
                 yield found
+        if empty == count >= LONG_HOLE and start < end:
+            hole = _hole(log, start, end, newest_first)
+            if hole is not None:
+                left -= 1
+                start, end = (start, hole.position) if newest_first else (hole.end, end)
+                yield hole
+
+
+def _hole(log: LogRange, start: int, end: int, newest_first: bool) -> MissingRecord | None:
+    """The positions without any object at one end of start … end−1: a few LISTs."""
+    if newest_first:
+        begin = max(start, last_listed(log.log, log.window, end) + 1)
+        return MissingRecord(log.log, begin, log.window, end=end) if begin < end else None
+    after = first_listed(log.log, log.window, start, end)
+    return MissingRecord(log.log, start, log.window, end=after) if after > start else None
 
 
 def sound(log: LogRange, found: Iterable[Found]) -> Iterator[SlotRecord | InvalidLogError]:

@@ -121,6 +121,7 @@ class LogRange:
             found,
             target,
             verify=self.options.verify_checksums,
+            texts=self.options.verify_texts,
             at_once=_AT_ONCE,
             check=self.floor.check,
             passed_over=self.passed_over,

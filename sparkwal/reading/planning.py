@@ -197,5 +197,11 @@ def task_rows(
         )
         records = floor.usable(task.start, task.end, found)
         pieces = (piece for record in records for piece in pieces_of(floor.log, record))
-    verify = options.verify_checksums
-    yield from read_pieces(store, pieces, target, verify=verify, check=floor.check)
+    yield from read_pieces(
+        store,
+        pieces,
+        target,
+        verify=options.verify_checksums,
+        texts=options.verify_texts,
+        check=floor.check,
+    )

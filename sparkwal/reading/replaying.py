@@ -181,7 +181,7 @@ class Replay(Iterator[Entry]):
             found, check = pieces_of(log.log, item), log.floor.check
             try:
                 # Checked to the last byte.
-                rows = tuple(read_pieces(log.log.store, found, target, full=True, check=check))
+                rows = tuple(read_pieces(log.log.store, found, target, check=check))
             except InvalidLogError as error:
                 self.stopped = log.stop(header.position, error)
                 return

@@ -22,6 +22,8 @@ from sparkwal.store.parallel import SMALL, Reply, run_parallel
 RUN_SIZE = 8 * 2**20
 # Fetched ahead of the piece that is being decoded.
 AHEAD = 4 * RUN_SIZE
+# Bytes of columns that one record batch is given, as the frames do not hold them.
+MOST_ADDED = 2**31
 _ADDED = frozenset((*METADATA, ROW))
 # Called for each record or object that is damaged or missing; the look goes on after it.
 PassedOver = Callable[[InvalidLogError], None]
@@ -133,7 +135,7 @@ def read_pieces(
     target: pa.Schema,
     *,
     verify: bool = True,
-    full: bool = False,
+    texts: bool = True,
     at_once: int | None = None,
     check: Callable[[int], None] = lambda position: None,
     passed_over: PassedOver | None = None,
@@ -144,8 +146,8 @@ def read_pieces(
     Args:
         target: any of the log's columns, of METADATA, and ROW; older records' missing columns come
             as null.
-        full: look at every offset and text of every frame, not only where the rows came from
-            outside of Spark.
+        verify: whether to check the CRC-32 of every frame.
+        texts: as for `arrowfile.read_frames`.
         at_once: as for `run_parallel`.
         check: called with the position of what was fetched, before it is looked at; it may raise.
         passed_over: gets the error of each missing or damaged piece, instead of raising.
@@ -182,7 +184,8 @@ def read_pieces(
         try:
             if isinstance(data, InvalidLogError):
                 raise data
-            yield from _decode(store, piece, data, target, verify, full)
+            _check_bytes(store, piece, data, verify)
+            yield from _decode(store, piece, data, target, texts)
         except InvalidLogError as error:
             error.key = piece.key
             if passed_over is None:
@@ -190,36 +193,49 @@ def read_pieces(
             passed_over(error)
 
 
-def _decode(
-    store: Store, piece: Piece, data: bytes, target: pa.Schema, verify: bool, full: bool
-) -> Iterator[pa.RecordBatch]:
+def _check_bytes(store: Store, piece: Piece, data: bytes, verify: bool) -> None:
     where = _where(store, piece)
     if len(data) != piece.length:
         raise InvalidLogError(f"{where}: {len(data)} bytes, {piece.length} expected; it is cut off")
-    if verify:
-        view = memoryview(data)
-        for frame in piece.frames:
-            begin = frame.offset - piece.offset
-            if crc32(view[begin : begin + frame.length]) != frame.crc32:
-                raise InvalidLogError(
-                    f"{where}: bytes {frame.offset}…{frame.end} do "
-                    "not match their CRC-32. Restore the object, or read up to the position "
-                    "before it (endingPosition, or onCorruption=stop)"
-                )
+    view = memoryview(data)
+    for frame in piece.frames if verify else ():
+        begin = frame.offset - piece.offset
+        if crc32(view[begin : begin + frame.length]) != frame.crc32:
+            raise InvalidLogError(
+                f"{where}: bytes {frame.offset}…{frame.end} do "
+                "not match their CRC-32. Restore the object, or read up to the position "
+                "before it (endingPosition, or onCorruption=stop)"
+            )
+
+
+def _decode(
+    store: Store, piece: Piece, data: bytes, target: pa.Schema, texts: bool
+) -> Iterator[pa.RecordBatch]:
+    where = _where(store, piece)
     names = schema.to_arrow(piece.spark_schema).names
     wanted = [names.index(name) for name in target.names if name in names]
-    # Arrow reads an empty list of fields as "all"; one column still gives their number.
-    # What Spark handed over is Arrow's own work. Inlined rows may come from any program, and
-    # without a CRC nothing is known of the bytes.
-    full = full or piece.inlined or not verify
+    added = sum(_added_bytes(piece, field) for field in target if field.name not in names)
     rows = 0
-    for batch in arrowfile.read_frames(data, piece.spark_schema, where, wanted or [0], full=full):
+    # Arrow reads an empty list of fields as "all"; one column still gives their number.
+    for batch in arrowfile.read_frames(data, piece.spark_schema, where, wanted or [0], texts=texts):
         before, rows = rows, rows + batch.num_rows
         if rows > piece.rows:
             break
+        if batch.num_rows * added > MOST_ADDED:
+            raise InvalidLogError(
+                f"{where}: the columns that a frame of {batch.num_rows} rows does not hold take "
+                f"{added} bytes for each; {MOST_ADDED} in all are given. Read fewer columns"
+            )
         yield schema.conform(with_metadata(batch, piece, target, before), target)
     if rows != piece.rows:
         raise InvalidLogError(f"{where}: {rows} rows or more, {piece.rows} expected")
+
+
+def _added_bytes(piece: Piece, field: pa.Field) -> int:
+    """Bytes in each row of a column that the frames do not hold, about."""
+    if pa.types.is_string(field.type) and field.name in METADATA:
+        return len(getattr(piece, field.name.removeprefix(RESERVED)))
+    return field.type.bit_width // 8 if pa.types.is_primitive(field.type) else 8
 
 
 def with_metadata(

@@ -1,6 +1,6 @@
 """Checks a whole log: every record, every object, every row count, every CRC."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
 
 from isal.isal_zlib import crc32
@@ -12,7 +12,8 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.archive import read_archive
-from sparkwal.protocol.recovery import Head, find_head, last_live
+from sparkwal.protocol.recovery import Head, MissingRecord, find_head, last_live
+from sparkwal.protocol.replay import LONG_HOLE
 from sparkwal.protocol.slots import SlotRecord, open_slot
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.rows import pieces_of, read_pieces, split
@@ -112,10 +113,11 @@ def verify_store(
         The report.
     """
     report = Report(path)
-    listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
     head = _head(log, report)
     if head is None or head.live is None:
         return report
+    # After the head: no record before it is missing from the list.
+    listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
     window = head.window
     report.head = head.position
     # A damaged end belongs to the log, though the head was found before it.
@@ -129,17 +131,17 @@ def verify_store(
         return report
     if report.floor > head.gap:
         report.problems.append(str(ends_before(log.url, head.gap, report.floor)))
-    positions = range(report.floor, report.head + 1)
+    positions = _positions(log, report, window, listed)
     named, chain = set[str](), _Chain(log, report)
 
-    def fetch(position: int) -> SlotRecord | str:
+    def fetch(position: int) -> tuple[int, SlotRecord | str]:
         try:
             found = whole_record(log, position, window)
-            return found or f"position {position}: no record, though the log goes on"
+            return position, found or f"position {position}: no record, though the log goes on"
         except InvalidLogError as error:
-            return str(error)
+            return position, str(error)
 
-    for position, found in zip(positions, run_parallel(log.store, fetch, positions), strict=True):
+    for position, found in run_parallel(log.store, fetch, positions):
         named.add(log.key(keys.slot(position, window)))
         before = len(report.problems)
         if isinstance(found, str):
@@ -150,9 +152,9 @@ def verify_store(
             # Collected while it was read: a slot that is free again may hold anything.
             del report.problems[before:]
         if done is not None:
-            done(position + 1 - positions.start, len(positions))
+            done(position + 1 - report.floor, report.head + 1 - report.floor)
     for key in listed - named:
-        number = keys.decode(key.removeprefix(keys.batches_prefix(log.prefix)))
+        number = keys.listed(key.removeprefix(keys.batches_prefix(log.prefix)))
         if number is None:
             report.problems.append(f"{key}: no object of a log has such a name")
         elif keys.position(number, window) < floor.current():
@@ -164,6 +166,24 @@ def verify_store(
     report.orphans.sort()
     report.problems = list(dict.fromkeys(report.problems))  # the head is read twice
     return report
+
+
+def _positions(log: LogStore, report: Report, window: int, listed: Set[str]) -> Iterator[int]:
+    """The positions from the floor to the head, and only the first ones of those without an object.
+
+    Somebody may have put a record at any position.
+    """
+    start, prefix = report.floor, keys.batches_prefix(log.prefix)
+    numbers = (keys.listed(key.removeprefix(prefix)) for key in listed)
+    there = {keys.position(number, window) for number in numbers if number is not None}
+    for position in sorted(x for x in there if report.floor <= x <= report.head):
+        tried = min(position, start + LONG_HOLE)
+        yield from range(start, tried)
+        if tried < position:
+            report.problems.append(str(MissingRecord(log, tried, window, end=position)))
+        yield position
+        start = position + 1
+    yield from range(start, min(report.head + 1, start + LONG_HOLE))
 
 
 def _head(log: LogStore, report: Report) -> Head | None:
@@ -303,7 +323,7 @@ def _check_object(log: LogStore, record: SlotRecord, header: CommitHeader) -> st
         if (found.plan_id, found.log_id, found.number) != plan:
             return f"{where}: it was written under another plan than its commit record"
         frames = [replace(x, data=data[x.offset : x.offset + x.length]) for x in frames]
-        for _ in read_pieces(log.store, frames, schema.to_arrow(record.spark_schema), full=True):
+        for _ in read_pieces(log.store, frames, schema.to_arrow(record.spark_schema)):
             pass
         arrowfile.check_footer(data, where)
     except NotFound:

@@ -31,7 +31,8 @@ _TABLES = {
     ),
     "chain": pa.schema([("time", TIME)]),
 }
-# One row for each record, with the dead positions since the previous record: each was one PUT. A
+# One row for each record, with the dead positions since the previous record: each was one PUT, and
+# a takeover leaves at most 999. A
 # damaged record gets the time of the previous record. The last row counts the dead positions before
 # the end of the log.
 _STEPS = """
@@ -42,7 +43,7 @@ SELECT * REPLACE (
     ), epoch_ms(time) AS ms
 FROM (
     SELECT * REPLACE (last_value(time IGNORE NULLS) OVER earlier AS time),
-        position - 1 - coalesce(lag(position) OVER earlier, start - 1) AS dead
+        least(position - 1 - coalesce(lag(position) OVER earlier, start - 1), 999) AS dead
     FROM (FROM records UNION ALL BY NAME SELECT sequencer, "end" AS position FROM logs)
         JOIN logs USING (sequencer)
     WINDOW earlier AS (PARTITION BY sequencer ORDER BY position)

@@ -170,10 +170,13 @@ def all_entries(store: Store, prefix: str, after: str = "", limit: int = 1000) -
         after = entries[-1].key if entries else after
 
 
-def numbered(store: Store, prefix: str, after: str = "") -> Iterator[tuple[int, Entry]]:
-    """The objects under a prefix whose names are numbers, with these; requests as `all_entries`."""
-    for entry in all_entries(store, prefix, after):
-        if (number := keys.decode(entry.key.removeprefix(prefix))) is not None:
+def numbered(
+    store: Store, prefix: str, after: str = "", limit: int = 1000
+) -> Iterator[tuple[int, Entry]]:
+    """The objects under a prefix whose names are numbers of a log, with these; requests as
+    `all_entries`."""
+    for entry in all_entries(store, prefix, after, limit):
+        if (number := keys.listed(entry.key.removeprefix(prefix))) is not None:
             yield number, entry
 
 

@@ -73,8 +73,9 @@ def problems(path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-def test_malformed_rows_in_a_record_are_an_error_for_readers(tmp_path: Path, kind: str) -> None:
-    path = written(tmp_path, MALFORMED[kind], inline=True)
+@pytest.mark.parametrize("inline", [True, False])
+def test_malformed_rows_are_an_error_for_readers(tmp_path: Path, kind: str, inline: bool) -> None:
+    path = written(tmp_path, MALFORMED[kind], inline=inline)
     found = outcome(rows, path)
     assert isinstance(found, str) and "cannot be decoded" in found and "position 1" in found
 
@@ -84,8 +85,7 @@ def test_malformed_rows_in_a_record_are_an_error_for_readers(tmp_path: Path, kin
 def test_verify_reports_malformed_rows(tmp_path: Path, kind: str, inline: bool) -> None:
     path = written(tmp_path, MALFORMED[kind], inline=inline)
     found = outcome(problems, path)
-    said = "rows or its footer are damaged" if inline else "cannot be decoded"
-    assert isinstance(found, list) and any(said in each for each in found)
+    assert isinstance(found, list) and any("cannot be decoded" in each for each in found)
 
 
 def test_rows_read_without_checksums_are_still_no_crash(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ def frame_of(codec: str) -> bytes:
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=codec)
     with pa.ipc.new_stream(sink, ROWS.schema, options=options) as writer:
-        begin = sink.tell()
         writer.write_batch(ROWS)
-    return bytes(sink.getvalue())[begin : -len(b"\xff\xff\xff\xff\0\0\0\0")]
+    end_of_stream = 8
+    return sink.getvalue().to_pybytes()[len(ROWS.schema.serialize()) : -end_of_stream]
 
 
 def many_rows_inlined(folder: Path) -> None:
