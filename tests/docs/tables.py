@@ -23,6 +23,7 @@ from sparkwal.options import types
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
+from tests.deploying import support
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
@@ -146,6 +147,7 @@ def _below(place: str) -> str:
 
 # The page and a heading in it → what the first table after that heading says.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("deploying.md", "## Which Spark, which Python"): support.table,
     ("events.md", "# Events"): events,
     ("security.md", "## Policies"): policies,
     ("metrics.md", "## All metrics"): metrics,

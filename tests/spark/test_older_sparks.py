@@ -19,7 +19,7 @@ from sparkwal.errors import OptionError
 from sparkwal.lifecycle.consumers import consumers
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.spark.interfaces import HeadFirst
+from sparkwal.spark.interfaces import HeadFirst, to_struct
 from sparkwal.spark.source import StreamReader
 
 SCHEMA = StructType([StructField("v", LongType())])
@@ -250,6 +250,22 @@ def test_a_checkpoint_of_a_newer_spark_that_waits_is_not_passed_over(query: Quer
     assert query.rows == [[1]] and len(query.offsets) == 1
     # Without it Spark says where the microbatch begins, and the stream waits.
     assert not query.trigger(query.start())
+
+
+def test_a_type_that_this_spark_does_not_know_names_the_column_and_the_spark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(field: dict[str, object]) -> StructField:
+        if "time" in str(field["type"]):
+            raise ValueError("unable to parse datatype")
+        return StructField(str(field["name"]), LongType())
+
+    monkeypatch.setattr(StructField, "fromJson", unknown)
+    fields = [{"name": "v", "type": "long"}, {"name": "at", "type": "time(6)"}]
+    with pytest.raises(
+        OptionError, match=r"column at is time\(6\), which .* use Spark 4\.1 or newer"
+    ):
+        to_struct(json.dumps({"type": "struct", "fields": fields}))
 
 
 def test_a_consumer_is_registered_before_anything_is_read(tmp_path: Path) -> None:
