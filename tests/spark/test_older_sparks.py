@@ -26,8 +26,12 @@ SCHEMA = StructType([StructField("v", LongType())])
 Offset = dict[str, Any]
 
 
-class Older(HeadFirst, StreamReader):
-    """What a StreamReader is where Spark does not say where a microbatch begins."""
+if issubclass(StreamReader, HeadFirst):
+    Older = StreamReader
+else:
+
+    class Older(HeadFirst, StreamReader):
+        """What a StreamReader is where Spark does not say where a microbatch begins."""
 
 
 class Query:

@@ -18,7 +18,7 @@ MODULES = {
     "datasource": r"DataSource\w*|InputPartition|WriterCommitMessage",
     "streaming/datasource": r"Read\w+|Supports\w+",
     "pandas/types": r"to_arrow_schema",
-    "types": r"\w+Type",
+    "types": r"\w+Type|StructField",
 }
 FILE_MANAGER = "FileSystemBasedCheckpointFileManager"
 
