@@ -79,7 +79,7 @@ TYPES = {r'"time\(': TIME, r'"geo(metry|graphy)\(': SPATIAL}
 
 
 def lacks(version: str) -> list[str]:
-    """What this Spark cannot do and a newer one can, each with the first that can."""
+    """The capabilities that this Spark lacks, each with the first Spark that has it."""
     return [
         f"{what} (Spark {text(since)})"
         for what, since in _NEEDED_BY.items()

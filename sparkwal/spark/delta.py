@@ -86,8 +86,8 @@ def quoted(name: str) -> str:
 
 
 def delta_tables(session: SparkSession) -> Any:
-    """Delta's tables, as its jars bring them. Its package of Python is pinned to versions of Spark:
-    who installed it would change theirs."""
+    """Delta's tables in its jars. Its Python package pins PySpark: its installation could change
+    the user's version."""
     return getattr(session._jvm, "io.delta.tables.DeltaTable")
 
 

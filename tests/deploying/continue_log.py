@@ -1,4 +1,4 @@
-"""One Spark of a chain: it goes on with a log, its checkpoint folders, its reader and its table.
+"""One Spark of a chain: it continues a log, its checkpoint folders, its reader and its table.
 
     python continue_log.py FOLDER ROUND
 

@@ -1,4 +1,4 @@
-"""What each Spark can do with a log, as data: what `whole_life.py` reports under it.
+"""The support of each Spark as data: the report of `whole_life.py` under it.
 
 python -m tests.deploying.support     runs it under the PySpark of this Python and writes that down
 """

@@ -31,7 +31,7 @@ if issubclass(StreamReader, HeadFirst):
 else:
 
     class Older(HeadFirst, StreamReader):
-        """What a StreamReader is where Spark does not say where a microbatch begins."""
+        """A StreamReader as on Spark 4.0 and 4.1."""
 
 
 class Query:
@@ -69,7 +69,7 @@ class Query:
             self.run(reader)
 
     def trigger(self, reader: Older, end: Offset | None = None, fails: bool = False) -> bool:
-        """One microbatch, to `end` or where the source says; whether there was one."""
+        """One microbatch, to `end` or to the end that the source gives. Returns whether it ran."""
         if end is None:
             end = kept(reader.latestOffset())
         if self.offsets and self.offsets[-1] == end:
@@ -252,7 +252,7 @@ def test_a_checkpoint_of_a_newer_spark_that_waits_is_not_passed_over(query: Quer
     with pytest.raises(OptionError, match=r"Spark 4\.2 or newer, or once the trigger proc"):
         query.available_now()
     assert query.rows == [[1]] and len(query.offsets) == 1
-    # Without it Spark says where the microbatch begins, and the stream waits.
+    # With processingTime Spark gives the start first, and the stream waits.
     assert not query.trigger(query.start())
 
 
