@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,11 +13,29 @@ from lifecycle.lakes import Lake
 import sparkwal
 
 from .environments import ROOT, make, reaches, run
-from .support import SUPPORT, reported
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
-KNOWN = json.loads(SUPPORT.read_text())
+VERSIONS = ["4.0.4", "4.1.4", "4.2.0", "4.2.1", "4.3.0"]
+STEPS = [
+    "register",
+    "stream write",
+    "batch read",
+    "stream read",
+    "restart",
+    "checkpoint from the log",
+    "batch append, once",
+    "SQL",
+    "limits of each microbatch",
+    "Delta table by keys",
+    "verify",
+]
+# The steps that a Spark lacks.
+LACKS = {
+    "4.0.4": {"limits of each microbatch"},
+    "4.1.4": {"limits of each microbatch"},
+    "4.3.0": {"Delta table by keys"},
+}
 
 
 def environment(python: Path) -> dict[str, str]:
@@ -35,7 +52,7 @@ def environment(python: Path) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(source), "PYSPARK_PYTHON": str(python)}
 
 
-@pytest.mark.parametrize("version", KNOWN)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_logs_whole_life(
     version: str, tmp_path: Path, ministack_url: str, s3_bucket: str
 ) -> None:
@@ -48,7 +65,9 @@ def test_a_logs_whole_life(
         env={**environment(python), **reaches(ministack_url)},
         cwd=tmp_path,
     )
-    assert reported(done.stdout) == KNOWN[version], "run bash tests/versions.sh"
+    expected = ["lacks" if step in LACKS.get(version, ()) else "did" for step in STEPS]
+    lines = [line.partition(":")[0] for line in done.stdout.splitlines()[1:]]
+    assert lines == [f"{what} {step}" for what, step in zip(expected, STEPS, strict=True)]
 
 
 CHAIN = ["4.0.4", "4.1.4", "4.2.0", "4.3.0", "4.0.4"]
