@@ -20,6 +20,7 @@ from sparkwal.lifecycle.consumers import consumers
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.interfaces import HeadFirst, to_struct
+from sparkwal.spark.registering import _warn_of_untried
 from sparkwal.spark.source import StreamReader
 
 SCHEMA = StructType([StructField("v", LongType())])
@@ -282,3 +283,10 @@ def test_a_consumer_is_registered_before_anything_is_read(tmp_path: Path) -> Non
     query.available_now()
     query.available_now()
     assert query.rows == [[1, 2], [3]]
+
+
+def test_a_spark_newer_than_all_that_were_tried_is_one_warning() -> None:
+    with heard() as found:
+        for version in ("4.3.0", "4.9.0", "4.9.0"):
+            _warn_of_untried(version)
+    assert found == [events.UntriedSpark(version="4.9.0", newest="4.3")]
