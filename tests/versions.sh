@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What depends on the version of Python or of Spark, under others than .venv's:
 #   bash tests/versions.sh [NAME…]     python3.12, spark4.1, spark4.1.4 …; without: all of them
-# Each gets an environment of its own in .cache/versions, of up to 2 GB, which stays for the next time.
+# Each gets an environment of its own in .cache/versions, of up to 2 GB, which stays for the next
+# time. Under a Spark all tests run that need one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,7 +22,9 @@ for name in "$@"; do
     spark*)
         export SPARKWAL_SPARK="${name#spark}"
         echo "Spark $SPARKWAL_SPARK"
-        bash tests/run.sh tests/spark tests/deploying/test_pipelines.py tests/notebooks
+        bash tests/run.sh -m "spark and not slow"
+        bash tests/run.sh -m "slow or not slow" tests/spark/test_register.py \
+            tests/deploying/test_pipelines.py tests/notebooks
         ;;
     *)
         version="$("$name" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')"

@@ -74,8 +74,12 @@ def is_tried(version: str) -> bool:
     return numbers(version)[:2] <= NEWEST
 
 
+# How types are written in a stored schema, as a pattern, and the first Spark that knows them.
+TYPES = {r'"time\(': TIME, r'"geo(metry|graphy)\(': SPATIAL}
+
+
 def lacks(version: str) -> list[str]:
-    """What this Spark cannot do and a newer one can, each with the first that can."""
+    """The capabilities that this Spark lacks, each with the first Spark that has it."""
     return [
         f"{what} (Spark {text(since)})"
         for what, since in _NEEDED_BY.items()

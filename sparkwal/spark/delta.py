@@ -21,6 +21,7 @@ from sparkwal.lifecycle.table import NULL_PARTITIONS, TableConflict, TableState
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta_files import FORGETS, check_put_if_absent, delta_log, held, spark_path
+from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.readable import cause, failure_of_ours, line
 from sparkwal.spark.registering import register_once
 from sparkwal.store.base import LogStore
@@ -85,8 +86,8 @@ def quoted(name: str) -> str:
 
 
 def delta_tables(session: SparkSession) -> Any:
-    """Delta's tables, as its jars bring them. Its package of Python is pinned to versions of Spark:
-    who installed it would change theirs."""
+    """Delta's tables in its jars. Its Python package pins PySpark: its installation could change
+    the user's version."""
     return getattr(session._jvm, "io.delta.tables.DeltaTable")
 
 
@@ -114,7 +115,7 @@ class SparkDeltaTable:
         self._log = delta_log(self._session, target.table)
 
     def prepare(self, log: LogStore, spark_schema: str, first: bool = False) -> None:
-        schema = StructType.fromJson(json.loads(spark_schema))
+        schema = to_struct(spark_schema)
         self._check_target(schema)
         if first and (condition := self.target.delete_when):
             # The first intent fixes it: if it failed only when the range is written, that range

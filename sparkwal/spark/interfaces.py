@@ -6,18 +6,22 @@ difference needs. The rest of the library sees one Spark.
 
 from __future__ import annotations
 
+import json
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas import types as arrow_types
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from sparkwal import events
+from sparkwal.errors import OptionError
+from sparkwal.format.schema import type_name
 from sparkwal.options import spark_versions
 from sparkwal.options.reading import SourceOptions
-from sparkwal.options.spark_versions import has
+from sparkwal.options.spark_versions import TYPES, has, text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +29,23 @@ if TYPE_CHECKING:
 HERE = pyspark.__version__
 # What Spark keeps of a stream, as JSON.
 Offset = dict[str, int | str]
+
+
+def to_struct(spark_schema: str) -> StructType:
+    """A stored schema as Spark's. Raises OptionError for a type that this Spark does not know."""
+    fields = []
+    for field in json.loads(spark_schema)["fields"]:
+        try:
+            fields.append(StructField.fromJson(field))
+        except Exception as error:
+            written = json.dumps(field["type"])
+            newer = (since for kind, since in TYPES.items() if re.search(kind, written))
+            which = max(newer, default=spark_versions.NEWEST)
+            raise OptionError(
+                f"column {field['name']} is {type_name(field['type'])}, which Spark {HERE} does "
+                f"not know: use Spark {text(which)} or newer, or give .schema(…) without the column"
+            ) from error
+    return StructType(fields)
 
 
 def to_arrow_schema(spark_schema: StructType) -> pa.Schema:

@@ -26,6 +26,7 @@ from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta import DELETES, as_stored, last_of_each, own_session, quoted
 from sparkwal.spark.delta_files import delta_log, spark_path
+from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.registering import register_once
 from sparkwal.store.path import absolute
 
@@ -98,7 +99,7 @@ def read_current(
     plan = plan_current([*logs.values()], open_table)
     given = {n: value for n, value in options.items() if n.lower() not in ("sequencers", "path")}
     reading = {**given, "path": settings.path}
-    in_logs = StructType.fromJson(json.loads(plan.spark_schema))
+    in_logs = to_struct(plan.spark_schema)
     # Its settings are those of a compaction, so the same rows win and delete.
     session = own_session(spark) if plan.target else spark
     parts = (_tail(session, reading, tail) for tail in plan.tails if tail.end > tail.start)

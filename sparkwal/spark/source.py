@@ -27,7 +27,7 @@ from sparkwal.reading.floor import Looked
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.spark.interfaces import Offset, SparkStreamReader, to_arrow_schema
+from sparkwal.spark.interfaces import Offset, SparkStreamReader, to_arrow_schema, to_struct
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.base import LogStore
@@ -141,7 +141,7 @@ def log_schema(options: SourceOptions) -> StructType:
         raise no_log(options)
     if options.include_metadata:
         spark_schema = with_metadata_columns(spark_schema)
-    return StructType.fromJson(json.loads(spark_schema))
+    return to_struct(spark_schema)
 
 
 def no_log(options: SourceOptions) -> OptionError:

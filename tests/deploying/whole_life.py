@@ -1,4 +1,5 @@
-"""A log's whole life under the Spark of this Python, over S3; says each step that it did.
+"""A log's whole life under the Spark of this Python, over S3; says each step that it did, or which
+one this Spark lacks.
 
     python whole_life.py LOGS FOLDER
 
@@ -9,25 +10,41 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeGuard
 
 import pyspark
 from pyspark.sql import SparkSession
 
 import sparkwal
+from sparkwal.errors import OptionError
 from sparkwal.format.header import CommitHeader
+from sparkwal.options import spark_versions
 
 
-def main(logs: str, folder: Path) -> None:
-    spark = (
+def session() -> SparkSession:
+    """With Delta Lake, where it has jars for this Spark."""
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
+        .config("spark.sql.shuffle.partitions", "2")
     )
+    with suppress(OptionError):
+        package = spark_versions.delta_package(pyspark.__version__)
+        builder = builder.config("spark.jars.packages", package)
+        for name, value in spark_versions.DELTA_SETTINGS.items():
+            builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def main(logs: str, folder: Path) -> None:
+    spark = session()
     log = f"{logs}/wal"
     copy = f"{logs}/copy"
     checkpoint = folder / "checkpoint"
@@ -42,10 +59,11 @@ def main(logs: str, folder: Path) -> None:
         writer = writer.option("checkpointLocation", made).trigger(availableNow=True)
         writer.start(log).awaitTermination()
 
-    def follow() -> None:
+    def follow(to: str) -> None:
         stream = spark.readStream.format("weaselwal").option("maxCommitsPerTrigger", 1).load(log)
         writer = stream.writeStream.format("weaselwal").trigger(availableNow=True)
-        writer.option("checkpointLocation", str(folder / "copied")).start(copy).awaitTermination()
+        writer = writer.option("checkpointLocation", str(folder / to))
+        writer.start(f"{logs}/{to}").awaitTermination()
 
     def values(path: str, **options: object) -> list[int]:
         rows = spark.read.format("weaselwal").options(**options).load(path)  # type: ignore[arg-type]
@@ -55,11 +73,11 @@ def main(logs: str, folder: Path) -> None:
     say("stream write")
     assert values(log) == [*range(10)]
     say("batch read")
-    follow()
+    follow("copy")
     assert values(copy) == [*range(10)]
     say("stream read")
     ingest()
-    follow()
+    follow("copy")
     assert values(log) == values(copy) == [*range(20)]
     say("restart")
     shutil.rmtree(checkpoint)
@@ -72,12 +90,25 @@ def main(logs: str, folder: Path) -> None:
         writer.option("txnAppId", "nightly").option("txnVersion", 1).save(log)
     assert values(log) == [*range(31)]
     say("batch append, once")
-    commits = [each for each in sparkwal.Log(log).records() if isinstance(each, CommitHeader)]
+    commits = [each for each in sparkwal.Log(log).records() if is_commit(each)]
     assert [each.rows for each in commits] == [10, 10, 10, 1]
     assert values(log, startingPosition=commits[-1].position) == [30]
     spark.sql(f"CREATE TEMPORARY VIEW wal USING weaselwal OPTIONS (path '{log}')")
     assert spark.sql("SELECT count(DISTINCT value) FROM wal").collect()[0][0] == 31
     say("SQL")
+    follow("limited")
+    taken = [each.rows for each in sparkwal.Log(f"{logs}/limited").records() if is_commit(each)]
+    assert sum(taken) == 31
+    say("limits of each microbatch", lacks="" if taken == [10, 10, 10, 1] else f"took {taken}")
+    table = str(folder / "table")
+    try:
+        life = sparkwal.Lifecycle(log, spark=spark, table=table, keys=["value"], collects=False)
+        life.run_once(whole=True)
+        current = sparkwal.read_current(spark, log).select("value").collect()
+        assert sorted(row.value for row in current) == [*range(31)]
+        say("Delta table by keys")
+    except OptionError as error:
+        say("Delta table by keys", lacks=str(error))
     spark.stop()
 
     report = sparkwal.verify(log)
@@ -86,8 +117,12 @@ def main(logs: str, folder: Path) -> None:
     say("verify")
 
 
-def say(step: str) -> None:
-    print(f"did {step}", flush=True)
+def is_commit(record: object) -> TypeGuard[CommitHeader]:
+    return isinstance(record, CommitHeader)
+
+
+def say(step: str, lacks: str = "") -> None:
+    print(f"lacks {step}: {lacks}" if lacks else f"did {step}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import sparkwal
+from sparkwal.errors import OptionError
 from sparkwal.events import Event
 from sparkwal.events.emitting import OfPath
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.metrics.table import METRICS
-from sparkwal.options import types
+from sparkwal.options import spark_versions, types
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
@@ -144,8 +145,25 @@ def _below(place: str) -> str:
     return place.removeprefix("arn:aws:s3:::").removeprefix("BUCKET/").removeprefix("PREFIX/")
 
 
+def sparks() -> str:
+    """One row for each Spark: the capabilities that it lacks, and the jars of Delta Lake for it."""
+    oldest, newest = spark_versions.OLDEST, spark_versions.NEWEST
+    lines = ["| Spark | lacks | Delta Lake, S3A |", "|---|---|---|"]
+    for number in range(newest[1], oldest[1] - 1, -1):
+        version = f"{newest[0]}.{number}"
+        lacks = ", ".join(spark_versions.lacks(version)) or "nothing"
+        try:
+            jars = f"`{spark_versions.delta_package(version)}`, "
+            jars += f"`{spark_versions.hadoop_aws(version)}`"
+        except OptionError:
+            jars = "none yet; `Log(path).current()` reads table and log"
+        lines.append(f"| {version} | {lacks} | {jars} |")
+    return "\n".join(lines)
+
+
 # The page and a heading in it → what the first table after that heading says.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("deploying.md", "## Which Spark, which Python"): sparks,
     ("events.md", "# Events"): events,
     ("security.md", "## Policies"): policies,
     ("metrics.md", "## All metrics"): metrics,

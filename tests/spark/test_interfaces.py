@@ -42,7 +42,7 @@ def test_the_data_is_what_this_pyspark_offers() -> None:
     assert file_of(pyspark.__version__).read_text() == written(collect()), again
 
 
-def test_each_difference_is_where_the_version_says(offered: dict[str, Any]) -> None:
+def test_each_difference_has_the_right_version(offered: dict[str, Any]) -> None:
     version, modules = offered["version"], offered["modules"]
     sources, types = modules["datasource"], modules["types"]
     latest = sources["DataSourceStreamReader"]["methods"]["latestOffset"]
@@ -98,8 +98,8 @@ def test_no_other_module_asks_for_a_version() -> None:
 
 
 def as_if(offered: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """`sparkwal.spark.interfaces` as it is imported beside a PySpark that offers this, and that
-    PySpark's `datasource`."""
+    """Import `sparkwal.spark.interfaces` beside a PySpark with this interface; also returns the
+    `datasource` of that PySpark."""
     for name in [name for name in sys.modules if name.startswith("pyspark")]:
         monkeypatch.delitem(sys.modules, name)
     modules = {

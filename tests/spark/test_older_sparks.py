@@ -19,15 +19,20 @@ from sparkwal.errors import OptionError
 from sparkwal.lifecycle.consumers import consumers
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.spark.interfaces import HeadFirst
+from sparkwal.spark.interfaces import HeadFirst, to_struct
+from sparkwal.spark.registering import _warn_of_untried
 from sparkwal.spark.source import StreamReader
 
 SCHEMA = StructType([StructField("v", LongType())])
 Offset = dict[str, Any]
 
 
-class Older(HeadFirst, StreamReader):
-    """What a StreamReader is where Spark does not say where a microbatch begins."""
+if issubclass(StreamReader, HeadFirst):
+    Older = StreamReader
+else:
+
+    class Older(HeadFirst, StreamReader):
+        """A StreamReader as on Spark 4.0 and 4.1."""
 
 
 class Query:
@@ -65,7 +70,7 @@ class Query:
             self.run(reader)
 
     def trigger(self, reader: Older, end: Offset | None = None, fails: bool = False) -> bool:
-        """One microbatch, to `end` or where the source says; whether there was one."""
+        """One microbatch, to `end` or to the end that the source gives. Returns whether it ran."""
         if end is None:
             end = kept(reader.latestOffset())
         if self.offsets and self.offsets[-1] == end:
@@ -248,8 +253,24 @@ def test_a_checkpoint_of_a_newer_spark_that_waits_is_not_passed_over(query: Quer
     with pytest.raises(OptionError, match=r"Spark 4\.2 or newer, or once the trigger proc"):
         query.available_now()
     assert query.rows == [[1]] and len(query.offsets) == 1
-    # Without it Spark says where the microbatch begins, and the stream waits.
+    # With processingTime Spark gives the start first, and the stream waits.
     assert not query.trigger(query.start())
+
+
+def test_a_type_that_this_spark_does_not_know_names_the_column_and_the_spark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(field: dict[str, object]) -> StructField:
+        if "time" in str(field["type"]):
+            raise ValueError("unable to parse datatype")
+        return StructField(str(field["name"]), LongType())
+
+    monkeypatch.setattr(StructField, "fromJson", unknown)
+    fields = [{"name": "v", "type": "long"}, {"name": "at", "type": "time(6)"}]
+    with pytest.raises(
+        OptionError, match=r"column at is time\(6\), which .* use Spark 4\.1 or newer"
+    ):
+        to_struct(json.dumps({"type": "struct", "fields": fields}))
 
 
 def test_a_consumer_is_registered_before_anything_is_read(tmp_path: Path) -> None:
@@ -262,3 +283,10 @@ def test_a_consumer_is_registered_before_anything_is_read(tmp_path: Path) -> Non
     query.available_now()
     query.available_now()
     assert query.rows == [[1, 2], [3]]
+
+
+def test_a_spark_newer_than_all_that_were_tried_is_one_warning() -> None:
+    with heard() as found:
+        for version in ("4.3.0", "4.9.0", "4.9.0"):
+            _warn_of_untried(version)
+    assert found == [events.UntriedSpark(version="4.9.0", newest="4.3")]

@@ -1,4 +1,4 @@
-"""What a PySpark offers to a data source in Python, as data: one file for each version.
+"""The interface of PySpark for a data source in Python as data, a file for each version.
 
 python -m tests.spark.interfaces.collecting     writes that of the PySpark of this Python
 """
@@ -18,13 +18,13 @@ MODULES = {
     "datasource": r"DataSource\w*|InputPartition|WriterCommitMessage",
     "streaming/datasource": r"Read\w+|Supports\w+",
     "pandas/types": r"to_arrow_schema",
-    "types": r"\w+Type",
+    "types": r"\w+Type|StructField",
 }
 FILE_MANAGER = "FileSystemBasedCheckpointFileManager"
 
 
 def collect() -> dict[str, Any]:
-    """What the PySpark of this Python offers."""
+    """The interface of the PySpark in this Python."""
     import pyspark
 
     root = Path(pyspark.__file__).parent
@@ -81,8 +81,7 @@ def file_of(version: str) -> Path:
 
 
 def written(found: dict[str, Any]) -> str:
-    """As the file is written; of two versions that differ in the last number alone one stands for
-    both."""
+    """The text of the file. One file serves all versions of a minor version."""
     return json.dumps({**found, "version": minor(found["version"])}, indent=1) + "\n"
 
 
