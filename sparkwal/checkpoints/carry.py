@@ -12,6 +12,7 @@ from isal.isal_zlib import crc32
 
 from sparkwal import events
 from sparkwal.checkpoints import folder, names
+from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.content import Content
@@ -95,6 +96,8 @@ class StreamCheckpoint:
         if last is not None:
             self._check_goes_on(path, last)
         known = last.files if last else {}
+        if f"commits/{batch_id - 1}" in sizes:
+            check_commit((path / f"commits/{batch_id - 1}").read_bytes())
         carried = pack(sizes, lambda name: (path / name).read_bytes(), known, self.max_bytes)
         for name, (where, size) in sorted(carried.files.items()):
             if where == NOWHERE and known.get(name, (0, 0))[0] != NOWHERE:

@@ -12,6 +12,7 @@ from pathlib import Path
 from sparkwal import events
 from sparkwal.checkpoints import carry, folder, names
 from sparkwal.checkpoints.folder import Owner, owner_of, sweep
+from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
 from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
@@ -241,7 +242,9 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
         carried = carry.read_block(log, state.window, state.query_id, position)
         files |= {n: carried[n] for n, (where, _) in entry.files.items() if where == position}
     # Done: the log has it. Else Spark would read its input again, which may be archived by now.
+    # Spark writes it as it wrote the one before, but for the name of a sink that begins with it.
     done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
+    check_commit(done)
     # SAFETY(rebuild-commit) §12: a rebuilt folder holds commits/N
     # SAFETY(rebuild-offsets) §12: a rebuilt folder holds offsets/N
     # SAFETY(rebuild-from-last) §12: a folder is rebuilt from the query's last record

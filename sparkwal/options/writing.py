@@ -116,6 +116,12 @@ class SinkOptions(WriterOptions):
         "is skipped if its rows are the same",
         limit=Limit(lambda number: number <= LARGEST_NUMBER, f"at most {LARGEST_NUMBER} (63 bits)"),
     )
+    take_over: bool = option(
+        "takeOver",
+        types.boolean,
+        False,
+        "batch writes: append although a stream leads the log, which stops that stream",
+    )
 
     def check(self) -> None:
         super().check()
