@@ -21,6 +21,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
+from sparkwal.protocol.new_query import report_new_query
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.base import LogStore
 from sparkwal.store.local_files import keep_private
@@ -106,7 +107,8 @@ def made(
             if place.exists():
                 keep_private(place, "checkpoint folder")
             _check_ours(place, owner_of(place), log, name)
-            found = decide(log, find_head(log), name, place, uuid.uuid4().hex)
+            head = find_head(log)
+            found = decide(log, head, name, place, uuid.uuid4().hex)
             if found.why is None:
                 sweep(place)
             else:
@@ -122,6 +124,9 @@ def made(
         events.emit(events.CheckpointUsed(*what))
     else:
         events.emit(events.CheckpointRebuilt(*what, found.why))
+    checkpoints = head.live.header.checkpoints if head.live else {}
+    if checkpoints and found.batch_id < 0:
+        report_new_query(log.url, name, checkpoints)
     _report_slow_files()
     return place, found
 
