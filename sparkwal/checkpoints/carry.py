@@ -60,11 +60,7 @@ class StreamCheckpoint:
         promises. At every microbatch, as a stateful query may have no rows for hours."""
         path = self._folder()
         if path is not None and (path / names.STATE).is_dir() and folder.owner_of(path):
-            raise OptionError(
-                "this query is stateful, and its state is not in the log: sparkwal.checkpoint "
-                "cannot rebuild it on another machine. Nothing was written. Give "
-                "checkpointLocation a folder that outlives this machine, such as s3a://…"
-            )
+            raise stateful_refused()
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
         """What Spark wrote for this microbatch. Makes no request. Raises DivergedCheckpointError
@@ -214,6 +210,15 @@ class StreamCheckpoint:
             "sparkwal.checkpoint(path, name) makes from the log (this query's name there: the one "
             f"it has, or {self.query_id!r})"
         )
+
+
+def stateful_refused() -> OptionError:
+    """The error for a stateful query with a folder of `sparkwal.checkpoint`."""
+    return OptionError(
+        "this query is stateful, and its state is not in the log: sparkwal.checkpoint cannot "
+        "rebuild it on another machine. Nothing was written. Give checkpointLocation a folder that "
+        'outlives this machine, such as s3a://…: sparkwal help "a stateful query" has the settings'
+    )
 
 
 def log_of(path: Path) -> str | None:
