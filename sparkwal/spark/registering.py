@@ -126,8 +126,9 @@ def _is_local(context: SparkContext) -> bool:
 class _Runs(JStreamingQueryListener):
     """Checks each run of a query when it starts, and notes when it ends.
 
-    Spark's threads call it, and a query's start waits for one of them. As a StreamingQueryListener it would get each progress converted in 457 calls of the JVM (100 ms
-    or more). On two cores that made each trigger 50 ms longer.
+    Spark's threads call it, and a query's start waits for one of them. As a StreamingQueryListener
+    it would get each progress converted in 457 calls of the JVM (100 ms or more). On two cores that
+    made each trigger 50 ms longer.
     """
 
     def __init__(self, file: Path, check: Callable[[str], None]) -> None:
