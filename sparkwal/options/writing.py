@@ -64,7 +64,8 @@ class WriterOptions(StoreOptions):
         "mergeSchema",
         types.boolean,
         False,
-        "let this query add nullable columns to the log, or leave some out (null)",
+        "let this query add nullable columns to the log, leave some out (null), or make some wider "
+        "(int to bigint, float to double, a decimal with more digits)",
     )
     plan_ttl_ms: int = option(
         "planTtl",

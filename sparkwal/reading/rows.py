@@ -10,9 +10,10 @@ from operator import attrgetter
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
+from sparkwal.format.merging import narrower
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.metadata import METADATA, RESERVED, ROW
 from sparkwal.store.base import LogStore, NotFound, Store
@@ -150,7 +151,8 @@ def read_pieces(
         check: called with the position of what was fetched, before it is looked at; it may raise.
         passed_over: gets the error of each missing or damaged piece, instead of raising.
 
-    Raises InvalidLogError for a missing or damaged object.
+    Raises InvalidLogError for a missing or damaged object, OptionError where a column is wider than
+    in `target`.
     """
 
     def asked(piece: Piece) -> tuple[str, int, int]:
@@ -206,8 +208,14 @@ def _decode(
                     "not match their CRC-32. Restore the object, or read up to the position "
                     "before it (endingPosition, or onCorruption=stop)"
                 )
-    names = schema.to_arrow(piece.spark_schema).names
-    wanted = [names.index(name) for name in target.names if name in names]
+    stored = schema.to_arrow(piece.spark_schema)
+    if (name := narrower(stored, target)) is not None:
+        raise OptionError(
+            f"column {name!r} is {stored.field(name).type} in the log since position "
+            f"{piece.position} or before, and {target.field(name).type} in this read, which began "
+            "earlier: start it again, and it reads the column as it is now"
+        )
+    wanted = [stored.names.index(name) for name in target.names if name in stored.names]
     # Arrow reads an empty list of fields as "all"; one column still gives their number.
     # What Spark handed over is Arrow's own work. Inlined rows may come from any program, and
     # without a CRC nothing is known of the bytes.

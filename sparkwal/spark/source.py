@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
+from sparkwal.format.merging import union_of
 from sparkwal.format.schema import cut
 from sparkwal.lifecycle.consumers import leased
-from sparkwal.lifecycle.current import union_of
 from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions
@@ -90,7 +90,7 @@ class Logs:
     def columns(self) -> str | None:
         """All columns of the logs that exist. Raises OptionError where two do not agree."""
         logs = [log for log in self._known.values() if log.spark_schema]
-        return union_of({f"sequencer {x.name}": x.spark_schema or "" for x in logs}) or None
+        return union_of((log.spark_schema or "", f"sequencer {log.name}") for log in logs) or None
 
     def offset(
         self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
