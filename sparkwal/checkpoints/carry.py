@@ -12,6 +12,7 @@ from isal.isal_zlib import crc32
 
 from sparkwal import events
 from sparkwal.checkpoints import folder, names
+from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.content import Content
@@ -59,11 +60,7 @@ class StreamCheckpoint:
         promises. At every microbatch, as a stateful query may have no rows for hours."""
         path = self._folder()
         if path is not None and (path / names.STATE).is_dir() and folder.owner_of(path):
-            raise OptionError(
-                "this query is stateful, and its state is not in the log: sparkwal.checkpoint "
-                "cannot rebuild it on another machine. Nothing was written. Give "
-                "checkpointLocation a folder that outlives this machine, such as s3a://…"
-            )
+            raise stateful_refused()
 
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
         """What Spark wrote for this microbatch. Makes no request. Raises DivergedCheckpointError
@@ -95,6 +92,8 @@ class StreamCheckpoint:
         if last is not None:
             self._check_goes_on(path, last)
         known = last.files if last else {}
+        if f"commits/{batch_id - 1}" in sizes:
+            check_commit((path / f"commits/{batch_id - 1}").read_bytes())
         carried = pack(sizes, lambda name: (path / name).read_bytes(), known, self.max_bytes)
         for name, (where, size) in sorted(carried.files.items()):
             if where == NOWHERE and known.get(name, (0, 0))[0] != NOWHERE:
@@ -211,6 +210,15 @@ class StreamCheckpoint:
             "sparkwal.checkpoint(path, name) makes from the log (this query's name there: the one "
             f"it has, or {self.query_id!r})"
         )
+
+
+def stateful_refused() -> OptionError:
+    """The error for a stateful query with a folder of `sparkwal.checkpoint`."""
+    return OptionError(
+        "this query is stateful, and its state is not in the log: sparkwal.checkpoint cannot "
+        "rebuild it on another machine. Nothing was written. Give checkpointLocation a folder that "
+        'outlives this machine, such as s3a://…: sparkwal help "a stateful query" has the settings'
+    )
 
 
 def log_of(path: Path) -> str | None:

@@ -19,6 +19,7 @@ from sparkwal.protocol.holds import LOG_ID
 SOURCE_NAME = "[A-Za-z0-9_]+"
 _NAMED = re.compile(rf"({SOURCE_NAME}):(.*)".encode(), re.DOTALL)
 _VERSION = re.compile(rb"v([0-9]{1,9})")
+_COMMIT_VERSIONS = 3
 _LISTED = re.compile(rb'\{"logOffset":([0-9]{1,19})\}')
 
 
@@ -55,6 +56,21 @@ def input_text(offsets: bytes) -> bytes | None:
     if offsets.startswith(b"v1"):
         return b"\n".join(sources.values())
     return b"\n".join(name.encode() + b":" + sources[name] for name in sorted(sources))
+
+
+def check_commit(commit: bytes) -> None:
+    """Check that a file in commits/ may serve as that of the next microbatch of a stateless query:
+    version 2 adds where the state is, version 3 the names of the sinks.
+
+    Raises:
+        OptionError: Spark wrote a version that this sparkwal does not know.
+    """
+    version = _VERSION.match(commit)
+    if version and int(version[1]) > _COMMIT_VERSIONS:
+        raise OptionError(
+            f"Spark wrote version {int(version[1])} of its commit log, and this sparkwal reads up "
+            f"to {_COMMIT_VERSIONS}. Nothing was written. Upgrade sparkwal"
+        )
 
 
 def listed(offset: bytes) -> int | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from sparkwal import events
 from sparkwal.checkpoints import carry, folder, names
 from sparkwal.checkpoints.folder import Owner, owner_of, sweep
+from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
 from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
@@ -20,6 +21,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
+from sparkwal.protocol.new_query import report_new_query
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.base import LogStore
 from sparkwal.store.local_files import keep_private
@@ -105,7 +107,8 @@ def made(
             if place.exists():
                 keep_private(place, "checkpoint folder")
             _check_ours(place, owner_of(place), log, name)
-            found = decide(log, find_head(log), name, place, uuid.uuid4().hex)
+            head = find_head(log)
+            found = decide(log, head, name, place, uuid.uuid4().hex)
             if found.why is None:
                 sweep(place)
             else:
@@ -121,6 +124,9 @@ def made(
         events.emit(events.CheckpointUsed(*what))
     else:
         events.emit(events.CheckpointRebuilt(*what, found.why))
+    checkpoints = head.live.header.checkpoints if head.live else {}
+    if checkpoints and found.batch_id < 0:
+        report_new_query(log.url, name, checkpoints)
     _report_slow_files()
     return place, found
 
@@ -241,7 +247,9 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
         carried = carry.read_block(log, state.window, state.query_id, position)
         files |= {n: carried[n] for n, (where, _) in entry.files.items() if where == position}
     # Done: the log has it. Else Spark would read its input again, which may be archived by now.
+    # Spark writes it as it wrote the one before, but for the name of a sink that begins with it.
     done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
+    check_commit(done)
     # SAFETY(rebuild-commit) §12: a rebuilt folder holds commits/N
     # SAFETY(rebuild-offsets) §12: a rebuilt folder holds offsets/N
     # SAFETY(rebuild-from-last) §12: a folder is rebuilt from the query's last record

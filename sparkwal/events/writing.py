@@ -148,12 +148,13 @@ class HintNotSaved(Event, level=logging.WARNING):
 
 
 class AnotherQuery(OfPath, level=logging.WARNING):
-    """the first rows of `query` follow the last of `other`, at `position`: with the same source
-    they are in the log twice; stop it, start with `sparkwal.checkpoint(path, other)`"""
+    """`query` is new in a log that `other` wrote up to `position`: with the same source, rows
+    will be in the log twice. `advice` says what to do; so does `sparkwal help "rows again"`"""
 
     query: str
     other: str
     position: int
+    advice: str
 
 
 class RemoteCheckpoint(Event, level=logging.WARNING):

@@ -18,7 +18,8 @@ _UNSIGNED = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
 @dataclass(frozen=True)
 class Content:
     """How many rows, and the 64-bit sum of their hashes: equal where the rows are (PROTOCOL §12).
-    Values count by their column's name, doubles by 28 binary digits, a map in any order."""
+    Values count by their column's name, whole numbers and floats whatever their width, doubles by
+    28 binary digits, a map in any order."""
 
     rows: int = 0
     hash: int = 0
@@ -62,6 +63,12 @@ def _dense(array: pa.Array) -> pa.Array:
         return _bytes(array.cast(pa.binary()))
     if pa.types.is_boolean(kind):
         return _mixed(array.cast(pa.uint8()).cast(pa.uint64()))
+    # A column may have become wider since the rows were stored.
+    if pa.types.is_signed_integer(kind):
+        array = array.cast(pa.int64())
+    elif pa.types.is_float32(kind):
+        array = array.cast(pa.float64())
+    kind = array.type
     width = kind.bit_width // 8
     values = pa.Array.from_buffers(
         _UNSIGNED.get(width, pa.binary(width)),

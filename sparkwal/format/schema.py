@@ -7,7 +7,7 @@ and any reader agree. All columns are nullable: Spark's readers require it, writ
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from math import inf
 from typing import Any
@@ -160,6 +160,14 @@ def inside(kind: Any) -> list[tuple[str, Any]]:
     return [(part, kind[f"{part}Type"]) for part in _PARTS[kind["type"]]]
 
 
+def with_inside(kind: Any, parts: Mapping[str, Any]) -> Any:
+    """A nested type with other types by the names that `inside` gives."""
+    if kind["type"] == "struct":
+        fields = [{**field, "type": parts[field["name"]]} for field in kind["fields"]]
+        return {**kind, "fields": fields}
+    return {**kind, **{f"{part}Type": inner for part, inner in parts.items()}}
+
+
 def check_columns(spark_schema: str) -> None:
     """For writers: a log keeps its columns for ever. Raises OptionError for no columns at all, for
     names that differ only in case, and for a column of nulls only, whose type could not change."""
@@ -246,46 +254,6 @@ def type_name(kind: Any) -> str:
     named = kind["type"] == "struct"
     inner = ", ".join(f"{name}: " * named + type_name(each) for name, each in inside(kind))
     return f"{kind['type']}<{inner}>"
-
-
-def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
-    """The log's schema after a writer with `writer_schema` (both normalized). Columns match by
-    name. Without `allow_new` the sets must be equal; with it, the writer may add columns and leave
-    some out (null). Raises OptionError that lists every difference."""
-    log, writer = columns(log_schema), columns(writer_schema)
-    # Spark would find a column that differs only in case ambiguous when reading.
-    folded = {name.lower(): name for name in log}
-    new = {name: kind for name, kind in writer.items() if name not in log}
-    changed = [
-        f"column {name!r} is {type_name(log[name])} in the log and {type_name(kind)} in these rows"
-        for name, kind in writer.items()
-        if log.get(name, kind) != kind
-    ]
-    cased = [
-        f"column {name!r} and the log's {folded[name.lower()]!r} differ only in case"
-        for name in new
-        if name.lower() in folded
-    ]
-    left_out = {name: kind for name, kind in log.items() if name not in writer}
-    alone = [
-        f"column {name!r} ({type_name(kind)}) is only in {side}"
-        for only, side in ((new, "these rows"), (left_out, "the log"))
-        for name, kind in only.items()
-    ]
-    if changed or cased or (alone and not allow_new):
-        advice = "set mergeSchema=true to add nullable columns, or select the log's columns"
-        if changed:
-            advice = "a column's type cannot change: cast it, or write to a new path"
-        elif cased:
-            advice = "give the column the log's name"
-        elif not new:
-            advice = (
-                "add it, as null where it has no values, or set mergeSchema=true to leave it out"
-            )
-        differences = "; ".join([*changed, *cased, *alone, advice])
-        raise OptionError(f"the rows' schema differs from the log's: {differences}")
-    fields = json.loads(writer_schema)["fields"]
-    return append_fields(log_schema, [field for field in fields if field["name"] in new])
 
 
 def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:

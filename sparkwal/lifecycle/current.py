@@ -5,14 +5,15 @@ log from the end of its last transaction on: every row once, whatever a compacti
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
 from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
-from sparkwal.format.widening import widened
+from sparkwal.format.merging import union_of
+from sparkwal.format.widening import contradictions, widened
 from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
@@ -92,7 +93,7 @@ def plan_current(
             continue
         # Only now: the chain may have gone on since the first look at the log.
         tails = tuple(_tail(log, start) for log, start in zip(logs, pins[1], strict=True))
-        union = union_of({f"sequencer {tail.name}": tail.spark_schema for tail in tails})
+        union = union_of((tail.spark_schema, f"sequencer {tail.name}") for tail in tails)
         for log, tail in zip(logs, tails, strict=True):
             emit(CurrentRead(log.log.url, pins[0], tail.start, tail.end))
         return CurrentPlan(target, pins[0], tails, union)
@@ -162,20 +163,9 @@ def with_table(spark_schema: str, table_schema: str) -> str:
         field["name"] = in_log.get(field["name"].lower(), field["name"])
     spelled = json.dumps(table)
     wide = widened(spark_schema, schema.columns(spelled))
-    return union_of({"the log": wide, "its table": spelled})
-
-
-def union_of(schemas: Mapping[str, str]) -> str:
-    """All columns of the log, as several schemas say; each has a name for people. Raises
-    OptionError where two have different types."""
-    union = ""
-    for name, text in schemas.items():
-        known = schema.columns(union or text)
-        for column, kind in schema.columns(text).items():
-            if known.get(column, kind) != kind:
-                raise OptionError(
-                    f"column {column!r} is {schema.type_name(known[column])} in the log and "
-                    f"{schema.type_name(kind)} in {name}: read the two by themselves, and cast"
-                )
-        union = schema.merge(union or text, text, allow_new=True)
-    return union
+    for name, kind, narrow in contradictions(schema.columns(wide), schema.columns(spelled)):
+        raise OptionError(
+            f"column {name!r} is {schema.type_name(kind)} in the log and "
+            f"{schema.type_name(narrow)} in its table: read the two by themselves, and cast"
+        )
+    return union_of([(wide, "the log"), (spelled, "its table")])

@@ -12,6 +12,7 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import join, publish, read
+from sparkwal.lifecycle.namesakes import Namesake, join_namesakes
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.base import LogStore
@@ -25,6 +26,7 @@ class _LogState:
     log: LogStore
     log_id: str
     position: int
+    namesake: Namesake | None
     published: int | None = None
     boot_ms: int | None = None
 
@@ -48,8 +50,11 @@ class Publisher:
         if not self._name or log_id is None or log.prefix in self._logs:
             return position
         held = self._holds.lowest(log_id, position)
+        # Before this run publishes: a namesake that publishes meanwhile counts it in.
+        state = self._holds.state
+        namesake = join_namesakes(state, log_id, self._name, self._run_id, position)
         begin = max(position, join(log, self._consumer(log_id, held)))
-        self._logs[log.prefix] = _LogState(log, log_id, begin)
+        self._logs[log.prefix] = _LogState(log, log_id, begin, namesake)
         return begin
 
     def committed(self, log: LogStore, position: int) -> None:
@@ -57,13 +62,15 @@ class Publisher:
         once: what an earlier run published holds the floor down until then. 1 GET, 1 PUT."""
         if (state := self._logs.get(log.prefix)) is None:
             return
-        state.position = position
+        state.position = max(state.position, position)
+        if state.namesake is not None:
+            state.namesake.move(state.position)
         boot_id = self._clock.boot_id()
         if state.boot_ms is None or is_old(self._clock, state.boot_ms, boot_id, self._interval_ms):
             self._publish(state)
 
-    def stop(self) -> None:
-        """The stream ends: publish what it needs when it comes back."""
+    def catch_up(self) -> None:
+        """The stream may end: publish what it needs when it comes back."""
         for state in self._logs.values():
             if state.position != state.published:
                 self._publish(state)
@@ -73,7 +80,7 @@ class Publisher:
         state.boot_ms = self._clock.boot_ms()
         try:
             held = self._holds.lowest(state.log_id, state.position)
-            position = min(held, self._of_another(state))
+            position = min(held, self._of_others(state))
             publish(state.log, self._consumer(state.log_id, position))
             state.published = state.position
         except SparkWalError as error:
@@ -82,13 +89,18 @@ class Publisher:
             reason = str(error)
             events.emit(events.ConsumerNotPublished(path, name, state.position, reason))
 
-    def _of_another(self, state: _LogState) -> int:
-        """What another run needs that has published under this name since this one did. Safe for
-        any number of them: while they alternate none publishes more than was published before, and
-        the floor waits until all but one are gone."""
+    def _of_others(self, state: _LogState) -> int:
+        """What all runs under this name need, as far as this one can see.
+
+        Of those on this machine it is the lowest. Of another that has published since this one did
+        it is what that published: while they alternate none publishes more than was published
+        before, and the floor waits until all but one are gone.
+        """
+        namesakes = state.namesake.others() if state.namesake else {}
+        needed = min([state.position, *namesakes.values()])
         found = read(state.log, self._name)
-        if found is None or found.run_id == self._run_id:
-            return state.position
+        if found is None or found.run_id in {self._run_id, *namesakes}:
+            return needed
         if found.log_id != state.log_id:
             raise InvalidLogError(
                 f"{state.log.url} was recreated: {self._name} on {found.host} reads the log "
@@ -98,7 +110,7 @@ class Publisher:
         name = self._name
         host = found.host
         events.emit(events.ConsumerShared(path, name, host, found.position))
-        return found.position
+        return min(needed, found.position)
 
     def _consumer(self, log_id: str, position: int) -> Consumer:
         now_ms = self._clock.now_ms()

@@ -64,7 +64,8 @@ class WriterOptions(StoreOptions):
         "mergeSchema",
         types.boolean,
         False,
-        "let this query add nullable columns to the log, or leave some out (null)",
+        "let this query add nullable columns to the log, leave some out (null), or make some wider "
+        "(int to bigint, float to double, a decimal with more digits)",
     )
     plan_ttl_ms: int = option(
         "planTtl",
@@ -115,6 +116,12 @@ class SinkOptions(WriterOptions):
         "batch writes: a number that grows with every append of txnAppId; the last one again "
         "is skipped if its rows are the same",
         limit=Limit(lambda number: number <= LARGEST_NUMBER, f"at most {LARGEST_NUMBER} (63 bits)"),
+    )
+    take_over: bool = option(
+        "takeOver",
+        types.boolean,
+        False,
+        "batch writes: append although a stream leads the log, which stops that stream",
     )
 
     def check(self) -> None:

@@ -22,6 +22,7 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.commit_record import Carried, microbatch_record
 from sparkwal.protocol.hint import Hints, Put
 from sparkwal.protocol.leadership import Leadership
+from sparkwal.protocol.new_query import report_new_query
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
 from sparkwal.protocol.slots import OpenLog, broken_off, read_back
@@ -121,10 +122,7 @@ def commit(
             written = [results[0]]
         if carrier is not None:
             if lead.checkpoints and batch.known[0] < 0:
-                # Another query, or the same with a new checkpoint, which writes all rows again.
-                other, last = max(lead.checkpoints.items(), key=lambda item: item[1].position)
-                path, query = open_log().url, batch.task.query_id
-                events.emit(events.AnotherQuery(path, query, last.name or other, last.position))
+                report_new_query(open_log().url, batch.task.query_id, lead.checkpoints)
             if carried is None:
                 carried = carrier.capture(batch.task.batch_id, batch.known[1])
         header, data = microbatch_record(plan, written, clock, codec, carried)

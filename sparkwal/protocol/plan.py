@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from sparkwal import events
 from sparkwal.errors import OptionError
-from sparkwal.format import keys, schema
+from sparkwal.format import keys
 from sparkwal.format.header import QueryProgress
+from sparkwal.format.merging import merge
 from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import FencingNote, Hint, Hints, Put
@@ -137,7 +138,7 @@ def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> 
     if claim.log_id not in (None, known.log_id):
         return None  # the cold start finds out which of the two logs is there
     claim.check_window(known.window)
-    merged = schema.merge(known.spark_schema, claim.spark_schema, allow_new=claim.merge_schema)
+    merged = merge(known.spark_schema, claim.spark_schema, allow_new=claim.merge_schema)
     leadership = replace(known, spark_schema=merged)
     # Save before any task may act on the plan: if this planner dies, the next one finds "planned"
     # and starts cold. Without that, a later planner would plan this window again: use no hint then.

@@ -11,8 +11,9 @@ from sparkwal.errors import (
     OptionError,
     StoreUnavailableError,
 )
-from sparkwal.format import arrowfile, keys, schema
+from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import SEAL, LeaderHeader, QueryProgress, host_of
+from sparkwal.format.merging import merge
 from sparkwal.protocol.archive import put_archive, shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp, utc
 from sparkwal.protocol.handover import Requests
@@ -219,7 +220,7 @@ def _leader_header(
     progress, archived = QueryProgress({}, {}), b""
     if head.live is not None:
         known = head.live.spark_schema
-        spark_schema = schema.merge(known, spark_schema, allow_new=claim.merge_schema)
+        spark_schema = merge(known, spark_schema, allow_new=claim.merge_schema)
         progress, archived = shortened(log, head.live.header, claim.plan_id)
     header = LeaderHeader(
         # The plan_id is random and unique to this claim, so it can be the id of a new log.

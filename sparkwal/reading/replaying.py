@@ -9,6 +9,7 @@ import heapq
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, schema
 from sparkwal.format.checked import Whole
 from sparkwal.format.header import CommitHeader
+from sparkwal.format.merging import union_of
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.replay import AnotherLog
@@ -160,10 +162,11 @@ class Replay(Iterator[Entry]):
         """All columns of the logs at their heads.
 
         Raises:
-            pa.ArrowException: two logs have one column with different types.
+            OptionError: no type holds the values of a column in two logs.
         """
-        texts = filter(None, (each.spark_schema for each in self._logs))
-        return pa.unify_schemas([schema.to_arrow(text) for text in texts] or [pa.schema([])])
+        known = [(log.spark_schema, log.name) for log in self._logs]
+        text = union_of((text, f"sequencer {name}") for text, name in known if text)
+        return schema.to_arrow(text) if text else pa.schema([])
 
     def __next__(self) -> Entry:
         return next(self._entries)
@@ -177,7 +180,7 @@ class Replay(Iterator[Entry]):
             if isinstance(item, Stop):
                 self.stopped = item
                 return
-            header, target = item.header, schema.to_arrow(item.spark_schema)
+            header, target = item.header, _as_now(item.spark_schema, log.spark_schema)
             found, check = pieces_of(log.log, item), log.floor.check
             try:
                 # Checked to the last byte.
@@ -188,6 +191,13 @@ class Replay(Iterator[Entry]):
             self._places[name] = Place(header.log_id, header.position + 1, _name(item))
             if isinstance(header, CommitHeader):
                 yield Entry(name, header, rows)
+
+
+@lru_cache(maxsize=64)
+def _as_now(spark_schema: str, head: str | None) -> pa.Schema:
+    """The columns of a record, as wide as they are at the head."""
+    stored, now = schema.to_arrow(spark_schema), schema.to_arrow(head or spark_schema)
+    return pa.schema([now.field(f.name) if f.name in now.names else f for f in stored])
 
 
 class _OneLog(LogRange):

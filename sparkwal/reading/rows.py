@@ -10,9 +10,10 @@ from operator import attrgetter
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
+from sparkwal.format.merging import narrower
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.metadata import METADATA, RESERVED, ROW
 from sparkwal.store.base import LogStore, NotFound, Store
@@ -152,7 +153,8 @@ def read_pieces(
         check: called with the position of what was fetched, before it is looked at; it may raise.
         passed_over: gets the error of each missing or damaged piece, instead of raising.
 
-    Raises InvalidLogError for a missing or damaged object.
+    Raises InvalidLogError for a missing or damaged object, OptionError where a column is wider than
+    in `target`.
     """
 
     def asked(piece: Piece) -> tuple[str, int, int]:
@@ -212,7 +214,14 @@ def _decode(
     store: Store, piece: Piece, data: bytes, target: pa.Schema, texts: bool
 ) -> Iterator[pa.RecordBatch]:
     where = _where(store, piece)
-    names = schema.to_arrow(piece.spark_schema).names
+    stored = schema.to_arrow(piece.spark_schema)
+    if (name := narrower(stored, target)) is not None:
+        raise OptionError(
+            f"column {name!r} is {stored.field(name).type} in the log since position "
+            f"{piece.position} or before, and {target.field(name).type} in this read, which began "
+            "earlier: start it again, and it reads the column as it is now"
+        )
+    names = stored.names
     wanted = [names.index(name) for name in target.names if name in names]
     added = sum(_added_bytes(piece, field) for field in target if field.name not in names)
     rows = 0

@@ -103,6 +103,11 @@ class WeaselWalDataSource(PickledByValue, DataSource):
                     "write the results of complete mode with foreachBatch"
                 )
             options = self._options(SinkOptions)
+            if options.take_over:
+                raise OptionError(
+                    "takeOver is for df.write; a stream takes the log over when it starts: remove "
+                    "the option"
+                )
             if options.txn_app_id is not None:
                 raise OptionError(
                     "txnAppId and txnVersion are for df.write; a stream is exactly-once by its "

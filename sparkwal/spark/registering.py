@@ -4,8 +4,9 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -20,6 +21,7 @@ from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.options import spark_versions
 from sparkwal.protocol.hint import note_ended
 from sparkwal.spark.datasource import WeaselWalDataSource
+from sparkwal.spark.query_start import refuse_at_start
 from sparkwal.spark.sink import ended_runs
 
 _registered: WeakSet[SparkSession] = WeakSet()
@@ -73,7 +75,8 @@ def _register_classic(spark: SparkSession, session: Any, listens: bool) -> None:
             spark.conf.set(FILE_MANAGER, manager)
     if listens and (name := str(session.sessionUUID())) not in _listened:
         _listened.add(name)
-        spark.streams.addListener(_RunEnds(ended_runs()))  # type: ignore[arg-type]
+        listener = _Runs(ended_runs(), partial(refuse_at_start, session, spark._jvm))
+        spark.streams.addListener(listener)  # type: ignore[arg-type]
     # Another wrapper around the same session, foreachBatch's for example, may have done it.
     if session.sessionState().dataSourceManager().dataSourceExists(WeaselWalDataSource.name()):
         return
@@ -120,15 +123,17 @@ def _is_local(context: SparkContext) -> bool:
     return str(context.master).startswith("local")
 
 
-class _RunEnds(JStreamingQueryListener):
-    """Spark's threads call it, and a query's start waits for one of them.
+class _Runs(JStreamingQueryListener):
+    """Checks each run of a query when it starts, and notes when it ends.
 
-    As a StreamingQueryListener it would get each progress converted in 457 calls of the JVM (100 ms
-    or more). On two cores that made each trigger 50 ms longer.
+    Spark's threads call it, and a query's start waits for one of them. As a StreamingQueryListener
+    it would get each progress converted in 457 calls of the JVM (100 ms or more). On two cores that
+    made each trigger 50 ms longer.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file, self._running = file, dict[str, str]()
+    def __init__(self, file: Path, check: Callable[[str], None]) -> None:
+        self._file, self._check = file, check
+        self._running = dict[str, str]()
 
     @property
     def _jlistener(self) -> Any:
@@ -139,6 +144,7 @@ class _RunEnds(JStreamingQueryListener):
         # A query has one run at a time, and Spark may report the end of the one before later.
         self._note(self._running.pop(jevent.id().toString(), None))
         self._running[jevent.id().toString()] = jevent.runId().toString()
+        self._check(jevent.id().toString())
 
     def onQueryProgress(self, jevent: Any) -> None:
         pass

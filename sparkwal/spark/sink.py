@@ -7,8 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,9 @@ from sparkwal.protocol.commit import Carrier, commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import Plan, TaskPlan, check_visible, cold_plan, make_plan
+from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.repeated import check_newest
+from sparkwal.protocol.stream_leader import BATCH_APPEND, STREAM_START, refuse_stream_leader
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
@@ -53,6 +54,8 @@ class Message(WriterCommitMessage):
 
 
 class _Writer(PickledByValue):
+    reason: str
+
     def __init__(
         self, options: SinkOptions, spark_schema: StructType, checkpoint: str = ""
     ) -> None:
@@ -89,7 +92,7 @@ class _Writer(PickledByValue):
             merge_schema=self.options.merge_schema,
             window=self.options.window_size,
             in_flight_limit=1,
-            reason="cold start",
+            reason=self.reason,
             check_place=partial(check_place, self.options.path),
             log_id=log_id,
             continues=continues and log_id is not None,
@@ -168,6 +171,8 @@ class _Writer(PickledByValue):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    reason = STREAM_START
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         context = TaskContext.get()
         assert context is not None
@@ -187,10 +192,19 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
+    reason = BATCH_APPEND
+
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
         # Nothing ties two batch writes together: each looks at the log.
         log = self._proven_log()
-        plan = cold_plan(log, claim, hints, clock, self.options.plan_ttl_ms, None)
+        ttl_ms = self.options.plan_ttl_ms
+
+        def check_head(head: Head, _: str) -> None:
+            refuse_stream_leader(log, head, hints, clock, ttl_ms, _is_gone)
+
+        if not self.options.take_over:
+            claim = replace(claim, check_head=check_head)
+        plan = cold_plan(log, claim, hints, clock, ttl_ms, None)
         if self.options.txn_app_id is not None and self.options.txn_version is not None:
             # Before Spark computes the rows.
             app_id, version = self.options.txn_app_id, self.options.txn_version
@@ -216,9 +230,23 @@ def _leader(path: str, checkpoint: str) -> tuple[str, str]:
     application: it names the daemon that forks the workers, by pid and start time."""
     host = socket.gethostname()
     daemon = os.getppid()
-    started = "0"
-    with suppress(OSError, IndexError):
-        # The command's name may hold spaces and ")": count from the last one.
-        started = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[19]
     what = hashlib.sha256(f"{path}\0{checkpoint}".encode()).hexdigest()[:12]
-    return f"{host}:{daemon}:{started}:{what}", host
+    return f"{host}:{daemon}:{_started(daemon) or 0}:{what}", host
+
+
+def _started(pid: int) -> str | None:
+    """When a process of this machine began, in ticks since it booted; None for one that is not
+    there, and on a system that does not say."""
+    try:
+        # The command's name may hold spaces and ")": count from the last one.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _is_gone(leader_id: str) -> bool:
+    """Whether a leader's daemon is known to have ended: it ran on this machine."""
+    match leader_id.rsplit(":", 3):
+        case [host, daemon, started, _] if host == socket.gethostname() and daemon.isdecimal():
+            return started != "0" and _started(int(daemon)) != started
+    return False

@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
+from sparkwal.format.merging import union_of
 from sparkwal.format.schema import cut
 from sparkwal.lifecycle.consumers import leased
-from sparkwal.lifecycle.current import union_of
 from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions
@@ -90,7 +90,7 @@ class Logs:
     def columns(self) -> str | None:
         """All columns of the logs that exist. Raises OptionError where two do not agree."""
         logs = [log for log in self._known.values() if log.spark_schema]
-        return union_of({f"sequencer {x.name}": x.spark_schema or "" for x in logs}) or None
+        return union_of((log.spark_schema or "", f"sequencer {log.name}") for log in logs) or None
 
     def offset(
         self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
@@ -221,6 +221,9 @@ class StreamReader(_Reader, SparkStreamReader):
         holds, interval_ms = Holds(state_folder()), options.cursor_interval_ms
         self._publisher = Publisher(options.consumer or "", interval_ms, holds)
         self._targets: dict[str, int] | None = None
+        # Till Spark has planned a microbatch, it asks by what its checkpoint holds.
+        self._resumes = True
+        self._was_asked = False
         # Which log comes first changes: a busy one must not use up every limit.
         self._turn = 0
 
@@ -251,7 +254,7 @@ class StreamReader(_Reader, SparkStreamReader):
 
     def stop(self) -> None:
         # After an error. Of a query that is stopped Spark ends this process without asking it.
-        self._publisher.stop()
+        self._publisher.catch_up()
 
     def _counts(self, log: StreamedLog) -> bool:
         # A stream waits for a single log; among several, one without a record does not count yet.
@@ -305,12 +308,20 @@ class StreamReader(_Reader, SparkStreamReader):
             budget = Budget(self.options) if limited and self.options.limits else None
             ends = dict(begins)
             entries: dict[str, int] = {}
+            # Spark asks after the commit of the microbatch that ends at `start`. With asynchronous
+            # progress tracking, which excludes availableNow, a restart may still begin before it.
+            is_committed = self._targets is not None or self._resumes
+            # Spark asks all sources of a query, one after the other: by now all have joined.
+            is_committed &= self._was_asked
+            self._was_asked = True
             turn = self._turn % max(len(logs), 1)
             for log in filter(self._counts, logs[turn:] + logs[:turn]):
                 # A new sequencer is read from its beginning, whatever the start was.
                 is_new = log.name not in begins
                 begin = log.entry() if is_new else begins[log.name]
                 self._join(log, begin)
+                if is_committed and not is_new:
+                    self._publisher.committed(log.log, begin)
                 end = log.advance(begin, targets[log.name], budget)
                 if end > begin:
                     ends[log.name] = end
@@ -318,7 +329,12 @@ class StreamReader(_Reader, SparkStreamReader):
                     if is_new or first > begin:
                         entries[log.name] = first
             self._turn += 1
-            return self._logs.offset(ends, entries) if ends != begins else start
+            if ends != begins:
+                return self._logs.offset(ends, entries)
+            if self._targets is not None and is_committed:
+                # The run ends, and Spark ends this process without asking it.
+                self._publisher.catch_up()
+            return start
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         logs = [log for log in self._logs.known() if log.head is not None]
@@ -326,6 +342,7 @@ class StreamReader(_Reader, SparkStreamReader):
 
     def plan(self, start: Offset, end: Offset) -> list[InputPartition]:
         with readable_errors():
+            self._resumes = False
             firsts, lasts = self._logs.positions(start), self._logs.positions(end)
             tasks: list[ReadTask] = []
             moved = {name: last for name, last in lasts.items() if firsts.get(name, -1) < last}

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.errors import InvalidLogError
 from sparkwal.format import schema
 from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader, SlotHeader, host_of
+from sparkwal.format.merging import union_of
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
 from sparkwal.reading.history import sound, walk
@@ -40,12 +41,10 @@ def all_columns(spark_schemas: Iterable[str | None]) -> pa.Schema:
     """All columns of several logs, then the columns of ORIGIN.
 
     Raises:
-        OptionError: a column has different types in two logs.
+        OptionError: no type holds the values of a column in two logs.
     """
-    try:
-        user = pa.unify_schemas([schema.to_arrow(text) for text in spark_schemas if text])
-    except pa.ArrowException as error:
-        raise OptionError(f"the sequencers' columns are of different types: {error}") from None
+    text = union_of((text, "another sequencer") for text in spark_schemas if text)
+    user = schema.to_arrow(text) if text else pa.schema([])
     return pa.schema([*user, *(column for column in ORIGIN if column.name not in user.names)])
 
 

@@ -16,8 +16,9 @@ from sparkwal.checkpoints.carry import StreamCheckpoint, pack
 from sparkwal.format.content import Content
 from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, to_json
 from sparkwal.protocol.recovery import find_head
+from sparkwal.testing.memory import MemoryStore
 
-from ..protocol.query import rows
+from ..protocol.query import Query, hints_in, rows
 from .conftest import Room
 from .stream import COMPACT_EVERY
 
@@ -320,3 +321,33 @@ def test_a_new_checkpoint_on_a_log_that_another_query_wrote_is_told_once(room: R
         unsubscribe()
     (event,) = [each for each in reported if isinstance(each, events.AnotherQuery)]
     assert (event.query, event.other, event.position) == (second.query_id, first.query_id, 2)
+    assert "in the log twice" in event.advice
+    assert f"sparkwal.checkpoint(path, {first.query_id!r})" in event.advice
+
+
+@pytest.mark.parametrize(
+    "reason, advice",
+    [
+        (STATEFUL, "If that is lost, so is its state"),
+        (REMOTE, "the checkpointLocation that query had"),
+    ],
+)
+def test_the_advice_after_a_lost_checkpoint_fits_the_query(
+    tmp_path: Path, reason: str, advice: str
+) -> None:
+    reported: list[events.Event] = []
+    unsubscribe = events.subscribe(reported.append)
+    place = tmp_path / "ck" if reason == STATEFUL else None
+    if place is not None:
+        (place / "state").mkdir(parents=True)
+        (place / "metadata").write_text('{"id":"query"}')
+    carrier = StreamCheckpoint(str(place or "s3a://bucket/ck"), "query", 10**6)
+    first = Query(MemoryStore(), hints_in(tmp_path), carrier=carrier)
+    new = StreamCheckpoint("s3a://bucket/new", "new", 10**6)
+    try:
+        first.microbatch(0, (1,))
+        replace(first, query_id="new", leader_id="host:1:1:y", carrier=new).microbatch(0, (1,))
+    finally:
+        unsubscribe()
+    (event,) = [each for each in reported if isinstance(each, events.AnotherQuery)]
+    assert event.other == "query" and advice in event.advice

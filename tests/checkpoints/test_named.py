@@ -60,6 +60,27 @@ def test_a_plan_of_a_version_to_come_is_refused_before_the_commit(room: Room) ->
     assert room.commits() == []
 
 
+SINKS = 'v3\n{"nextBatchWatermarkMs":0,"sinkMetadataMap":{"lake":{"sinkName":"lake"}}}'
+
+
+def test_a_rebuilt_folder_names_the_sinks_as_before(room: Room) -> None:
+    place = room.checkpoint()
+    for batch in range(3):
+        room.stream(place).run(range(batch + 1))
+        (place / f"commits/{batch}").write_text(SINKS)
+    shutil.rmtree(place)
+    assert (room.checkpoint() / "commits/2").read_text() == SINKS
+
+
+def test_a_commit_of_a_version_to_come_is_refused_before_the_next_commit(room: Room) -> None:
+    place = room.checkpoint()
+    room.stream(place).run(range(1))
+    (place / "commits/0").write_text("v4\n{}")
+    with pytest.raises(OptionError, match="version 4 of its commit log.*Nothing was written"):
+        room.stream(place).run(range(2))
+    assert room.values() == [0]
+
+
 @pytest.mark.parametrize("name", ["mine/x", "sources/a-b/0", "README", "commits/notes"])
 def test_what_is_no_part_of_a_checkpoint_is_refused_before_the_first_commit(
     room: Room, name: str

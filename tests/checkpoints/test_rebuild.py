@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sparkwal
-from sparkwal import InvalidLogError, OptionError, StoreUnavailableError
+from sparkwal import InvalidLogError, OptionError, StoreUnavailableError, events
 from sparkwal.checkpoints import folder
 from sparkwal.format import keys
 from sparkwal.format.header import NOWHERE
@@ -29,6 +29,16 @@ def content(place: Path) -> dict[str, bytes]:
         for file in place.rglob("*")
         if file.is_file()
     }
+
+
+def test_a_query_under_another_name_is_warned_before_it_repeats_its_rows(room: Room) -> None:
+    room.stream(room.checkpoint("orders", "one")).run(range(2))
+    room.checkpoint("orders", "two")
+    assert not [event for event in room.reported if isinstance(event, events.AnotherQuery)]
+    room.checkpoint("orders-v2", "three")
+    (event,) = [event for event in room.reported if isinstance(event, events.AnotherQuery)]
+    assert (event.query, event.other, event.position) == ("orders-v2", "orders", 2)
+    assert "sparkwal.checkpoint(path, 'orders')" in event.advice
 
 
 def test_a_new_query_of_a_new_log(room: Room) -> None:

@@ -209,3 +209,16 @@ def test_rows_of_every_plain_type_have_a_content() -> None:
 def test_nothing_has_a_content_too() -> None:
     assert content() == Content(0, 0)
     assert content(pa.record_batch({"v": pa.array([], pa.list_(pa.string()))})) == Content(0, 0)
+
+
+def test_rows_count_by_their_values_whatever_the_width_of_their_column() -> None:
+    for kinds, values in (
+        ((pa.int8(), pa.int16(), pa.int32(), pa.int64()), [-128, -1, None, 0, 127]),
+        ((pa.float32(), pa.float64()), [-1.5, None, 0.1, float("inf"), 3e38]),
+        ((pa.decimal128(5, 2), pa.decimal128(38, 2)), [Decimal("-1.25"), None, Decimal("9")]),
+    ):
+        stored = pa.array(values, kinds[0])
+        columns = [stored.cast(kind) for kind in kinds]
+        assert len({content(pa.record_batch([column], ["v"])) for column in columns}) == 1
+        nested = [pa.array([column.to_pylist()], pa.list_(column.type)) for column in columns]
+        assert len({content(pa.record_batch([column], ["v"])) for column in nested}) == 1

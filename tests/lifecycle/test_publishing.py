@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,9 @@ class Stream:
         self.holds = Holds(folder)
         self.log = LogStore(self.store, "wal")
 
-    def run(self, at: int, log_id: str = "log-1") -> Publisher:
-        publisher = Publisher("daily", MINUTE, self.holds, self.clock)
+    def run(self, at: int, log_id: str = "log-1", machine: str = "") -> Publisher:
+        holds = replace(self.holds, state=(self.holds.state or Path()) / machine)
+        publisher = Publisher("daily", MINUTE, holds, self.clock)
         assert publisher.join(self.log, log_id, at) == at
         self.store.counts.clear()
         return publisher
@@ -78,19 +80,19 @@ def test_a_stream_that_ends_tells_what_it_committed_last(stream: Stream) -> None
     run = stream.run(0)
     run.committed(stream.log, 3)
     run.committed(stream.log, 5)
-    run.stop()
+    run.catch_up()
     assert stream.reported == 5
     stream.store.counts.clear()
-    run.stop()
+    run.catch_up()
     assert not stream.store.counts
 
 
 def test_a_run_that_finds_nothing_new_tells_where_it_began(stream: Stream) -> None:
     """Spark commits the last microbatch of a run only in the next one that has rows."""
-    stream.run(0).stop()
+    stream.run(0).catch_up()
     run = stream.run(7)
     assert stream.reported == 0
-    run.stop()
+    run.catch_up()
     assert stream.reported == 7
 
 
@@ -106,7 +108,7 @@ def test_a_log_that_was_not_joined_is_told_nothing(stream: Stream) -> None:
     run = Publisher("daily", MINUTE, stream.holds, stream.clock)
     assert run.join(stream.log, None, 3) == 3
     run.committed(stream.log, 5)
-    run.stop()
+    run.catch_up()
     assert not stream.store.counts
 
 
@@ -158,12 +160,50 @@ def test_a_consumer_that_was_forgotten_while_it_runs_registers_again(stream: Str
     assert stream.reported == 3
 
 
+def test_two_streams_of_one_machine_publish_the_lower_position(
+    stream: Stream, warned: list[events.Event]
+) -> None:
+    runs = [stream.run(0), stream.run(0)]
+    for turn in range(1, 5):
+        stream.pass_ms(MINUTE)
+        runs[0].committed(stream.log, 10 * turn)
+        runs[1].committed(stream.log, 10 * turn + 5)
+        assert stream.reported == 10 * turn
+    del runs[0]
+    stream.pass_ms(MINUTE)
+    runs[0].committed(stream.log, 99)
+    assert stream.reported == 99 and warned == []
+
+
+def test_a_stream_that_joins_a_namesake_of_its_machine_holds_its_own_position(
+    stream: Stream, warned: list[events.Event]
+) -> None:
+    fast = stream.run(50)
+    slow = stream.run(20)
+    fast.committed(stream.log, 70)
+    assert stream.reported == 20
+    slow.committed(stream.log, 60)
+    assert stream.reported == 60 and warned == []
+
+
+def test_a_stream_whose_namesake_cannot_be_read_publishes_nothing(
+    stream: Stream, warned: list[events.Event]
+) -> None:
+    one, other = stream.run(0), stream.run(0)
+    for file in (stream.holds.state or Path()).glob("readers/*/*"):
+        file.write_bytes(b"%020d %020d" % (1, 2))
+    one.committed(stream.log, 9)
+    assert stream.reported == 0
+    assert [event.name for event in warned] == ["consumer_not_published"]
+    del other
+
+
 @pytest.mark.parametrize("others", [1, 2])
 def test_of_streams_with_one_name_the_lowest_holds(
     stream: Stream, warned: list[events.Event], others: int
 ) -> None:
     slow = stream.run(10)
-    fast = [stream.run(100 + n) for n in range(others)]
+    fast = [stream.run(100 + n, machine=f"m{n}") for n in range(others)]
     for turn in range(1, 5):
         stream.pass_ms(MINUTE)
         slow.committed(stream.log, 10 + turn)
@@ -186,7 +226,7 @@ def test_a_stream_of_a_log_that_was_made_again_is_silent(
     old = stream.run(90)
     new = stream.run(0, "log-2")
     new.committed(stream.log, 4)
-    old.stop()
+    old.catch_up()
     assert bound(stream.log, "log-2", 50, None) == 4
     assert [event.name for event in warned] == ["consumer_not_published"]
 

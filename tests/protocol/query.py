@@ -67,6 +67,7 @@ class Query:
     merge_schema: bool = False
     run_id: str = "run"
     carrier: Carrier | None = None
+    reason: str = "cold start"
 
     def restarted(self) -> Query:
         return replace(self, leader_id=f"host:restarted:{next(_ids)}")
@@ -83,7 +84,7 @@ class Query:
             merge_schema=self.merge_schema,
             window=self.window,
             in_flight_limit=1,
-            reason="cold start",
+            reason=self.reason,
         )
         return make_plan(self.open, claim, self.hints, self.clock, TTL_MS)
 

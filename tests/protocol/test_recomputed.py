@@ -108,19 +108,42 @@ def test_an_attempt_whose_reply_was_lost_adopts_its_own_object_unseen(tmp_path: 
     assert result.batch is not None and result.batch.rows == 3
 
 
-def test_attempts_of_a_large_partition_compare_from_the_second_on(query: Query) -> None:
+@pytest.fixture
+def values() -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 2**60, 1_000_000)
+
+
+def parts(values: np.ndarray) -> Iterator[pa.RecordBatch]:
+    return (pa.record_batch({"v": part}) for part in np.array_split(values, 7))
+
+
+@pytest.fixture
+def large(query: Query) -> Query:
+    """A query whose tasks upload parts."""
     query.limits = replace(LIMITS, codec=None, multipart_threshold=5 * 2**20)
-    values = np.random.default_rng(1).integers(0, 2**60, 1_000_000)
+    return query
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        return (pa.record_batch({"v": part}) for part in np.array_split(values, 7))
 
-    plan = query.plan()
-    first = run(query, plan, batches(), 7, again=False)
-    # Its rows are uploaded and gone: it cannot say whether they are the same.
+def test_a_retried_stage_adopts_a_large_object_that_has_the_same_frames(
+    large: Query, values: np.ndarray
+) -> None:
+    plan = large.plan()
+    first = run(large, plan, parts(values), 7, again=False)
+    # The stage runs again, and Spark counts its attempts from 0: its rows are uploaded and gone.
+    second = run(large, plan, parts(values), 10**15, again=False)
+    assert second.batch == first.batch
+
+
+def test_attempts_of_a_large_partition_in_another_order_compare_from_the_second_on(
+    large: Query, values: np.ndarray
+) -> None:
+    plan = large.plan()
+    first = run(large, plan, parts(values), 7, again=False)
     with pytest.raises(RecomputedError, match="next attempt"):
-        run(query, plan, batches(), 8, again=False)
-    assert run(query, plan, batches(), 9, again=True).batch == first.batch
+        run(large, plan, parts(values[::-1]), 8, again=False)
+    assert run(large, plan, parts(values[::-1]), 9, again=True).batch == first.batch
     values[500_000] += 1
+    with pytest.raises(RecomputedError, match="next attempt"):
+        run(large, plan, parts(values), 10, again=False)
     with pytest.raises(RecomputedError, match="other rows"):
-        run(query, plan, batches(), 10, again=True)
+        run(large, plan, parts(values), 11, again=True)

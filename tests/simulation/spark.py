@@ -78,13 +78,16 @@ class Query:
                 end = None
         while True:
             if end is None:
+                if self.consumer and number:
+                    # A source is asked for its end only when the microbatch before is committed.
+                    self.ask(Call("archive", (self._needed(start),)))
                 end = self._latest_offset(start)
                 if end == start:
                     return
                 offset = {"default": end, f"{LOG_ID}default": "source"} if self.consumer else end
                 line = json.dumps(offset).encode()
                 self.add(f"offsets/{number}", b'v1\n{"batchTimestampMs":0}\n' + line)
-                if self.archives and number:
+                if self.archives and not self.consumer and number:
                     self.ask(Call("archive", (self._needed(start),)))
             rows = self.ask(Call("rows", self._range(start, end)))
             if rows is None:

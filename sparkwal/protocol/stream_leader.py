@@ -1,0 +1,65 @@
+"""A batch append does not stop a stream by accident: it refuses a log that a stream leads."""
+
+from collections.abc import Callable
+
+from sparkwal.errors import OptionError
+from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, host_of
+from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.hint import Hint, Hints
+from sparkwal.protocol.recovery import Head
+from sparkwal.store.base import LogStore
+
+STREAM_START = "stream start"
+BATCH_APPEND = "batch append"
+# Spark reports the end of a run a little later to another thread.
+_ASKS, _PAUSE = 100, 0.1  # seconds
+
+
+def refuse_stream_leader(
+    log: LogStore,
+    head: Head,
+    hints: Hints,
+    clock: Clock,
+    ttl_ms: int,
+    is_gone: Callable[[str], bool],
+) -> None:
+    """Raise if the head is a stream's and younger than `ttl_ms`, unless that stream has ended.
+
+    Args:
+        is_gone: whether the application of a leader is known to have ended.
+
+    Raises:
+        OptionError: a stream leads the log, as far as this machine can see.
+    """
+    if head.live is None or not _is_of_stream(header := head.live.header):
+        return
+    age_ms = clock.now_ms() - header.timestamp_ms
+    if age_ms >= ttl_ms or is_gone(header.leader_id) or _has_ended(hints, header, clock):
+        return
+    raise OptionError(
+        f"a stream leads {log.url}: {header.leader_id} on host {host_of(header)} wrote position "
+        f"{header.position} {max(age_ms, 0) // 1000} s ago. Nothing was written: an append here "
+        "would stop that stream with FencedError. Append to a log of its own under the same path "
+        "with the option sequencer, or stop the stream first. To append here all the same, and "
+        "stop the stream, set takeOver=true"
+    )
+
+
+def _is_of_stream(header: SlotHeader) -> bool:
+    if isinstance(header, CommitHeader):
+        # Only a stream's record says where the checkpoint of its query is.
+        entry = header.checkpoints.get(header.query_id)
+        return entry is not None and entry.position == header.position
+    return isinstance(header, LeaderHeader) and header.reason == STREAM_START
+
+
+def _has_ended(hints: Hints, header: SlotHeader, clock: Clock) -> bool:
+    """Whether the last run of the stream ended in this session."""
+    hint = hints.load(header.leader_id)
+    if not isinstance(hint, Hint) or not hint.goes_on:
+        return False
+    for _ in range(_ASKS):
+        if hints.has_ended(hint.goes_on):
+            return True
+        clock.sleep(_PAUSE)
+    return False

@@ -1,0 +1,94 @@
+"""What can be refused when a query starts: its first microbatch may be hours away.
+
+Spark asks a sink in Python nothing before the first rows. The session's listener can look at the
+query, and leaves it an error that ends it at its first trigger. Spark Connect has no such listener.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql.types import StructType
+
+from sparkwal.checkpoints.carry import stateful_refused
+from sparkwal.checkpoints.folder import local_folder, owner_of
+from sparkwal.errors import SparkWalError
+from sparkwal.spark.datasource import WeaselWalDataSource
+
+# Nodes of a plan that keep state, if their input is a stream.
+_STATEFUL = {
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "FlatMapGroupsWithState",
+    "FlatMapGroupsInPandasWithState",
+    "GlobalLimit",
+    "TransformWithState",
+    "TransformWithStateInPySpark",
+}
+
+
+def refuse_at_start(session: Any, jvm: Any, query_id: str) -> None:
+    """Let a query fail at its first trigger if its first microbatch would be refused.
+
+    Args:
+        session: the JVM's, in which the query has just started.
+    """
+    try:
+        query = session.streams().get(query_id).streamingQuery()
+        if query.sink().name() != WeaselWalDataSource.name():
+            return
+        error = _refusal(query)
+        if error is not None:
+            text = f"{type(error).__module__}.{type(error).__name__}: {error}"
+            query.errorNotifier().markError(jvm.java.lang.IllegalArgumentException(text))
+    except Py4JError:
+        # A Spark that shows less of a query: its first microbatch is refused instead.
+        return
+
+
+def _refusal(query: Any) -> SparkWalError | None:
+    is_complete = query.outputMode().toString() == "Complete"
+    source = WeaselWalDataSource(_options(query))
+    path = local_folder(query.resolvedCheckpointRoot())
+    try:
+        source.streamWriter(StructType(), is_complete)
+        if path and owner_of(path) and any(map(_keeps_state, _nodes(query.analyzedPlan()))):
+            raise stateful_refused()
+    except SparkWalError as error:
+        return error
+    return None
+
+
+def _options(query: Any) -> dict[str, str]:
+    """What the user gave the query; Spark keeps it in a private field."""
+    kind = query.getClass()
+    while kind.getSimpleName() != "MicroBatchExecution":
+        kind = kind.getSuperclass()
+    field = kind.getDeclaredField("extraOptions")
+    field.setAccessible(True)
+    pairs = field.get(query).iterator()
+    options: dict[str, str] = {}
+    while pairs.hasNext():
+        pair = pairs.next()
+        options[pair._1()] = pair._2()
+    return options
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _children(plan):
+        yield from _nodes(child)
+
+
+def _children(plan: Any) -> list[Any]:
+    children = plan.children()
+    return [children.apply(number) for number in range(children.size())]
+
+
+def _keeps_state(node: Any) -> bool:
+    kind = node.getClass().getSimpleName()
+    if kind == "Join":
+        return all(child.isStreaming() for child in _children(node))
+    return kind in _STATEFUL and bool(node.isStreaming())
