@@ -59,7 +59,9 @@ def compact(spark: SparkSession, folder: Path) -> None:
         return
     life.run_once(whole=True)
     rows = sparkwal.read_current(spark, str(folder / "wal")).select("value").collect()
-    print(f"current {sorted(row.value for row in rows) == [*range(len(rows))]} {len(rows)}")
+    whole = sorted(row.value for row in rows) == [*range(len(rows))]
+    # The process is killed later, and with it what is not flushed.
+    print(f"current {whole} {len(rows)}", flush=True)
 
 
 def main(folder: Path, number: int) -> None:

@@ -96,9 +96,9 @@ def test_a_log_that_each_spark_continues_and_hands_to_the_next(tmp_path: Path) -
             # The next one makes its checkpoint from the log.
             shutil.rmtree(folder / "checkpoint")
     for name in ("wal", "copy"):
-        rows = sorted(sparkwal.Log(str(folder / name)).to_pandas()["value"])
-        assert rows == [*range(len(rows))]
         assert sparkwal.verify(str(folder / name)).ok
+    rows = sorted(sparkwal.Log(str(folder / "copy")).to_pandas()["value"])
+    assert rows == [*range(len(rows))]
     nightly = sparkwal.Log(str(folder / "wal"), sequencer="nightly").to_pandas()["id"]
     assert sorted(nightly) == [*range(len(CHAIN))]
     current = sorted(sparkwal.Log(str(folder / "wal")).current().to_pandas()["value"])
