@@ -16,7 +16,7 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
 from sparkwal.reading.floor import Looked
 from sparkwal.spark.readable import readable_errors
-from sparkwal.spark.sink import BatchWriter, StreamWriter
+from sparkwal.spark.sink import VIEW, BatchWriter, StreamWriter, no_table
 from sparkwal.spark.source import BatchReader, StreamReader, log_schema
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.path import absolute
@@ -24,10 +24,6 @@ from sparkwal.store.path import absolute
 T = TypeVar("T", bound=StoreOptions)
 # How this library hands a `Looked` to a read that Spark makes: no option of a user's.
 PINNED = "sparkwal_pinned"
-_VIEW = (
-    "Spark hands the path of a catalog's table to no Python data source: use CREATE TEMPORARY VIEW "
-    "… USING weaselwal OPTIONS (path '…')"
-)
 
 
 class WeaselWalDataSource(PickledByValue, DataSource):
@@ -58,7 +54,7 @@ class WeaselWalDataSource(PickledByValue, DataSource):
             # A name that is wrong may stand for it.
             parse(kind, {**given, "path": "/"})
             where = 'give it to load, save or start ("s3://bucket/wal")'
-            raise OptionError(f"option path is missing: {where}. {_VIEW}")
+            raise OptionError(f"option path is missing: {where}. {VIEW}")
         options = parse(kind, given)
         # Here, on the driver: executors have working directories of their own.
         return replace(options, path=absolute(options.path))
@@ -67,7 +63,7 @@ class WeaselWalDataSource(PickledByValue, DataSource):
         with readable_errors():
             # Spark sets this only for a table that is about to be created.
             if "provider" in self.options:
-                raise OptionError(f"a log cannot be a table of the catalog. {_VIEW}, or spark.read")
+                raise no_table()
             return log_schema(self._options(SourceOptions))
 
     def reader(self, schema: StructType) -> BatchReader:

@@ -46,6 +46,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+VIEW = (
+    "Spark hands the path of a catalog's table to no Python data source: use CREATE TEMPORARY VIEW "
+    "… USING weaselwal OPTIONS (path '…')"
+)
+
+
+def no_table() -> OptionError:
+    """The error for a table in the catalog."""
+    return OptionError(f"a log cannot be a table of the catalog. {VIEW}, or spark.read")
+
+
 @dataclass(frozen=True)
 class Message(WriterCommitMessage):
     """All that the worker that commits knows of the plan."""
@@ -213,10 +224,30 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         assert self.plan is not None
+        with readable_errors():
+            _refuse_table()
         query_id = self.options.txn_app_id
         if query_id is None:
             query_id = f"{ANONYMOUS}{self.plan.bare.plan_id}"
         return self._write(query_id, self.options.txn_version or 0, iterator)
+
+
+def _refuse_table() -> None:
+    """Raises OptionError for the rows of saveAsTable and CREATE TABLE … AS SELECT: Spark has just
+    created a table, which it drops now. Only a task can tell, because the write is an execution
+    inside of another. So is one of foreachBatch, which writes to no table."""
+    context = TaskContext.get()
+    assert context is not None
+    execution, outermost, query = (
+        context.getLocalProperty(name)
+        for name in (
+            "spark.sql.execution.id",
+            "spark.sql.execution.root.id",
+            "sql.streaming.queryId",
+        )
+    )
+    if outermost is not None and execution != outermost and query is None:
+        raise no_table()
 
 
 def ended_runs() -> Path:

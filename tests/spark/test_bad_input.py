@@ -11,6 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 from queries import assert_one_error, numbers, objects, read, refused, write
 
+import sparkwal
+
 SECRET = "correct-horse-battery-staple"
 
 
@@ -264,6 +266,21 @@ def test_a_table_of_the_catalog_is_refused(spark: SparkSession, folder: Path) ->
         assert_one_error(shown, "OptionError", "option path is missing")
     finally:
         spark.sql("DROP TABLE unread")
+    # Of this one it hears from the rows.
+    rows = spark.range(3).write.format("weaselwal").option("path", f"{folder}/as-table")
+    for action in (
+        lambda: rows.saveAsTable("refused"),
+        lambda: rows.mode("append").saveAsTable("refused"),
+    ):
+        shown = refused(action)
+        assert_one_error(shown, "OptionError", "cannot be a table of the catalog", "TEMPORARY VIEW")
+        assert not spark.catalog.tableExists("refused")
+    # Spark keeps the path of this one to itself.
+    create = f"CREATE TABLE refused USING weaselwal OPTIONS (path '{folder}/as-table')"
+    shown = refused(lambda: spark.sql(f"{create} AS SELECT 1L AS id"))
+    assert_one_error(shown, "OptionError", "TEMPORARY VIEW")
+    assert not spark.catalog.tableExists("refused")
+    assert sparkwal.Log(f"{folder}/as-table").scan().read_all().num_rows == 0
     spark.sql(f"CREATE TEMPORARY VIEW works {given}")
     assert spark.table("works").count() == 3
 

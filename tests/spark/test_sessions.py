@@ -78,7 +78,7 @@ def test_a_query_that_runs_learns_that_a_batch_write_took_its_log(
     )
     wait_for(lambda: log.exists() and len(commits(log)) == 1)
     query.processAllAvailable()
-    write(stream_as_batch(spark), log)
+    write(stream_as_batch(spark), log, takeOver=True)
     write(stream_as_batch(spark), source)
     shown = refused(lambda: query.awaitTermination(60))
     assert "FencedError" in shown and "another writer leads" in shown
