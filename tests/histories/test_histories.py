@@ -1,0 +1,82 @@
+"""The checkers of histories notice each broken guarantee; ten seeds hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .check import contradictions, gathered
+from .mutate import MUTATIONS, Operations, mutated
+from .recording import write_history
+from .run import built, main
+
+HERE = Path(__file__).parent
+# A history of seed 1, made by `python -m histories.generate 1 sample.jsonl`.
+ABOUT, *SAMPLE = map(json.loads, (HERE / "sample.jsonl").read_text().splitlines())
+FIRST_SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
+
+needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="Porcupine is written in Go")
+
+
+@pytest.fixture(scope="session")
+def porcupine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that runs Porcupine."""
+    program = built(tmp_path_factory.mktemp("porcupine"))
+    assert program is not None
+    return program
+
+
+def test_the_sample_holds() -> None:
+    assert list(contradictions(gathered(ABOUT, SAMPLE))) == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_the_checker_notices_a_broken_guarantee(mutation: Callable[[Operations], None]) -> None:
+    assert list(contradictions(gathered(ABOUT, mutated(SAMPLE, mutation))))
+
+
+def test_the_checker_needs_no_library() -> None:
+    imported = {line.split()[1] for line in _imports((HERE / "check.py").read_text())}
+    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+def _imports(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(("import ", "from "))]
+
+
+@needs_go
+@pytest.mark.process
+@pytest.mark.slow
+def test_porcupine_accepts_the_sample(porcupine: Path, tmp_path: Path) -> None:
+    assert _porcupine(porcupine, tmp_path, SAMPLE) == 0
+
+
+@needs_go
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_porcupine_notices_a_broken_guarantee(
+    porcupine: Path, tmp_path: Path, mutation: Callable[[Operations], None]
+) -> None:
+    assert _porcupine(porcupine, tmp_path, mutated(SAMPLE, mutation)) == 1
+
+
+def _porcupine(program: Path, folder: Path, operations: Operations) -> int:
+    history = folder / "history.jsonl"
+    write_history(history, {"floor": ABOUT["floor"]}, operations)
+    return subprocess.run([program, history], check=False).returncode
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_seeds_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent), prepend=os.pathsep)
+    assert main(10, FIRST_SEED) == 0
