@@ -61,9 +61,14 @@ class _Map(msgspec.Struct, tag_field="type", tag="map"):
     valueType: "_Type"
 
 
+class _Metadata(msgspec.Struct):
+    collations: dict[str, str] = msgspec.field(default_factory=dict, name="__COLLATIONS")
+
+
 class _Field(msgspec.Struct):
     name: str
     type: "_Type"
+    metadata: _Metadata | None = None
 
 
 class _Struct(msgspec.Struct, tag_field="type", tag="struct"):
@@ -76,10 +81,11 @@ _stored = msgspec.json.Decoder(_Struct)
 
 @lru_cache(maxsize=64)
 def read(text: bytes) -> str:
-    """The normalized schema that an object holds. Raises ValueError for one that no log has.
+    """The normalized schema that an object or a table holds, whoever wrote it. Raises ValueError
+    for one that no log has, OptionError where `normalize` does.
 
-    Metadata of fields is left out: Spark and Delta Lake take SQL expressions from it, and load
-    the classes that a user-defined type names.
+    Metadata of fields is left out: Spark and Delta Lake take SQL expressions from it. No type is a
+    user's own: Spark loads the class that it names.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{len(text)} bytes; at most {LONGEST} are read")

@@ -8,12 +8,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
+from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.merging import union_of
 from sparkwal.format.widening import contradictions, widened
+from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
@@ -152,6 +153,17 @@ def _tail(log: LogRange, start: int) -> Tail:
         )
     assert log.log_id is not None and log.spark_schema is not None
     return Tail(log.name, start, log.gap, log.spark_schema, log.floor.looked())
+
+
+def schema_of(table: DeltaLog) -> str:
+    """The columns of a table, as its files say. Raises OptionError for a type that no log has,
+    TableReadError."""
+    try:
+        return schema.read(table.spark_schema.encode())
+    except OptionError:
+        raise
+    except ValueError as error:
+        raise TableReadError(f"the table's schema is damaged: {error}") from None
 
 
 def with_table(spark_schema: str, table_schema: str) -> str:

@@ -1,13 +1,11 @@
 """The last row for each key, the rows of a table that it replaces, and which of them delete their
 key; on Arrow alone.
 
-A null in a key is a value like others here: two rows whose keys are null are one. Of the SQL
-conditions of `delete_when` those are known that mean the same without Spark: `column = literal`,
-`column IN (…)`, `column IS [NOT] NULL` and columns of booleans, joined by AND, OR and parentheses.
+A null in a key is a value like others here: two rows whose keys are null are one. Of the conditions
+of `delete_when` those are evaluated that mean the same without Spark: they compare columns with
+literals of the same kind, or name columns of booleans.
 """
 
-import ast
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import reduce
@@ -20,16 +18,24 @@ from pyarrow import types
 
 from sparkwal.errors import OptionError
 from sparkwal.format.schema import gathered
+from sparkwal.lifecycle import condition
 
 # Rows that are gathered before those that lost are dropped, and rows of the table that are
 # compared at once: an index of the winners is made for each such part.
 PART_ROWS = 1_000_000
 PART_BYTES = 64 * 2**20
 _ORDER = "order"
-_TOKEN = re.compile(r"\s*(-?\d+(?:\.\d+)?(?![\w.])|'[^'\\]*'|`[^`]+`|[A-Za-z_]\w*|==?|[(),])\s*")
-# Words and signs of SQL that Python has too, and how Python spells them.
-_WORDS = {word: word for word in ("and", "or", "not", "is", "in", "==", ",", "(", ")")}
-_WORDS |= {"=": "==", "null": "None", "true": "True", "false": "False"}
+_SHOWN = 200
+# What a comparison becomes where its sides change places; the others stay as they are.
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_COMPARISONS = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
 
 
 def resolve(names: Sequence[str], there: Sequence[str]) -> list[str]:
@@ -176,85 +182,97 @@ def _joined(
     return pc.add(pc.multiply(high, pa.scalar(len(values), pa.int64())), low)
 
 
-def holds(condition: str, rows: pa.Table) -> pa.ChunkedArray:
+def holds(text: str, rows: pa.Table) -> pa.ChunkedArray:
     """For each row whether the condition is true; null counts as false. Raises OptionError for a
     condition that only Spark can evaluate: a row that is deleted here and stays there would be
     worse than an error."""
-    if not condition.strip():
+    if not text.strip():
         return pa.chunked_array([pa.repeat(False, rows.num_rows)])
     try:
-        return pc.fill_null(_truth(ast.parse(_in_python(condition), mode="eval").body, rows), False)
-    except (_Refused, SyntaxError, RecursionError, pa.ArrowException) as why:
+        found = _truth(condition.parse(text), rows)
+    except (ValueError, pa.ArrowException) as why:
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         raise OptionError(
-            f"the delete condition {condition!r} cannot be evaluated without Spark ({why}): use "
+            f"the delete condition {shown!r} cannot be evaluated without Spark ({why}): use "
             "sparkwal.read_current(spark, path)"
         ) from None
+    return pc.fill_null(found, False)
 
 
-class _Refused(Exception):
-    pass
-
-
-def _in_python(condition: str) -> str:
-    """The condition as Python's parser reads it: a column is a list of its name, a literal the set
-    of its text, so that two side by side are an error as in SQL."""
-    words, at = list[str](), 0
-    while at < len(condition):
-        if (found := _TOKEN.match(condition, at)) is None:
-            raise _Refused(f"at {condition[at : at + 20]!r}")
-        at, token = found.end(), found[1]
-        word = _WORDS.get(token.lower())
-        if word is None:
-            is_column = token[0].isalpha() or token[0] in "_`"
-            word = repr([token.strip("`").lower()] if is_column else {token})
-        words.append(word)
-    return " ".join(words)
-
-
-def _truth(node: ast.expr, rows: pa.Table) -> Any:
+def _truth(node: condition.Node, rows: pa.Table) -> Any:
+    """True, false or null for each row. Raises ValueError for what Spark alone compares."""
     match node:
-        case ast.BoolOp(how, values):
-            both = pc.and_kleene if isinstance(how, ast.And) else pc.or_kleene
-            return reduce(both, (_truth(each, rows) for each in values))
-        case ast.Compare(left, [ast.Is()], [ast.Constant(None)]):
-            return pc.is_null(_column(left, rows))
-        case ast.Compare(left, [ast.IsNot()], [ast.Constant(None)]):
-            return pc.is_valid(_column(left, rows))
-        case ast.Compare(left, [ast.Eq()], [right]):
-            column = _column(left, rows)
-            return pc.equal(column, _literal(right, column.type))
-        case ast.Compare(left, [ast.In()], [right]):
-            column = _column(left, rows)
-            values = right.elts if isinstance(right, ast.Tuple) and right.elts else [right]
-            equal = (pc.equal(column, _literal(each, column.type)) for each in values)
-            return reduce(pc.or_kleene, equal)
-    column = _column(node, rows)
-    if not types.is_boolean(column.type):
-        raise _Refused(f"a {column.type} is neither true nor false")
-    return column
+        case condition.Every(parts):
+            return reduce(pc.and_kleene, (_truth(part, rows) for part in parts))
+        case condition.Some(parts):
+            return reduce(pc.or_kleene, (_truth(part, rows) for part in parts))
+        case condition.Not(value):
+            return pc.invert(_truth(value, rows))
+        case condition.IsNull(value):
+            return pc.is_null(_column(value, rows))
+        case condition.Compare(sign, condition.Literal() as left, right):
+            return _compared(_FLIPPED.get(sign, sign), right, left, rows)
+        case condition.Compare(sign, left, condition.Literal() as right):
+            return _compared(sign, left, right, rows)
+        case condition.In(value, choices):
+            column = _column(value, rows)
+            known = (choice for choice in choices if choice.value is not None)
+            wanted = [_literal(choice, column.type).as_py() for choice in known]
+            found = pc.is_in(column, value_set=pa.array(wanted, column.type))
+            is_null = pc.is_null(column)
+            if len(wanted) < len(choices):
+                # Whether a value is the one that is not known is not known either.
+                is_null = pc.or_(is_null, pc.invert(found))
+            return pc.if_else(is_null, pa.scalar(None, pa.bool_()), found)
+        case condition.Like(value, pattern):
+            column = _column(value, rows)
+            if not types.is_string(column.type):
+                raise ValueError(f"a {column.type} has no pattern")
+            return pc.match_like(column, pattern)
+        case condition.Column():
+            column = _column(node, rows)
+            if types.is_boolean(column.type):
+                return column
+            raise ValueError(f"a {column.type} is neither true nor false")
+    raise ValueError("something else is compared than a column with a literal")
 
 
-def _column(node: ast.expr, rows: pa.Table) -> Any:
+def _compared(sign: str, left: condition.Node, right: condition.Literal, rows: pa.Table) -> Any:
+    column = _column(left, rows)
+    if types.is_boolean(column.type) and sign in ("<", "<=", ">", ">="):
+        raise ValueError("booleans have no order")
+    if right.value is None:
+        if sign == "<=>":
+            return pc.is_null(column)
+        return pa.chunked_array([pa.nulls(rows.num_rows, pa.bool_())])
+    literal = _literal(right, column.type)
+    if sign == "<=>":
+        return pc.fill_null(pc.equal(column, literal), False)
+    return _COMPARISONS[sign](column, literal)
+
+
+def _column(node: condition.Node, rows: pa.Table) -> Any:
     match node:
-        case ast.List([ast.Constant(name)]):
-            same = [known for known in rows.column_names if known.lower() == name]
+        case condition.Column((name,)):
+            same = [known for known in rows.column_names if known.lower() == name.lower()]
             if len(same) == 1:
                 return rows.column(same[0])
-            raise _Refused(f"there is no column {name!r}")
-    raise _Refused("something else stands where a column does")
+            raise ValueError(f"there is no column {name!r}")
+    raise ValueError("something else stands where a column does")
 
 
-def _literal(node: ast.expr, kind: pa.DataType) -> pa.Scalar:
+def _literal(node: condition.Literal, kind: pa.DataType) -> pa.Scalar:
     """One that compares with a column of this type as Spark would compare them."""
-    match node:
-        case ast.Constant(bool(value)) if types.is_boolean(kind):
-            return pa.scalar(value)
-        case ast.Set([ast.Constant(str(text))]):
-            if text.startswith("'"):
-                if types.is_string(kind) or types.is_date(kind):
-                    return pa.scalar(text[1:-1]).cast(kind)
-            elif types.is_decimal(kind):
-                return pa.scalar(Decimal(text))
-            elif types.is_integer(kind) and "." not in text and len(text) < 19:
-                return pa.scalar(int(text))
-    raise _Refused(f"a {kind} is compared with something else")
+    match node.value:
+        case bool(value):
+            if types.is_boolean(kind):
+                return pa.scalar(value)
+        case str(text):
+            if types.is_string(kind) or types.is_date(kind):
+                return pa.scalar(text).cast(kind)
+        case Decimal() | int() as number:
+            if types.is_decimal(kind):
+                return pa.scalar(Decimal(number))
+            if types.is_integer(kind) and isinstance(number, int):
+                return pa.scalar(number)
+    raise ValueError(f"a {kind} is compared with something else")

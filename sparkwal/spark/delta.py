@@ -19,6 +19,7 @@ from sparkwal.format.schema import columns, normalize, type_name
 from sparkwal.format.widening import contradictions, holds, widened
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableConflict, TableState
 from sparkwal.reading.metadata import check_reserved
+from sparkwal.spark.conditions import deletes, quoted
 from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta_files import FORGETS, check_put_if_absent, delta_log, held, spark_path
 from sparkwal.spark.interfaces import to_struct
@@ -64,8 +65,9 @@ def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[s
     return rows.select(*stored)
 
 
-def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
-    """Of the rows of each key the one that wins, and whether it deletes the key."""
+def last_of_each(rows: DataFrame, target: Target, *, is_own: bool = False) -> DataFrame:
+    """Of the rows of each key the one that wins, and whether it deletes the key. `is_own`: this
+    process was given the target's condition, as in `conditions.deletes`."""
     check_reserved(rows.columns)
     # Read tasks come in the log's order, and the number counts first by task, then by row: safe
     # only over the scan itself, and what looks at one row after the other.
@@ -76,13 +78,9 @@ def last_of_each(rows: DataFrame, target: Target) -> DataFrame:
     keys = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
     latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
     if target.delete_when:
-        deletes = F.expr(target.delete_when).cast("boolean")
-        latest = latest.withColumn(DELETES, F.coalesce(deletes, F.lit(False)))
+        condition = deletes(target.delete_when, rows.schema, is_own=is_own)
+        latest = latest.withColumn(DELETES, condition)
     return latest
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def delta_tables(session: SparkSession) -> Any:
@@ -122,7 +120,7 @@ class SparkDeltaTable:
             # would stay open for ever.
             rows = self._session.read.format("weaselwal").options(**self._options).load().limit(100)
             try:
-                rows.select(F.expr(condition).cast("boolean")).collect()
+                rows.select(deletes(condition, schema, is_own=True)).collect()
             except Exception as error:
                 if failure_of_ours(error):
                     raise ReadError(f"the log cannot be read: {line(error)}") from error
@@ -180,7 +178,7 @@ class SparkDeltaTable:
 
     def _merge(self, session: SparkSession, rows: DataFrame) -> None:
         target = self.target
-        source = last_of_each(rows, target)
+        source = last_of_each(rows, target, is_own=True)
         if target.delete_when:
             source = self._without_idle_delete(session, source)
         # py4j makes a map of the JVM of it.
@@ -191,8 +189,8 @@ class SparkDeltaTable:
         table = delta_tables(session).forPath(session._jsparkSession, self._path).alias("t")
         merge = table.merge(source.alias("s")._jdf, same).withSchemaEvolution()
         if target.delete_when:
-            deletes = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
-            merge = merge.whenMatched(deletes).delete()
+            gone = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
+            merge = merge.whenMatched(gone).delete()
         merge = merge.whenMatched(newer or "true").updateExpr(values)
         inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
         merge.whenNotMatched(inserts).insertExpr(values).execute()
@@ -228,7 +226,8 @@ class SparkDeltaTable:
         if target.delete_when:
             try:
                 empty = self._session.createDataFrame([], schema)
-                empty.select(F.expr(target.delete_when).cast("boolean")).schema  # noqa: B018
+                condition = deletes(target.delete_when, schema, is_own=True)
+                empty.select(condition).schema  # noqa: B018
             except Exception as error:
                 raise PlanError(f"delete_when {target.delete_when!r}: {line(error)}") from error
 

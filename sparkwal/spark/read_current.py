@@ -13,7 +13,14 @@ from pyspark.sql.types import StructField, StructType
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.lifecycle.current import CurrentPlan, Tail, plan_current, refuse_parts, with_table
+from sparkwal.lifecycle.current import (
+    CurrentPlan,
+    Tail,
+    plan_current,
+    refuse_parts,
+    schema_of,
+    with_table,
+)
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
 from sparkwal.options.open import open_log
@@ -23,8 +30,9 @@ from sparkwal.protocol.replay import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.reading.sequencers import all_logs
+from sparkwal.spark.conditions import quoted
 from sparkwal.spark.datasource import PINNED
-from sparkwal.spark.delta import DELETES, as_stored, last_of_each, own_session, quoted
+from sparkwal.spark.delta import DELETES, as_stored, last_of_each, own_session
 from sparkwal.spark.delta_files import delta_log, spark_path
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.registering import register_once
@@ -37,18 +45,33 @@ _SAMPLES = 16
 
 @overload
 def read_current(
-    spark: SparkSession, path: str, *, include_position: Literal[False] = ..., **options: object
+    spark: SparkSession,
+    path: str,
+    *,
+    delete_when: str | None = ...,
+    include_position: Literal[False] = ...,
+    **options: object,
 ) -> DataFrame: ...
 
 
 @overload
 def read_current(
-    spark: SparkSession, path: str, *, include_position: Literal[True], **options: object
+    spark: SparkSession,
+    path: str,
+    *,
+    delete_when: str | None = ...,
+    include_position: Literal[True],
+    **options: object,
 ) -> tuple[DataFrame, CurrentPlan]: ...
 
 
 def read_current(
-    spark: SparkSession, path: str, *, include_position: bool = False, **options: object
+    spark: SparkSession,
+    path: str,
+    *,
+    delete_when: str | None = None,
+    include_position: bool = False,
+    **options: object,
 ) -> DataFrame | tuple[DataFrame, CurrentPlan]:
     """Read the log's table and the newer rows of the log as one DataFrame, each row once.
 
@@ -62,6 +85,8 @@ def read_current(
     Args:
         spark: a session, not of Spark Connect. If the log has a table, it needs Delta Lake.
         path: s3://bucket/prefix, file:///folder or a folder.
+        delete_when: the condition of the log's compaction, if it is more than a reader takes from
+            a log (docs/lifecycle.md): Spark evaluates it.
         include_position: return the plan too.
         **options: the options of reading (docs/options.md) as keywords; sequencers="*" for all
             logs that compaction writes into one table.
@@ -105,7 +130,10 @@ def read_current(
     parts = (_tail(session, reading, tail) for tail in plan.tails if tail.end > tail.start)
     tails = [_with_columns(part, in_logs) for part in parts]
     if plan.target is not None:
-        rows = _with_table(spark, plan, plan.target, tails, pinned[-1].partitioned, logs)
+        _check_condition(plan.target, delete_when)
+        rows = _with_table(
+            spark, plan, pinned[-1], tails, logs, has_condition=delete_when is not None
+        )
     else:
         rows = reduce(DataFrame.union, tails or [spark.createDataFrame([], in_logs)])
     return (rows, plan) if include_position else rows
@@ -119,17 +147,30 @@ def _tail(session: SparkSession, options: Mapping[str, Any], tail: Tail) -> Data
     return reader.options(startingPosition=tail.start, endingPosition=tail.end - 1).load()
 
 
+def _check_condition(target: Target, own: str | None) -> None:
+    """Raises OptionError for a condition of the caller that is not the log's."""
+    if own is not None and own != target.delete_when:
+        raise OptionError(
+            f"delete_when is {own!r}, and the compaction of this log has {target.delete_when!r}: "
+            "give the same, or none"
+        )
+
+
 def _with_table(
     spark: SparkSession,
     plan: CurrentPlan,
-    target: Target,
+    delta: DeltaLog,
     tails: Sequence[DataFrame],
-    partitioned: Sequence[str],
     logs: Mapping[str, LogRange],
+    *,
+    has_condition: bool,
 ) -> DataFrame:
+    assert plan.target is not None
+    target, partitioned = plan.target, delta.partitioned
+    # By the files, and before Spark: a DataFrame loads the classes that a user-defined type names.
+    in_table = schema_of(delta)
     reader = spark.read.format("delta").option("versionAsOf", plan.table_version)
     table = reader.load(spark_path(target.table))
-    in_table = schema.normalize(table.schema.json())
     whole = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
     if not tails:
         return _with_columns(table, whole)
@@ -142,7 +183,8 @@ def _with_table(
     check_reserved(table.columns)
     keys = resolve(target.keys, [*tail.columns])
     by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
-    last = last_of_each(tail, replace(target, keys=tuple(keys), sequence_by=by))
+    target = replace(target, keys=tuple(keys), sequence_by=by)
+    last = last_of_each(tail, target, is_own=has_condition)
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)
     known = {name.lower() for name in tail.columns}
     only_table = any(name.lower() not in known for name in table.columns)
