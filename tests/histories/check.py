@@ -46,6 +46,7 @@ class History:
     """A history, sorted by kinds of operations."""
 
     has_floor: bool
+    crashes: list[str]  # processes that ended by an error of their own
     appends: list[Append]
     reads: list[Operation]
     totals: list[Operation]  # reads of table and log, without positions
@@ -75,6 +76,7 @@ def gathered(about: Operation, operations: list[Operation]) -> History:
     completed = [operation for operation in operations if operation["outcome"] == "ok"]
     return History(
         bool(about.get("floor")),
+        about.get("crashes", []),
         list(appends.values()),
         [operation for operation in completed if operation["op"] == "read"],
         [operation for operation in completed if operation["op"] == "total"],
@@ -84,6 +86,8 @@ def gathered(about: Operation, operations: list[Operation]) -> History:
 
 def contradictions(history: History) -> Iterator[str]:
     """Each contradiction of a history, as one line."""
+    for crash in history.crashes:
+        yield f"crashed: {crash}"
     of_value = {value: append for append in history.appends for value in append.values}
     positions: dict[int, int] = {}
     for append in history.appends:

@@ -50,7 +50,6 @@ class Member:
     role: str
     name: str
     arguments: list[str]
-    module: str = "histories.worker"
     births: int = 0
     process: subprocess.Popen[bytes] | None = None
     stopped_until: float = 0.0
@@ -68,6 +67,7 @@ class Play:
     rng: random.Random
     counted: Counter[str] = field(default_factory=Counter)
     members: list[Member] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
 
     @property
     def path(self) -> str:
@@ -77,8 +77,8 @@ class Play:
         """Start the process of a member, under a name of its own."""
         member.births += 1
         name = f"{member.name}.{member.births}"
-        notes = self.work / f"{name}.jsonl"
-        command = [sys.executable, "-P", "-m", member.module, member.role, name, str(notes)]
+        notes = str(self.notes_of(member))
+        command = [sys.executable, "-P", "-m", "histories.worker", member.role, name, notes]
         command += [self.path, self.proxy.url, str(self.seed), *member.arguments]
         log = (self.work / f"{name}.log").open("wb")
         with log:
@@ -86,6 +86,10 @@ class Play:
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
         self.counted["starts"] += 1
+
+    def notes_of(self, member: Member) -> Path:
+        """The file with the notes of a member's newest process."""
+        return self.work / f"{member.name}.{member.births}.jsonl"
 
     def disturb(self, now: float) -> None:
         """Do something to a member, or to the store."""
@@ -100,18 +104,22 @@ class Play:
         elif what == "kill":
             self.kill(member)
             member.rests_until = now + self.rng.random() * 1.5
-        elif what == "clock" and member.module == "histories.worker":
-            os.kill(member.process.pid, signal.SIGUSR1)
+        elif what == "clock":
+            if self.notes_of(member).exists():
+                os.kill(member.process.pid, signal.SIGUSR1)
         elif what == "stop" and not member.stopped_until:
             os.killpg(member.process.pid, signal.SIGSTOP)
             member.stopped_until = now + self.rng.choice([0.3, 1.0, 3.0, 5.0])
         self.counted[what] += 1
 
     def kill(self, member: Member) -> None:
-        """kill -9 of the process and its children."""
+        """kill -9 of the process and its children, unless it ended by itself."""
         assert member.process is not None
-        os.killpg(member.process.pid, signal.SIGKILL)
-        member.process.wait()
+        if member.process.poll() is None:
+            os.killpg(member.process.pid, signal.SIGKILL)
+            member.process.wait()
+        else:
+            self.note_end(member)
         assert member.process.stdin is not None
         member.process.stdin.close()
         member.stopped_until = 0.0
@@ -124,7 +132,16 @@ class Play:
                 os.killpg(member.process.pid, signal.SIGCONT)
                 member.stopped_until = 0.0
             if member.process.poll() is not None and now >= member.rests_until:
+                self.note_end(member)
                 self.start(member)
+
+    def note_end(self, member: Member) -> None:
+        """Note a process that ended by an error of its own."""
+        assert member.process is not None
+        if member.process.returncode not in (0, -signal.SIGKILL):
+            name = f"{member.name}.{member.births}"
+            shown = (self.work / f"{name}.log").read_text(errors="replace").strip()
+            self.crashes.append(f"{name} ended with {member.process.returncode}: {shown[-2000:]}")
 
     def finish(self) -> None:
         """End the storm; each writer sends the rest, alone; then read all."""
@@ -137,12 +154,16 @@ class Play:
                 self.wait_for_append(member)
                 process = member.process
                 assert process is not None
-                process.communicate(timeout=_PATIENCE)
-                self.counted["unclean ends"] += process.returncode != 0
+                try:
+                    process.communicate(timeout=_PATIENCE)
+                except subprocess.TimeoutExpired:
+                    self.crashes.append(f"{member.name} did not end in {_PATIENCE} seconds")
+                    self.kill(member)
+                self.note_end(member)
 
     def wait_for_append(self, member: Member) -> None:
         """Wait until a member has begun an append."""
-        notes = self.work / f"{member.name}.{member.births}.jsonl"
+        notes = self.notes_of(member)
         end = time.monotonic() + _PATIENCE
         while not notes.exists() or b'"append"' not in notes.read_bytes():
             assert time.monotonic() < end, f"{notes} shows no append"
@@ -156,7 +177,8 @@ class Play:
         table = log.scan(columns=["_wal_position", "v"]).read_all()
         notes.end(number, "ok", rows=[list(row.values()) for row in table.to_pylist()])
         report = sparkwal.verify(self.path, **log_options(self.server))
-        assert report.ok, f"verify finds a fault: {report}"
+        if not report.ok:
+            self.crashes.append(f"verify finds a fault: {report}")
 
 
 def cast(rng: random.Random, work: Path) -> tuple[list[Member], bool]:
@@ -191,7 +213,7 @@ def generate(seed: int, output: Path, seconds: float) -> Counter[str]:
         try:
             for member in play.members:
                 play.start(member)
-            # Workers take a second to begin, and Spark takes many.
+            # Workers take a second to begin.
             end = time.monotonic() + seconds
             following = time.monotonic() + 3.0
             while (now := time.monotonic()) < end:
@@ -207,7 +229,7 @@ def generate(seed: int, output: Path, seconds: float) -> Counter[str]:
                 if member.process is not None and member.process.poll() is None:
                     play.kill(member)
         operations = merged(work.glob("*.jsonl"))
-        about: dict[str, object] = {"seed": seed, "floor": has_floor}
+        about: dict[str, object] = {"seed": seed, "floor": has_floor, "crashes": play.crashes}
         write_history(output, {**about, "happened": dict(play.counted)}, operations)
         counted = play.counted + Counter(
             f"{operation['op']} {operation['outcome']}" for operation in operations

@@ -63,11 +63,12 @@ class Worker:
         self.name = name
         self.path = path
         self.rng = random.Random(f"{seed} {name}")
-        self.notes = Recorder(notes, name)
         self.options = log_options(endpoint, hedge=self.rng.random() < 0.5)
         self.clock = JumpingClock(self.rng)
         self.ended = threading.Event()
         signal.signal(signal.SIGUSR1, self.clock.jump)
+        # The file shows that the process takes signals.
+        self.notes = Recorder(notes, name)
         threading.Thread(target=self._wait, daemon=True).start()
 
     def _wait(self) -> None:
