@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
-from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.recovery import Head, MissingRecord, find_head
@@ -218,21 +217,11 @@ class LogRange:
         self._terms = {p: term for p, term in self._terms.items() if p >= below}
         self._kept = sum(r.body + len(r.inlined or b"") for r in self._known.values())
 
-    def start(self, *, from_floor: bool = False) -> int:
-        """The first position to read, from the options.
-
-        Args:
-            from_floor: a startingTimestamp below the floor means the floor.
-
-        Raises:
-            CollectedError: rows that the options ask for were collected.
-        """
+    def start(self) -> int:
+        """The first position to read, from the options."""
         options = self.options
         if options.starting_timestamp_ms is not None:
-            start = self.at(options.starting_timestamp_ms)
-            if not from_floor and self._reaches_below(start, options.starting_timestamp_ms):
-                return self.usable(start - 1, "startingTimestamp")
-            return start
+            return self.at(options.starting_timestamp_ms)
         if options.starting_position in (None, "earliest"):
             return self.floor.current()
         if options.starting_position == "latest":
@@ -270,31 +259,11 @@ class LogRange:
             self.floor.check(last, what)
         return min(last + 1, self.gap)
 
-    def _reaches_below(self, position: int, timestamp_ms: int) -> bool:
-        """Whether rows of this time or later may be below the floor: `position` is the first of
-        this time from the floor on."""
-        if position > self.floor.current():
-            return False
-        for below in range(position - 1, -1, -1):
-            record = read_slot(self.log, below, self.window, GLANCE, tolerant=True)
-            # A record that is gone may have been of this time.
-            if record is None or record.header.timestamp_ms < timestamp_ms:
-                return record is None
-            if isinstance(record.header, CommitHeader) and record.header.rows:
-                return True
-        return False
-
-    def end(self, *, from_floor: bool = False) -> int:
-        """The position after the last to read, from the options; as `start`."""
+    def end(self) -> int:
+        """The position after the last to read, from the options."""
         options = self.options
         if options.ending_timestamp_ms is not None:
-            end, floor = self.at(options.ending_timestamp_ms + 1), self.floor.current()
-            starts = options.starting_timestamp_ms, options.starting_position
-            begins_there = starts in ((None, None), (None, "earliest"))
-            if 0 < end <= floor and begins_there and not from_floor:
-                # Whatever the log held then is below the floor.
-                return self.usable(end - 1, "endingTimestamp")
-            return end
+            return self.at(options.ending_timestamp_ms + 1)
         if options.ending_position is None:
             return self.gap
         if options.ending_position >= self.gap and options.fail_on_data_loss:

@@ -55,8 +55,8 @@ class StreamedLog(LogRange):
     _passed = 0
     _entry: int | None = None
 
-    def start(self, *, from_floor: bool = False) -> int:
-        start, moment = super().start(from_floor=from_floor), self.options.starting_timestamp_ms
+    def start(self) -> int:
+        start, moment = super().start(), self.options.starting_timestamp_ms
         if moment is not None and start == self.gap:
             # Commits before that moment may still come.
             self.not_before, self._passed = moment, start

@@ -77,22 +77,14 @@ def user_columns(log: LogRange) -> list[str]:
     return schema.to_arrow(log.spark_schema).names if log.spark_schema else []
 
 
-def bounds(
-    log: LogRange, pushdown: Pushdown | None = None, *, from_floor: bool = False
-) -> tuple[int, int]:
+def bounds(log: LogRange, pushdown: Pushdown | None = None) -> tuple[int, int]:
     """The first position to read and the position after the last.
 
     They follow from the log's options, narrowed by the pushdown. A range of times costs log₂ n GETs
     for each end.
-
-    Args:
-        from_floor: a time below the floor means the floor.
-
-    Raises:
-        CollectedError: rows that the options ask for were collected.
     """
-    first = log.start(from_floor=from_floor)
-    after = log.intact_end(first, log.end(from_floor=from_floor))
+    first = log.start()
+    after = log.intact_end(first, log.end())
     if pushdown is None or {"_wal_position", "_wal_timestamp"} & {*user_columns(log)}:
         return first, after
     return narrowed(log, first, after, pushdown, "_wal_position", "_wal_timestamp")

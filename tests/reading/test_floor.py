@@ -127,18 +127,9 @@ def test_an_end_below_the_floor_was_collected(log: LogStore) -> None:
     assert values(found, read_tasks(found, found.start(), found.end(), None, 2)) == []
 
 
-@pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
-def test_a_moment_below_the_floor_was_collected(log: LogStore, option: str) -> None:
-    found = reader(log, **{option: "2000-01-01"})
-    with pytest.raises(CollectedError, match=f"{option}: position 1049 .* below the log's floor"):
-        assert found.start() != FLOOR
-        found.end()
-    found = reader(log, **{option: "2000-01-01"}, failOnDataLoss="false")
-    assert found.start() == FLOOR
-    assert found.end() == (HEAD if option == "startingTimestamp" else FLOOR)
-    # The cost of the past begins at the floor.
-    found = reader(log, **{option: "2000-01-01"})
-    assert found.start(from_floor=True) == FLOOR and found.end(from_floor=True) >= FLOOR
+def test_a_moment_is_looked_for_from_the_floor_on(log: LogStore) -> None:
+    assert reader(log, startingTimestamp="2000-01-01").start() == FLOOR
+    assert reader(log, endingTimestamp="2000-01-01").end() == FLOOR
 
 
 def test_a_stream_that_resumes_below_the_floor_is_told(log: LogStore) -> None:
