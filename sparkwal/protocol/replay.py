@@ -85,6 +85,7 @@ def live_records(
     def positions() -> Iterator[int]:
         nonlocal empty
         position = start
+        # SAFETY(read-to-head) §3: readers read every record up to the head
         while position < end:
             yield position
             position += 1
@@ -94,7 +95,6 @@ def live_records(
                 if position > begin and passed_over is not None:
                     passed_over(MissingRecord(log, begin, window, end=position))
 
-    # SAFETY(read-to-head) §3: readers read every record up to the head
     fetched = run_parallel(
         log.store,
         fetch,

@@ -272,6 +272,9 @@ def write_requests(header: SlotHeader, previous: SlotHeader | None) -> Counter[s
             # A cold start reads the head, and looks back over the slots that were in flight.
             reach = previous.in_flight_limit if previous else 1
             requests["GET"] += 1 + min(reach - 1, header.prev_position)
+        else:
+            # Two GETs proved that there was no log.
+            requests["GET"] += 2
         if previous is not None and header.txns_archive != previous.txns_archive:
             requests["PUT"] += 1
             requests["GET"] += 1 if previous.txns_archive else 0

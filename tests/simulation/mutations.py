@@ -291,8 +291,8 @@ MUTATIONS = [
         "read-to-head",
         "two queries and a reader",
         "protocol/replay.py",
-        "    positions = range(start, end)\n",
-        "    positions = range(start, end - 1)\n",
+        "        while position < end:\n",
+        "        while position < end - 1:\n",
     ),
     Mutation(
         "refused-seal-fences",

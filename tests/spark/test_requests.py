@@ -78,8 +78,9 @@ def test_cold_start_warm_and_empty_microbatches(
 ) -> None:
     query = feed(log, inlineThreshold="0")
     add(query, tmp_path, range(0, 30))
-    # An empty log: no record to GET, and a look whether the path is somebody else's.
-    assert counted(s3_proxy) == {"LIST": 2, "PUT": 1 + PARTITIONS + 1}
+    # A log that begins: a look whether the path is somebody else's, and two GETs that prove that
+    # there is no log yet.
+    assert counted(s3_proxy) == {"LIST": 2, "GET": 2, "PUT": 1 + PARTITIONS + 1}
     for first in (30, 60, 90):
         add(query, tmp_path, range(first, first + 30))
         assert counted(s3_proxy) == {"PUT": PARTITIONS + 1}

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import sparkwal
-from sparkwal.errors import OptionError
+from sparkwal.errors import OptionError, TableReadError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.lifecycle.keyed import holds
 from sparkwal.spark.conditions import deletes
@@ -173,6 +173,6 @@ def test_no_class_that_a_table_names_is_loaded(delta: SparkSession, tmp_path: Pa
             action["metaData"]["schemaString"] = json.dumps(schema)
     first.write_text("\n".join(map(json.dumps, actions)))
     (log / f".{first.name}.crc").unlink(missing_ok=True)
-    with pytest.raises(OptionError, match="udt"):
+    with pytest.raises(TableReadError, match="udt"):
         lake.current().collect()
     assert not made.exists()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import classes
+import pyspark
 import pytest
 from docs.pages import blocks
 from pyspark.sql import SparkSession
 
 import sparkwal
+from sparkwal.options import spark_versions
 
 from .session import s3a
 
@@ -28,7 +29,7 @@ def settings() -> dict[str, str]:
 def checkpoint(delta: SparkSession, ministack_url: str, s3_bucket: str) -> Iterator[str]:
     """A checkpoint that the session reaches by the page's settings, and by credentials."""
     given = settings()
-    assert given.pop("spark.jars.packages") == classes.HADOOP_AWS
+    assert given.pop("spark.jars.packages") == spark_versions.hadoop_aws(pyspark.__version__)
     names = {name.removeprefix("spark.hadoop."): text for name, text in given.items()}
     names = {name: text.replace(STORE, ministack_url) for name, text in names.items()}
     # The server has no other region than the tests', and takes their credentials only.
