@@ -89,7 +89,8 @@ def records(scene) -> list[object]:
 @pytest.mark.parametrize(
     "second",
     [
-        pytest.param(0, id="the same checkpoint"),
+        # A driver that starts late finds all microbatches done, and then there is one leader.
+        pytest.param(0, id="the same checkpoint", marks=pytest.mark.slow),
         pytest.param(1, id="different checkpoints", marks=pytest.mark.slow),
     ],
 )

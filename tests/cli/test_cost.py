@@ -111,7 +111,8 @@ def test_a_part_of_the_time_and_other_prices(tmp_path: Path) -> None:
     dear = cost(path, "--price", "put=5", "--price", "storage=0")
     puts = whole["total"]["requests"]["PUT"]
     lists = whole["total"]["requests"]["LIST"]
-    assert dear["total"]["cost"] == pytest.approx(puts * 0.005 + lists * 0.000005)
+    gets = whole["total"]["requests"]["GET"]
+    assert dear["total"]["cost"] == pytest.approx(puts * 0.005 + lists * 5e-6 + gets * 4e-7)
     assert "no price 'PUTS'" in ran("cost", path, "--price", "PUTS=1", code=2)
     assert "before startingTimestamp" in ran("cost", path, "--since", "1h", "--until", "2h", code=2)
 

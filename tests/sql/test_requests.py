@@ -19,7 +19,8 @@ def test_a_commit_is_a_put_and_one_for_each_object() -> None:
 
 
 def test_a_leader_looked_at_the_log_first() -> None:
-    assert write_requests(leader(0, 0), None) == {"PUT": 1, "LIST": 1}
+    # Two GETs proved that there was no log.
+    assert write_requests(leader(0, 0), None) == {"PUT": 1, "LIST": 1, "GET": 2}
     assert write_requests(leader(9, 0), commit(8, 0)) == {"PUT": 1, "LIST": 1, "GET": 1}
     # After an appender with 50 slots in flight it looked back 49, and there are 8.
     behind = leader(8, 0, limit=50)
