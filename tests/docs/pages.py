@@ -14,6 +14,7 @@ PAGES = [
     "tests/benchmarks/README.md",
     "tests/faults/README.md",
     "tests/simulation/README.md",
+    "tests/histories/README.md",
 ]
 
 

@@ -33,6 +33,7 @@ MOVED = {
     "tests/benchmarks/README.md": "figures.md",
     "tests/faults/README.md": "faults.md",
     "tests/simulation/README.md": "simulation.md",
+    "tests/histories/README.md": "histories.md",
 }
 # Files that pages link to; the site has copies of them.
 COPIED = (
