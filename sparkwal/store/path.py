@@ -44,7 +44,9 @@ def refuse_credentials(url: str, what: str) -> None:
         more = bool(parts.query) or (bool(parts.fragment) and scheme not in ("s3", "s3a", "s3n"))
     except ValueError:
         # What stands for the port is no number: it may be the first half of a secret.
-        user, has_port, more = ":", True, False
+        user = ":"
+        has_port = True
+        more = False
     is_container = scheme in _CONTAINERS and ":" not in user
     if more or (user and not is_container) or (has_port and scheme in ("s3", "s3a", "s3n")):
         raise OptionError(

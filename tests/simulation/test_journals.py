@@ -286,7 +286,9 @@ def test_an_opening_that_died_anywhere_in_a_new_folder_lost_nothing() -> None:
     crash_at, ended = 0, False
     while not ended:
         folder = MemoryFolder()
-        folder.crash_at, crash_at, ended = crash_at, crash_at + 1, True
+        folder.crash_at = crash_at
+        crash_at = crash_at + 1
+        ended = True
         try:
             opened(folder)
         except Crash:

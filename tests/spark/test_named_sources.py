@@ -41,7 +41,9 @@ class Query:
     """A query over named folders of files, on several machines."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.folder, self.log = spark, folder, folder / "log"
+        self.spark = spark
+        self.folder = folder
+        self.log = folder / "log"
 
     def run(self, machine: str, sources: Sequence[str], number: int) -> Path:
         """One more file with this number in each source, then all there is. Returns the folder of

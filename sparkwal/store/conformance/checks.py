@@ -86,7 +86,9 @@ def checksums(tested: StoreUnderTest) -> Found:
 def replies(tested: StoreUnderTest) -> Found:
     """Each reply proves itself: else nobody can tell it from the page of a proxy."""
     store = tested.s3[0]
-    key, parts, absent = tested.key("reply"), tested.key("parts"), tested.key("absent")
+    key = tested.key("reply")
+    parts = tested.key("parts")
+    absent = tested.key("absent")
 
     def upload() -> None:
         begun = tested.upload(store, parts)
