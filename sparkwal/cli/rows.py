@@ -43,6 +43,18 @@ def _open(
     return logs
 
 
+def _mention_tables(logs: Sequence[LogRange]) -> None:
+    """Tell the user where the rows below the floor are, if no range was asked for."""
+    for log in logs:
+        options = log.options
+        has_start = options.starting_position is not None or options.starting_timestamp_ms
+        if not has_start and (table := log.table_below_floor()):
+            notify(
+                f"note: {log.log.url} begins at position {log.floor.current()}; the rows before "
+                f"are in the table {table}. sparkwal sql PATH 'FROM current' reads both"
+            )
+
+
 @dataclass(frozen=True)
 class _Asked:
     path: str
@@ -60,7 +72,9 @@ class _Asked:
 
     @functools.cached_property
     def logs(self) -> list[LogRange]:
-        return _open(self.path, self.given, self.names, self.damage)
+        logs = _open(self.path, self.given, self.names, self.damage)
+        _mention_tables(logs)
+        return logs
 
     def shown(self, spark_schemas: Sequence[str | None]) -> Shown:
         """Raises OptionError for a column that is not there, Refused for one asked for twice."""
@@ -200,6 +214,7 @@ def sql(path: str, given: dict[str, str], names: str | None, query: str, form: F
     if form.name == "parquet" and form.out is None:
         raise Refused("--format parquet is a file: name it with -o FILE")
     logs = _open(path, given, names, None)
+    _mention_tables(logs)
 
     stores = {log.name: log.log for log in logs}
     now = functools.partial(Current, stores, logs[0].options, None)

@@ -98,3 +98,11 @@ class CurrentRead(OfPath):
     table_version: int
     start: int
     end: int
+
+
+class RowsInTable(OfPath):
+    """a read without a range begins at `floor`: the rows below it are in `table` only;
+    read_current, or Log.current, reads both as one"""
+
+    floor: int
+    table: str

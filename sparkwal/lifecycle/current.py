@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.merging import union_of
 from sparkwal.format.widening import contradictions, widened
 from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.lifecycle.fitting import filled_by_delta
 from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
@@ -95,6 +96,8 @@ def plan_current(
         # Only now: the chain may have gone on since the first look at the log.
         tails = tuple(_tail(log, start) for log, start in zip(logs, pins[1], strict=True))
         union = union_of((tail.spark_schema, f"sequencer {tail.name}") for tail in tails)
+        if target is not None:
+            _check_same_columns(tails, target, union)
         for log, tail in zip(logs, tails, strict=True):
             emit(CurrentRead(log.log.url, pins[0], tail.start, tail.end))
         return CurrentPlan(target, pins[0], tails, union)
@@ -153,6 +156,49 @@ def _tail(log: LogRange, start: int) -> Tail:
         )
     assert log.log_id is not None and log.spark_schema is not None
     return Tail(log.name, start, log.gap, log.spark_schema, log.floor.looked())
+
+
+def check_complete(plan: CurrentPlan, table: DeltaLog) -> None:
+    """Refuse newer rows that lack a column that only a write by Delta computes.
+
+    Args:
+        plan: what is read.
+        table: the table of the plan.
+
+    Raises:
+        OptionError: the log has newer rows, and the table has a generated, identity or default
+            column that the log lacks.
+    """
+    if all(tail.end <= tail.start for tail in plan.tails):
+        return
+    in_log = {name.lower() for name in schema.columns(plan.spark_schema)}
+    computed = [x for x in filled_by_delta(table.spark_schema) if x.lower() not in in_log]
+    if computed:
+        table_url = plan.target.table if plan.target else "the table"
+        raise OptionError(
+            f"Delta computes the column {computed[0]!r} of {table_url} when it writes a row, and "
+            "the log has newer rows: compact the log first (jobs/compact.py --now) and read the "
+            "table with Spark, or read table and log by themselves"
+        )
+
+
+def _check_same_columns(tails: Sequence[Tail], target: Target, union: str) -> None:
+    """Refuse several logs with keys if one lacks a column.
+
+    A MERGE of its rows keeps that column's value in the table, and here it would be null.
+
+    Raises:
+        OptionError: a log with newer rows lacks a column.
+    """
+    every = {name.lower() for name in schema.columns(union)}
+    for tail in tails if target.mode == MERGE else ():
+        missing = every - {name.lower() for name in schema.columns(tail.spark_schema)}
+        if missing and tail.end > tail.start:
+            raise OptionError(
+                f"sequencer {tail.name} lacks the column {min(missing)!r} that another log of this "
+                f"path has, and its newer rows replace rows of {target.table} by key: compact it "
+                "first, then read again"
+            )
 
 
 def schema_of(table: DeltaLog) -> str:

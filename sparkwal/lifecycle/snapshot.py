@@ -19,7 +19,14 @@ from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.keys import join_key
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.lifecycle.current import Tail, plan_current, refuse_parts, schema_of, with_table
+from sparkwal.lifecycle.current import (
+    Tail,
+    check_complete,
+    plan_current,
+    refuse_parts,
+    schema_of,
+    with_table,
+)
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds, merged, resolve, winners
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState
@@ -233,6 +240,7 @@ class Current:
         spark_schema = plan.spark_schema
         if self.table is not None:
             self._partitioned = opened[-1].partitioned
+            check_complete(plan, opened[-1])
             in_table = schema_of(opened[-1])
             self._in_table = schema.columns(in_table)
             spark_schema = with_table(spark_schema, in_table)

@@ -7,6 +7,7 @@ from itertools import count
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.events import RowsInTable, emit
 from sparkwal.format import schema
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
@@ -65,6 +66,7 @@ class LogRange:
         # Position → the term of the last live record before it.
         self._terms: dict[int, int] = {}
         self._kept = 0
+        self._mentioned_table = False
 
     @property
     def window(self) -> int:
@@ -223,10 +225,25 @@ class LogRange:
         if options.starting_timestamp_ms is not None:
             return self.at(options.starting_timestamp_ms)
         if options.starting_position in (None, "earliest"):
+            self._mention_table()
             return self.floor.current()
         if options.starting_position == "latest":
             return self.gap
         return self.checked(int(options.starting_position or 0), "startingPosition")
+
+    def _mention_table(self) -> None:
+        """Emit an event once if the first rows of the log are in a table only."""
+        floor = self.floor.current()
+        if table := self.table_below_floor():
+            if not self._mentioned_table:
+                emit(RowsInTable(self.log.url, floor, table))
+            self._mentioned_table = True
+
+    def table_below_floor(self) -> str | None:
+        """The table that alone has the rows below the floor, by this process's look at it."""
+        state = self.floor.state
+        is_above = self.floor.current() > 0
+        return state.target.table if is_above and state and state.target else None
 
     def checked(self, start: int, what: str) -> int:
         """A first position to read, which `what` gave; as `usable` below the floor. Raises

@@ -5,7 +5,7 @@ Who reads table and log as one makes the same rows of the log's.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -15,8 +15,9 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructType, Varia
 
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import APPEND, LifecycleRecord, Target
-from sparkwal.format.schema import columns, normalize, type_name
-from sparkwal.format.widening import contradictions, holds, widened
+from sparkwal.format.schema import columns, normalize
+from sparkwal.format.widening import widened
+from sparkwal.lifecycle.fitting import adds_columns, problems, type_problems
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableConflict, TableState
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.conditions import deletes, quoted
@@ -132,6 +133,7 @@ class SparkDeltaTable:
                 self._create(schema)
                 self._log.update()
             self._check_table(schema)
+            self._add_columns(schema)
         except PlanError:
             raise
         except Exception as error:
@@ -157,7 +159,9 @@ class SparkDeltaTable:
         try:
             # In the log's order, from one partition to the next.
             rows = session.read.format("weaselwal").options(**{**self._options, **asked}).load()
-            for problem in self._contradictions(rows.schema):
+            for problem in type_problems(
+                rows.schema.json(), self._log.spark_schema, self.target.table
+            ):
                 raise WriteError(f"{self.target.table} does not take {range_}: {problem}")
             rows = as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
             with held(self._path):
@@ -249,9 +253,26 @@ class SparkDeltaTable:
             if not self._log.update():
                 raise
 
+    def _add_columns(self, schema: StructType) -> None:
+        """Add the log's new columns. A table that refuses them does so before the promise."""
+        if not adds_columns(schema.json(), self._log.spark_schema):
+            return
+        empty = self._session.createDataFrame([], schema)
+        try:
+            with held(self._path):
+                writer = empty.write.format("delta").mode("append")
+                writer.option("mergeSchema", "true").save(self._path)
+        except Exception as error:
+            # Another compaction may have added them at the same time.
+            self._log.update()
+            if adds_columns(schema.json(), self._log.spark_schema):
+                text = f"{self.target.table} does not take the log's new columns: {line(error)}"
+                raise PlanError(text) from error
+        self._log.update()
+
     def _check_table(self, schema: StructType) -> None:
         target, there = self.target, self._log
-        for problem in self._contradictions(schema):
+        for problem in problems(schema.json(), there.spark_schema, target, there.properties):
             raise PlanError(problem)
         # §10: the table has no setting that forgets transactions
         if FORGETS in there.properties:
@@ -269,22 +290,6 @@ class SparkDeltaTable:
         for name in (*target.keys, target.sequence_by):
             if name and name.lower() not in known:
                 raise PlanError(f"{target.table} has no column {name!r}")
-
-    def _contradictions(self, schema: StructType) -> Iterator[str]:
-        alter = f"ALTER TABLE delta.`{self.target.table}`"
-        in_log, in_table = columns(schema.json()), columns(self._log.spark_schema)
-        for name, kind, other in contradictions(in_log, in_table):
-            advice = (
-                f"{alter} ALTER COLUMN {quoted(name)} TYPE {type_name(kind)}, which needs "
-                "delta.enableTypeWidening = 'true'"
-                if holds(kind, other)
-                else f"{alter} RENAME COLUMN {quoted(name)} TO another name, which needs "
-                "delta.columnMapping.mode = 'name'; the log's column is then added to the table"
-            )
-            yield (
-                f"column {name!r} is {type_name(kind)} in the log and {type_name(other)} in "
-                f"{self.target.table}, which does not hold each of its values: {advice}"
-            )
 
 
 def _forgets(table: str) -> str:

@@ -16,6 +16,7 @@ from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.current import (
     CurrentPlan,
     Tail,
+    check_complete,
     plan_current,
     refuse_parts,
     schema_of,
@@ -168,6 +169,7 @@ def _with_table(
     assert plan.target is not None
     target, partitioned = plan.target, delta.partitioned
     # By the files, and before Spark: a DataFrame loads the classes that a user-defined type names.
+    check_complete(plan, delta)
     in_table = schema_of(delta)
     reader = spark.read.format("delta").option("versionAsOf", plan.table_version)
     table = reader.load(spark_path(target.table))

@@ -16,7 +16,7 @@ from lifecycle.lakes import SCHEMA, STAGES, Lake
 
 import sparkwal
 from sparkwal.errors import ConfirmError, OptionError, TableReadError
-from sparkwal.events import CurrentRead, Event, subscribe
+from sparkwal.events import CurrentRead, Event, RowsInTable, subscribe
 from sparkwal.format.lifecycle_record import MERGE
 from sparkwal.protocol.clock import Clock
 
@@ -286,6 +286,23 @@ def test_an_event_tells_what_is_read(lake: Lake) -> None:
     finally:
         stop()
     assert CurrentRead(lake.log.url, 1, cut, lake.end) in events
+
+
+def test_a_plain_read_names_the_table_that_has_the_rows_below_the_floor(lake: Lake) -> None:
+    lake.append(values(1))
+    lake.compact()
+    cut = lake.end
+    lake.append(values(2))
+    lake.floor(cut)
+    events: list[Event] = []
+    stop = subscribe(events.append)
+    try:
+        assert lake.reader().scan().read_all().num_rows == 1
+        assert lake.reader(startingPosition=cut).scan().read_all().num_rows == 1
+    finally:
+        stop()
+    expected = RowsInTable(lake.log.url, cut, lake.target.table)
+    assert [event for event in events if isinstance(event, RowsInTable)] == [expected]
 
 
 def test_several_logs_in_one_table(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from sparkwal.protocol.chain import look
 
 from .test_coordinator import Life
 
-DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 @pytest.fixture
@@ -43,9 +44,22 @@ def test_many_versions_of_others_are_confirmed_at_once_and_few_after_a_day(life:
     assert confirmed(life) == 4 and records(life) == before + 1
     for _ in range(100):
         life.table.optimize()
+    life.later(HOUR_MS)
     assert confirmed(life) == 104 and records(life) == before + 2
     life.later(9 * DAY_MS)
     assert confirmed(life) == 104 and records(life) == before + 2
+
+
+def test_a_log_without_new_rows_in_a_busy_table_gets_a_record_an_hour_and_not_one_in_each_cycle(
+    life: Life,
+) -> None:
+    before = records(life)
+    for _ in range(60):
+        for _ in range(25):
+            life.table.optimize()
+        life.later(HOUR_MS // 60)
+        life.process().run_once()
+    assert records(life) == before + 1
 
 
 def test_a_table_whose_old_history_is_deleted_takes_ranges_of_a_log_that_was_quiet(

@@ -1,0 +1,146 @@
+"""Decides whether a Delta table takes the rows of a log, before a range is promised to it.
+
+A promised range must reach the table. So everything that a schema and the settings of a table show
+is checked before the promise.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sparkwal.format.lifecycle_record import MERGE, Target
+from sparkwal.format.schema import columns, normalize, type_name
+from sparkwal.format.widening import contradictions, holds
+
+APPEND_ONLY = "delta.appendOnly"
+# Keys in the metadata of a Delta column. Delta fills these columns where a row has no value.
+_GENERATED = "delta.generationExpression"
+_IDENTITY = "delta.identity.start"
+_DEFAULT = "CURRENT_DEFAULT"
+# Spark stores CHAR(n) as a string and keeps its declared type in the metadata.
+_DECLARED_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+def type_problems(spark_schema: str, table_schema: str, table: str) -> Iterator[str]:
+    """Find the columns whose values the table's types do not hold.
+
+    Args:
+        spark_schema: the log's columns, as Spark's JSON.
+        table_schema: the table's columns, as Spark's JSON.
+        table: the table's URL, for the advice.
+
+    Yields:
+        One sentence for each column, with the ALTER TABLE that helps.
+    """
+    alter = f"ALTER TABLE delta.`{table}`"
+    for name, log_type, table_type in contradictions(columns(spark_schema), columns(table_schema)):
+        quoted = "`" + name.replace("`", "``") + "`"
+        advice = (
+            f"{alter} ALTER COLUMN {quoted} TYPE {type_name(log_type)}, which needs "
+            "delta.enableTypeWidening = 'true'"
+            if holds(log_type, table_type)
+            else f"{alter} RENAME COLUMN {quoted} TO another name, which needs "
+            "delta.columnMapping.mode = 'name'; the log's column is then added to the table"
+        )
+        yield (
+            f"column {name!r} is {type_name(log_type)} in the log and {type_name(table_type)} in "
+            f"{table}, which does not hold each of its values: {advice}"
+        )
+
+
+def problems(
+    spark_schema: str, table_schema: str, target: Target, properties: Mapping[str, str]
+) -> Iterator[str]:
+    """Find every reason why a table cannot take the rows of a log.
+
+    Args:
+        spark_schema: the log's columns, as Spark's JSON.
+        table_schema: the table's columns with their metadata, as Delta keeps them.
+        target: how the rows go into the table.
+        properties: the table's properties.
+
+    Yields:
+        One sentence for each reason, with what to do.
+    """
+    table = target.table
+    yield from type_problems(spark_schema, table_schema, table)
+    is_merge = target.mode == MERGE
+    if is_merge and properties.get(APPEND_ONLY, "").lower() == "true":
+        yield (
+            f"{table} has {APPEND_ONLY}, and rows with keys replace others: ALTER TABLE "
+            f"delta.`{table}` UNSET TBLPROPERTIES ('{APPEND_ONLY}'), or compact without keys"
+        )
+    in_log = columns(spark_schema)
+    log_types = {name.lower(): log_type for name, log_type in in_log.items()}
+    keys = {key.lower() for key in target.keys}
+    for field in json.loads(table_schema)["fields"]:
+        name, metadata = field["name"], field.get("metadata") or {}
+        declared = str(metadata.get(_DECLARED_TYPE, ""))
+        if name.lower() in keys and declared.lower().startswith("char("):
+            yield (
+                f"the key {name!r} is {declared.upper()} in {table}, which pads its values with "
+                "spaces, so the log's values never equal them: make the column a STRING"
+            )
+        if name.lower() not in log_types:
+            if not field.get("nullable", True) and not is_filled_by_delta(metadata):
+                yield (
+                    f"column {name!r} of {table} is NOT NULL, and the log has no such column: "
+                    f"ALTER TABLE delta.`{table}` ALTER COLUMN {name} DROP NOT NULL, or give the "
+                    "column to the log"
+                )
+        elif is_merge:
+            log_type = log_types[name.lower()]
+            for path in _fields_that_lack(normal_type(field), log_type, name):
+                yield (
+                    f"{path!r} is a field of a struct in {table}, and the log's struct lacks it: "
+                    "each row that replaces another would set it to null. Add the field to the "
+                    "log's struct, or keep its values in a column outside of the struct"
+                )
+
+
+def is_filled_by_delta(metadata: Mapping[str, Any]) -> bool:
+    """Whether Delta computes a column's value for a row that has none."""
+    return any(key in metadata for key in (_GENERATED, _IDENTITY, _DEFAULT))
+
+
+def filled_by_delta(table_schema: str) -> list[str]:
+    """List the columns of a table that Delta computes: generated, identity and default columns."""
+    fields = json.loads(table_schema)["fields"]
+    return [x["name"] for x in fields if is_filled_by_delta(x.get("metadata") or {})]
+
+
+def normal_type(field: Mapping[str, Any]) -> Any:
+    """The normalized type of a field of a table's schema."""
+    return json.loads(normalize({"fields": [dict(field)]}))["fields"][0]["type"]
+
+
+def adds_columns(spark_schema: str, table_schema: str) -> bool:
+    """Whether the log has a column, or a field of a struct, that the table lacks."""
+    in_table = {name.lower(): table_type for name, table_type in columns(table_schema).items()}
+    return any(
+        name.lower() not in in_table
+        or any(_fields_that_lack(log_type, in_table[name.lower()], name))
+        for name, log_type in columns(spark_schema).items()
+    )
+
+
+def _fields_that_lack(full: Any, other: Any, path: str) -> Iterator[str]:
+    """The paths of struct fields that `full` has and `other`, a type of the same shape, lacks."""
+    if isinstance(full, str) or isinstance(other, str) or full["type"] != other["type"]:
+        return
+    match full["type"]:
+        case "struct":
+            others = {field["name"].lower(): field["type"] for field in other["fields"]}
+            for field in full["fields"]:
+                inner = f"{path}.{field['name']}"
+                if field["name"].lower() not in others:
+                    yield inner
+                else:
+                    yield from _fields_that_lack(
+                        field["type"], others[field["name"].lower()], inner
+                    )
+        case "array":
+            yield from _fields_that_lack(full["elementType"], other["elementType"], path)
+        case "map":
+            yield from _fields_that_lack(full["keyType"], other["keyType"], path)
+            yield from _fields_that_lack(full["valueType"], other["valueType"], path)
