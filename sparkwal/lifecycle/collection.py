@@ -33,14 +33,18 @@ class Collection:
         bound: every position below it may be collected.
         objects, uploads: how many objects and unfinished uploads.
         bytes: the size of the objects.
-        held_by: for people: what keeps `bound` from being higher. It is "the grace", or the names
-            of consumers and leases; "" if nothing does.
+        records: how many records below `bound` stay, with the rows that they hold: a log keeps its
+            newest 1,000 records, and those with a query's checkpoint.
+        held_by: for people: what keeps objects in the store. It is "the grace", the names of
+            consumers and leases that keep `bound` from being higher, or the records that stay; ""
+            if nothing does.
     """
 
     bound: int
     objects: int = 0
     uploads: int = 0
     bytes: int = 0
+    records: int = 0
     held_by: str = ""
 
 
@@ -111,9 +115,13 @@ def collect(
     if not held and bound < head.gap:
         # The floor itself may stand at a consumer that has not read on.
         held = ", ".join(holders(log, state.log_id, bound, expiry_ms))
-    objects = size = 0
-    doomed = _below(log, head, bound)
-    while batch := [*islice(doomed, _AT_ONCE)]:
+    objects = records = size = 0
+    below = _below(log, head, bound)
+    while listed := [*islice(below, _AT_ONCE)]:
+        batch = [entry for entry, stays in listed if not stays]
+        records += len(listed) - len(batch)
+        if not batch:
+            continue
         objects += len(batch)
         size += sum(entry.size for entry in batch)
         if not dry_run:
@@ -124,11 +132,13 @@ def collect(
         forget_expired_leases(log)
         if objects or uploads:
             events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))
-    return Collection(bound, objects, uploads, size, held)
+    if records and not held:
+        held = f"{records} records that stay"
+    return Collection(bound, objects, uploads, size, records, held)
 
 
-def _below(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:
-    """Every object that may go, newest first."""
+def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, bool]]:
+    """Every object below the bound, newest first, and whether it is a record that stays."""
     if bound <= 0:
         return
     assert head.live is not None
@@ -144,9 +154,8 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:
     for number, entry in numbered(log.store, keys.batches_prefix(log.prefix), after):
         position = keys.position(number, window)
         # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
-        kept = position >= bound - KEPT_SLOTS or position in pinned
-        if not (kept and keys.is_slot(number, window)):
-            yield entry
+        is_near = position >= bound - KEPT_SLOTS or position in pinned
+        yield entry, is_near and keys.is_slot(number, window)
 
 
 def _discard_uploads(log: LogStore, head: Head, bound: int, dry_run: bool) -> int:

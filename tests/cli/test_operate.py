@@ -74,7 +74,7 @@ def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: 
     [
         (("--gc-grace", "3d"), "the grace"),
         ((), "reports"),
-        (("--consumer-expiry", "1h"), None),
+        (("--consumer-expiry", "1h"), "5 records that stay"),
     ],
 )
 def test_collect_tells_what_holds_it_back(
