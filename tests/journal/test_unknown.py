@@ -22,8 +22,12 @@ LENGTHS = [300, 300, 300, 300, 300]
 def killed(lengths: list[int] = LENGTHS, sync: str = "always") -> MemoryFolder:
     """Five accepted entries in three segments, as a dead process left them."""
     folder = MemoryFolder()
-    fill(open_journal(folder, settings=replace(SMALL, sync=sync)), lengths)
-    return folder.after_kill()
+    run = open_journal(folder, settings=replace(SMALL, sync=sync))
+    fill(run, lengths)
+    left = folder.after_kill()
+    # Its thread ends: it would find the simulation's locks in the place of its own.
+    run.journal.close()
+    return left
 
 
 def without_mark(folder: MemoryFolder, how: str) -> MemoryFolder:
