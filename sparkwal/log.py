@@ -194,7 +194,9 @@ class Log:
             ...     apply(entry.rows)
 
         Args:
-            cursor: the `cursor` of an earlier replay. The default is the log's floor.
+            cursor: the `cursor` of an earlier replay. The default is the log's floor. A log that
+                the cursor does not name is replayed from position 0, or with the option
+                `startingPosition=earliest` from its floor.
             sequencers: their names, or "*" for all logs under the path. The default is this log.
 
         Returns:
@@ -202,16 +204,20 @@ class Log:
 
         Raises:
             OptionError: the cursor is damaged, or a named log does not exist.
-            CollectedError: the floor is above the cursor, or passes it during the replay.
+            CollectedError: the floor is above the cursor, or passes it during the replay, or rows
+                of a log that the cursor does not name were collected.
             InvalidLogError: the cursor is ahead of its log or belongs to another log, or no record
                 is readable.
             StoreUnavailableError: the store did not answer.
         """
         why = "does not go with a replay, which"
-        refuse(self._options, f"{why} begins at its cursor", *RANGE)
+        new_at_floor = self._options.starting_position == "earliest"
+        refused = [name for name in RANGE if not (new_at_floor and name == "startingPosition")]
+        refuse(self._options, f"{why} begins at its cursor", *refused)
         stops = f"{why} stops at the first record that is missing or damaged"
         refuse(self._options, stops, "failOnDataLoss", "onCorruption")
-        return Replay(self._named(sequencers), cursor, listed=sequencers == "*")
+        logs = self._named(sequencers)
+        return Replay(logs, cursor, listed=sequencers == "*", new_at_floor=new_at_floor)
 
     def _named(self, sequencers: str | Sequence[str] | None) -> dict[str, LogStore]:
         if sequencers is None:

@@ -220,10 +220,15 @@ def checkpoint_of(path: str, given: Mapping[str, str], location: str | None) -> 
     log = open_log(from_keywords(SourceOptions, path, given), fail_fast=True)
     if owner is None:
         return fine(f"{folder}, on this machine's disk alone: {_MAKE}")
-    if owner.log != log.identity:
+    if owner.log != log.identity and owner.log_id != _log_id(log):
         said = f"{folder} is of the log {owner.log}, not of {log.identity}"
         return wrong(said, "give the query the folder of its own log")
     return fine(f"{folder}, carried by the log under the name {owner.name!r}")
+
+
+def _log_id(log: LogStore) -> str | None:
+    live = find_head(log).live
+    return live.header.log_id if live else None
 
 
 def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
@@ -259,7 +264,7 @@ def look(path: str, given: Mapping[str, str]) -> Iterator[Line]:
 def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
     try:
         life = chain.look(log, log_id)
-        readers = consumers.standing(log)
+        readers = consumers.standing(log, log_id)
     except (InvalidLogError, CollectedError) as error:
         yield to_do("lifecycle", str(error))
         return

@@ -102,7 +102,8 @@ def command(
         raise click.UsageError("--follow has no end: remove --end and --until")
     damage = Damage()
     log = log_at(path, given, damage, fail_fast=not follows)
-    first, after = log.start(), log.end()
+    # It shows the records that are left, whatever time they are asked from.
+    first, after = log.start(from_floor=True), log.end(from_floor=True)
     if follows and not {"startingPosition", "startingTimestamp"} & given.keys():
         most = most or 10
     oldest_first = reverse or follows

@@ -10,6 +10,7 @@ WINDOWS = (1_000, 10_000, 100_000, 1_000_000)
 ROOT = "default"
 # Every folder below the path of a log.
 FOLDERS = ("batches", "consumers", "handover", "lifecycle", "proof", "sequencers", "txns")
+OF_ALL = ".all"
 _NAME = re.compile(r"[0-9]{20}")
 # No object of a log has a number below: so each position that a listing shows has others after it.
 LEAST = 2**31
@@ -98,6 +99,11 @@ def consumer_key(prefix: str, name: str) -> str:
     return join_key(prefix, "consumers", name)
 
 
+def consumer_of_all_key(root: str, name: str) -> str:
+    """Of a consumer that reads all logs under a path; no consumer's name holds a dot."""
+    return consumer_key(root, name + OF_ALL)
+
+
 def join_key(prefix: str, *parts: str) -> str:
     """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing. Raises
     OptionError for segments that stores or people read in different ways."""
@@ -112,6 +118,12 @@ def join_key(prefix: str, *parts: str) -> str:
 
 def sequencers_prefix(root: str) -> str:
     return join_key(root, "sequencers") + "/"
+
+
+def root_prefix(prefix: str) -> str | None:
+    """Of the path that a sequencer's log lies under, or None if `prefix` is no sequencer's."""
+    parts = prefix.split("/")
+    return "/".join(parts[:-2]) if parts[-2:-1] == ["sequencers"] else None
 
 
 def sequencer_prefix(root: str, sequencer: str) -> str:

@@ -3,6 +3,9 @@
 Each publishes its position in an object, `{path}/consumers/{name}`. The floor passes no
 live consumer. A consumer that has not published for longer than its expiry is not live any more: it
 learns from the floor, which it reads after the rows, what was collected.
+
+A consumer of all logs under a path has one more object there, `{path}/consumers/{name}.all`. In a
+log where it has not registered yet it counts as one at position 0.
 """
 
 import socket
@@ -13,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from sparkwal import events
-from sparkwal.errors import InvalidLogError, SparkWalError
+from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer, decode, encode
 from sparkwal.lifecycle.policy import LifecycleOptions
@@ -28,6 +31,9 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
+
+# The log_id of the object of a consumer of all logs: no log's.
+_OF_NONE = "*"
 
 
 def is_live(consumer: Consumer, log_id: str, age_ms: int, expiry_ms: int | None) -> bool:
@@ -45,6 +51,17 @@ def publish(log: LogStore, consumer: Consumer) -> None:
     log.store.put(keys.consumer_key(log.prefix, consumer.name), encode(consumer))
 
 
+def publish_of_all(root: LogStore, consumer: Consumer) -> None:
+    """Protect the logs under a path in which a consumer of all has not registered yet: 1 PUT.
+
+    Args:
+        root: the log at the path; there need be none.
+        consumer: its name, host and time; `log_id` and `position` are replaced.
+    """
+    written = replace(consumer, log_id=_OF_NONE, position=0)
+    root.store.put(keys.consumer_of_all_key(root.prefix, consumer.name), encode(written))
+
+
 def read(log: LogStore, name: str) -> Consumer | None:
     """Read what a consumer published last: 1 GET.
 
@@ -54,7 +71,11 @@ def read(log: LogStore, name: str) -> Consumer | None:
     Raises:
         InvalidLogError: the consumer's object is damaged, or is no consumer.
     """
-    key = keys.consumers_prefix(log.prefix) + name
+    return _read(log, name, name)
+
+
+def _read(log: LogStore, entry: str, name: str) -> Consumer | None:
+    key = keys.consumers_prefix(log.prefix) + entry
     where = f"{log.store.url}/{key}"
     try:
         found = decode(log.store.get(key), where)
@@ -74,33 +95,75 @@ def forget(log: LogStore, name: str) -> None:
     log.store.delete(keys.consumer_key(log.prefix, name))
 
 
-def standing(log: LogStore) -> list[tuple[Consumer, int]]:
+def standing(log: LogStore, log_id: str = "") -> list[tuple[Consumer, int]]:
     """List all consumers by name, and the age of their positions by the store's clock.
 
-    It costs 1 LIST for each thousand, and 2 requests for each.
+    It costs 1 LIST for each thousand, and 2 requests for each; 1 LIST more in a sequencer's log.
+
+    Args:
+        log: the open log.
+        log_id: its id; without it, consumers of all logs that have not registered are left out.
 
     Raises:
         InvalidLogError: a consumer's object is damaged.
     """
-    found = run_parallel(log.store, lambda each: (each, _age_ms(log, each)), _consumers(log))
-    return [(consumer, age_ms) for consumer, age_ms in found if age_ms is not None]
+    consumers = _consumers(log, log_id)
+    found = run_parallel(log.store, lambda each: (each[0], _age_ms(log, each[1])), consumers)
+    listed = [(consumer, age_ms) for consumer, age_ms in found if age_ms is not None]
+    return sorted(listed, key=lambda each: each[0].name)
 
 
-def _consumers(log: LogStore) -> Iterator[Consumer]:
+def _consumers(log: LogStore, log_id: str = "") -> Iterator[tuple[Consumer, str]]:
+    """Each consumer of the log, and the key of its object.
+
+    With `log_id` they include those of all logs that have not registered in this one, at 0.
+    """
+    entries = _entries(log)
+    seen = set()
+    for _, consumer in _read_all(log, [name for name in entries if not _is_of_all(name)]):
+        if consumer.log_id == log_id:
+            seen.add(consumer.name)
+        yield consumer, keys.consumer_key(log.prefix, consumer.name)
+    if not log_id:
+        return
+    root = log.root
+    of_all = filter(_is_of_all, entries if root is log else _entries(root))
+    # SAFETY(unseen-logs-held) §10: a consumer of all logs holds those that it has not seen
+    unseen = [name for name in of_all if name.removesuffix(keys.OF_ALL) not in seen]
+    for name, consumer in _read_all(root, unseen):
+        # Its object is at the root; here it stands at the beginning.
+        yield replace(consumer, log_id=log_id, position=0), keys.consumer_key(root.prefix, name)
+
+
+def _entries(log: LogStore) -> list[str]:
     prefix = keys.consumers_prefix(log.prefix)
     entries = all_entries(log.store, prefix, after=prefix)
-    names = (entry.key.removeprefix(prefix) for entry in entries)
-    yield from filter(None, run_parallel(log.store, lambda name: read(log, name), names))
+    return [entry.key.removeprefix(prefix) for entry in entries]
 
 
-def _age_ms(log: LogStore, consumer: Consumer) -> int | None:
+def _is_of_all(entry: str) -> bool:
+    return entry.endswith(keys.OF_ALL)
+
+
+def _read_all(log: LogStore, entries: list[str]) -> Iterator[tuple[str, Consumer]]:
+    """The consumers of these objects, but of those that were deleted since they were listed."""
+
+    def read_entry(entry: str) -> tuple[str, Consumer | None]:
+        return entry, _read(log, entry, entry.removesuffix(keys.OF_ALL))
+
+    for entry, consumer in run_parallel(log.store, read_entry, entries):
+        if consumer is not None:
+            yield entry, consumer
+
+
+def _age_ms(log: LogStore, key: str) -> int | None:
     """The age of a consumer's position, or None if the consumer was forgotten.
 
     Call it after its position was read. A position published in between is newer, so no live
     consumer counts as expired.
     """
     try:
-        return log.store.age_ms(keys.consumer_key(log.prefix, consumer.name))
+        return log.store.age_ms(key)
     except NotFound:
         return None
 
@@ -110,17 +173,17 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
 
     The result is below the present floor if a consumer came too late; the floor then stays. It
     costs 1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is
-    below `floor` and might have expired.
+    below `floor` and might have expired; 1 LIST more in a sequencer's log.
 
     Raises:
         InvalidLogError: a consumer's object is damaged.
     """
     # SAFETY(floor-below-consumers) §10: the floor passes no live consumer
-    for consumer in _consumers(log):
+    for consumer, key in _consumers(log, log_id):
         if consumer.log_id != log_id or consumer.position >= floor:
             continue
         if consumer.expires_ms is not None or expiry_ms is not None:
-            age_ms = _age_ms(log, consumer)
+            age_ms = _age_ms(log, key)
             if age_ms is None or not is_live(consumer, log_id, age_ms, expiry_ms):
                 continue
         floor = consumer.position
@@ -137,7 +200,7 @@ def holders(log: LogStore, log_id: str, position: int, expiry_ms: int | None) ->
     """
     return sorted(
         consumer.name
-        for consumer, age_ms in standing(log)
+        for consumer, age_ms in standing(log, log_id)
         if consumer.position <= position and is_live(consumer, log_id, age_ms, expiry_ms)
     )
 
@@ -219,8 +282,8 @@ def release(log: LogStore, name: str) -> None:
 
 def forget_expired_leases(log: LogStore) -> None:
     """Delete the leases that have expired: no lease is written twice."""
-    for consumer in _consumers(log):
-        age_ms = None if consumer.expires_ms is None else _age_ms(log, consumer)
+    for consumer, key in _consumers(log):
+        age_ms = None if consumer.expires_ms is None else _age_ms(log, key)
         if age_ms is not None and not is_live(consumer, consumer.log_id, age_ms, None):
             forget(log, consumer.name)
 
@@ -232,7 +295,8 @@ class ConsumerInfo:
     Attributes:
         name: the consumer's name.
         sequencer: the log under the path that it reads; "default" is the log at the path itself.
-        position: the next position that it will read, as it published last.
+        position: the next position that it will read, as it published last; 0 if it reads all logs
+            and has not registered in this one yet.
         lag: the number of positions from there to the end of the log.
         lag_ms: the time between the record at its position and the newest one, or None if that
             record was collected, or if the consumer read another log.
@@ -305,7 +369,7 @@ def consumer_infos(
         about = (lag, behind_ms, age_ms, each.host, each.expires_ms, of_this_log, live)
         return ConsumerInfo(each.name, sequencer, at, *about)
 
-    return list(run_parallel(log.store, info, standing(log)))
+    return list(run_parallel(log.store, info, standing(log, log_id)))
 
 
 def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
@@ -325,6 +389,7 @@ def forget_consumer(path: str, name: str, **options: object) -> None:
     """Let the floor of a log pass a consumer that will not read again: 1 DELETE.
 
     The consumer need not exist. If it still runs, it registers again when it next publishes.
+    A consumer of all logs is forgotten in all of them.
 
     Args:
         path: s3://bucket/prefix, file:///folder or a folder.
@@ -332,9 +397,19 @@ def forget_consumer(path: str, name: str, **options: object) -> None:
         **options: as for `sparkwal.Log`; with sequencers="*" in all logs under the path.
 
     Raises:
-        OptionError: an option, the path or the name is wrong.
+        OptionError: an option, the path or the name is wrong, or the consumer reads all logs and
+            `sequencers` is not "*".
         StoreUnavailableError: the store did not answer.
     """
     settings = from_keywords(SourceOptions, path, {**options, "consumer": name})
-    for log in _logs(settings).values():
-        forget(log, settings.consumer or "")
+    logs = _logs(settings)
+    root = open_log(settings, fail_fast=True).root
+    if settings.sequencers:
+        root.store.delete(keys.consumer_of_all_key(root.prefix, name))
+    elif _read(root, name + keys.OF_ALL, name) is not None:
+        raise OptionError(
+            f"the consumer {name} reads all logs under {root.url}, and would hold this one at its "
+            'beginning: forget it in all of them, with sequencers="*"'
+        )
+    for log in logs.values():
+        forget(log, name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import join, publish, read
+from sparkwal.lifecycle.consumers import join, publish, publish_of_all, read
 from sparkwal.lifecycle.namesakes import Namesake, join_namesakes
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.holds import Holds
@@ -43,6 +43,23 @@ class Publisher:
         self._clock = clock
         self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}
+        self._protected_ms: int | None = None
+
+    def protect_new_logs(self, root: LogStore) -> None:
+        """Keep what comes to logs under a path that this stream has not seen yet: 1 PUT, at most
+        every `interval_ms`. Call it before the logs are listed."""
+        clock, before = self._clock, self._protected_ms
+        is_due = before is None or is_old(clock, before, clock.boot_id(), self._interval_ms)
+        if not self._name or not is_due:
+            return
+        self._protected_ms = clock.boot_ms()
+        try:
+            publish_of_all(root, self._consumer("", 0))
+        except SparkWalError as error:
+            if before is None:
+                self._protected_ms = None
+                raise
+            events.emit(events.ConsumerNotPublished(root.url, self._name, 0, str(error)))
 
     def join(self, log: LogStore, log_id: str | None, position: int) -> int:
         """Register before anything is read, once for each log that is there, and where the stream

@@ -25,6 +25,15 @@ LOOK_TTL_MS = 30 * 60_000
 # the search for the head and for a journal's sender need them.
 KEPT_SLOTS = 1000
 _SKEW_MS = 15 * 60_000
+# What a position below the floor comes from, for people.
+CURSOR = "the cursor"
+NEW_LOG = "a log that began after the stream"
+NEW_IN_CURSOR = "a log that the cursor does not name"
+_ADVICE = {
+    CURSOR: "replay it without the cursor",
+    NEW_LOG: "set startingPosition=earliest or failOnDataLoss=false",
+    NEW_IN_CURSOR: "give the log the option startingPosition=earliest",
+}
 
 
 @dataclass(frozen=True)
@@ -125,9 +134,8 @@ class Floor:
         gone = " by retention" if self._state else ""  # a task does not know
         if target:
             gone = f", they are in the table {target.table}"
-        go_on = f"set failOnDataLoss=false, or begin at {floor} (a stream with a new checkpoint)"
-        if what == "the cursor":
-            go_on = "replay it without the cursor"
+        begin = f"set failOnDataLoss=false, or begin at {floor} (a stream with a new checkpoint)"
+        go_on = _ADVICE.get(what, begin)
         raise CollectedError(
             f"{what + ': ' if what else ''}position {position} of {self.log.url} is below the "
             f"log's floor, {floor}: its rows left the log{gone}. To go on with what the log "

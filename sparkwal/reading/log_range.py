@@ -9,9 +9,10 @@ import pyarrow as pa
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.events import RowsInTable, emit
 from sparkwal.format import schema
+from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.recovery import Head, MissingRecord, find_head
+from sparkwal.protocol.recovery import Head, MissingRecord, find_head, last_live
 from sparkwal.protocol.replay import (
     WIDEST_PROBE,
     AnotherLog,
@@ -21,7 +22,7 @@ from sparkwal.protocol.replay import (
     newer,
 )
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
-from sparkwal.reading.floor import Floor, Looked, ends_before
+from sparkwal.reading.floor import KEPT_SLOTS, Floor, Looked, ends_before
 from sparkwal.reading.rows import PassedOver, Piece, pieces_of, read_pieces
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -219,11 +220,18 @@ class LogRange:
         self._terms = {p: term for p, term in self._terms.items() if p >= below}
         self._kept = sum(r.body + len(r.inlined or b"") for r in self._known.values())
 
-    def start(self) -> int:
-        """The first position to read, from the options."""
+    def start(self, *, from_floor: bool = False) -> int:
+        """The first position to read, from the options.
+
+        Args:
+            from_floor: a startingTimestamp below the floor means the floor.
+
+        Raises:
+            CollectedError: rows that the options ask for were collected.
+        """
         options = self.options
         if options.starting_timestamp_ms is not None:
-            return self.at(options.starting_timestamp_ms)
+            return self._start_at(options.starting_timestamp_ms, from_floor=from_floor)
         if options.starting_position in (None, "earliest"):
             self._mention_table()
             return self.floor.current()
@@ -244,6 +252,18 @@ class LogRange:
         state = self.floor.state
         is_above = self.floor.current() > 0
         return state.target.table if is_above and state and state.target else None
+
+    def first_of_new(self, what: str) -> int:
+        """The first position to read of a log that its reader has not seen, though it read others
+        before: 0, or the floor if the options say earliest.
+
+        Raises:
+            CollectedError: rows were collected before the reader saw the log.
+        """
+        if self.options.starting_position == "earliest":
+            return self.floor.current()
+        # SAFETY(new-log-from-0) §9: a log that is new to a reader is read from position 0
+        return self.usable(0, what)
 
     def checked(self, start: int, what: str) -> int:
         """A first position to read, which `what` gave; as `usable` below the floor. Raises
@@ -276,16 +296,74 @@ class LogRange:
             self.floor.check(last, what)
         return min(last + 1, self.gap)
 
-    def end(self) -> int:
-        """The position after the last to read, from the options."""
+    def end(self, *, from_floor: bool = False) -> int:
+        """The position after the last to read, from the options.
+
+        Args:
+            from_floor: an endingTimestamp below the floor means the floor.
+
+        Raises:
+            CollectedError: rows that the options ask for were collected.
+        """
         options = self.options
         if options.ending_timestamp_ms is not None:
-            return self.at(options.ending_timestamp_ms + 1)
+            return self._end_at(options.ending_timestamp_ms, from_floor=from_floor)
         if options.ending_position is None:
             return self.gap
         if options.ending_position >= self.gap and options.fail_on_data_loss:
             raise self._after_the_end("endingPosition", options.ending_position)
         return self.until(options.ending_position, "endingPosition")
+
+    def _start_at(self, timestamp_ms: int, *, from_floor: bool) -> int:
+        start = self.at(timestamp_ms)
+        floor = self.floor.current()
+        # Above the floor all that was collected is older.
+        if start <= floor and not from_floor and self._last_since(timestamp_ms, floor):
+            return self.usable(floor - 1, "startingTimestamp")
+        return start
+
+    def _last_since(self, timestamp_ms: int, floor: int) -> bool:
+        """Whether rows below the floor may be of this time or later."""
+        position = floor - 1
+        # No collection deletes these records.
+        while position >= max(floor - KEPT_SLOTS, 0):
+            record = read_slot(self.log, position, self.window, GLANCE, tolerant=True)
+            if record is None:
+                return True
+            live = last_live(self.log, record, tolerant=True, head=self.head)
+            if live.header.timestamp_ms < timestamp_ms:
+                return False
+            if isinstance(live.header, CommitHeader) and live.header.rows:
+                return True
+            position = live.header.position - 1
+        return position >= 0
+
+    def _end_at(self, timestamp_ms: int, *, from_floor: bool) -> int:
+        options = self.options
+        end = self.at(timestamp_ms + 1)
+        floor = self.floor.current()
+        begins_at_floor = options.starting_timestamp_ms is None and (
+            options.starting_position in (None, "earliest")
+        )
+        if begins_at_floor and end <= floor and not from_floor:
+            self.check_reached(timestamp_ms, "endingTimestamp")
+        return end
+
+    def check_reached(self, timestamp_ms: int, what: str) -> None:
+        """Raise CollectedError if all that the log held at a time before its floor was collected.
+
+        Without `failOnDataLoss` nothing is raised.
+        """
+        floor = self.floor.current()
+        if self._began_by(timestamp_ms, floor):
+            self.usable(floor - 1, what)
+
+    def _began_by(self, timestamp_ms: int, floor: int) -> bool:
+        """Whether the log, of which positions were collected, may have begun by this time."""
+        if floor > KEPT_SLOTS:
+            return True
+        first = read_slot(self.log, 0, self.window, GLANCE, tolerant=True) if floor else None
+        return floor > 0 and (first is None or first.header.timestamp_ms <= timestamp_ms)
 
     def at(self, timestamp_ms: int) -> int:
         """The first position that is not older, or the gap, as `first_at_or_after`."""

@@ -14,7 +14,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.replay import WIDEST_PROBE, AnotherLog, about_bytes, live_records
-from sparkwal.reading.floor import Floor, Looked
+from sparkwal.reading.floor import NEW_LOG, Floor, Looked
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.rows import Piece, pack, pieces_of, read_pieces, split
 from sparkwal.store.base import LogStore, Store
@@ -55,18 +55,23 @@ class StreamedLog(LogRange):
     _passed = 0
     _entry: int | None = None
 
-    def start(self) -> int:
-        start, moment = super().start(), self.options.starting_timestamp_ms
+    def start(self, *, from_floor: bool = False) -> int:
+        start = super().start(from_floor=from_floor)
+        moment = self.options.starting_timestamp_ms
         if moment is not None and start == self.gap:
             # Commits before that moment may still come.
             self.not_before, self._passed = moment, start
         return start
 
     def entry(self) -> int:
-        """Where a stream begins to read a log that appeared while it ran."""
+        """Where a stream begins to read a log that appeared after it had begun.
+
+        Raises:
+            CollectedError: rows that it has not seen were collected.
+        """
         if self._entry is None:
             timed = self.options.starting_timestamp_ms is not None
-            self._entry = self.start() if timed else self.floor.current()
+            self._entry = self.start() if timed else self.first_of_new(NEW_LOG)
         return self._entry
 
     def check_offset(self, position: int, log_id: int | str | None) -> None:

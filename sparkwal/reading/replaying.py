@@ -26,6 +26,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
+from sparkwal.reading.floor import CURSOR, NEW_IN_CURSOR
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
@@ -70,8 +71,9 @@ class Stop:
 class Place(NamedTuple):
     """How far one log was replayed: up to `position`, exclusive.
 
-    `last` identifies the record before it. A log that was restored from an older copy and then
-    written to has another record at that position.
+    `last` identifies the record before it, or is "" if the replay has not come past the first one.
+    A log that was restored from an older copy and then written to has another record at that
+    position.
     """
 
     log_id: str
@@ -123,6 +125,7 @@ class Replay(Iterator[Entry]):
         cursor: the cursor of an earlier replay.
         clock: replaces the system's clock.
         listed: a log that has no record yet is left out, and is no error.
+        new_at_floor: a log that the cursor does not name begins at its floor, not at position 0.
 
     Attributes:
         stopped: the damaged entry at which the replay ended, or None if it reached the end.
@@ -133,7 +136,9 @@ class Replay(Iterator[Entry]):
         logs: Mapping[str, LogStore],
         cursor: str | None,
         clock: Clock = SYSTEM,
+        *,
         listed: bool = False,
+        new_at_floor: bool = False,
     ) -> None:
         given = places_of(cursor) if cursor is not None else {}
         self.stopped: Stop | None = None
@@ -147,7 +152,10 @@ class Replay(Iterator[Entry]):
             # A writer may be about to begin one that was listed.
             if each.log_id is None and each.place is None and not listed:
                 raise OptionError(f"there is no log at {each.log.url}; check the path")
-        self._places = {each.name: each.place for each in self._logs if each.place is not None}
+            if cursor is not None and each.place is None and not new_at_floor:
+                each.begin_new()
+        # Those that nothing was replayed of too: what is new to a later replay is in none of them.
+        self._places = {each.name: each.begin for each in self._logs if each.begin is not None}
         self._entries = self._merged()
 
     @property
@@ -226,6 +234,22 @@ class _OneLog(LogRange):
         if place is not None:
             self._check(place)
 
+    @property
+    def begin(self) -> Place | None:
+        """Where the replay begins, or None if there is no log."""
+        if self.place is not None or self.log_id is None:
+            return self.place
+        return Place(self.log_id, self._first, "")
+
+    def begin_new(self) -> None:
+        """Begin at position 0: the log is new to its reader.
+
+        Raises:
+            CollectedError: rows were collected before the reader saw the log.
+        """
+        if self.log_id is not None:
+            self._first = self.first_of_new(NEW_IN_CURSOR)
+
     def _check(self, place: Place) -> None:
         if place.log_id != self.log_id:
             there = f"{self.log_id} is" if self.log_id else "there is no log"
@@ -239,7 +263,8 @@ class _OneLog(LogRange):
             return
         if not is_cut:
             # What stands below the floor may be a stray. The record at the floor − 1 is kept.
-            self.floor.check(place.position, "the cursor")
+            self.floor.check(place.position, CURSOR)
+        if not is_cut and place.last:
             # One that was damaged since was read before.
             last = read_slot(self.log, place.position - 1, self.window, tolerant=True)
             is_cut = last is not None and _name(last) != place.last
@@ -256,7 +281,7 @@ class _OneLog(LogRange):
         Raises:
             CollectedError: the floor passes the replay.
         """
-        begin = expected = self.place.position if self.place else self._first
+        begin = expected = self.begin.position if self.begin else 0
         try:
             for record in self.records(begin, self.gap, at_once=1, size=WHOLE):
                 expected = record.header.position + 1

@@ -217,7 +217,8 @@ class StreamReader(_Reader, SparkStreamReader):
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
         refuse(options, "is for spark.read; a stream is given a consumer's name instead", "lease")
-        self._logs = Logs(options, open_log(options))
+        self._root = open_log(options)
+        self._logs = Logs(options, self._root)
         holds, interval_ms = Holds(state_folder()), options.cursor_interval_ms
         self._publisher = Publisher(options.consumer or "", interval_ms, holds)
         self._targets: dict[str, int] | None = None
@@ -230,11 +231,16 @@ class StreamReader(_Reader, SparkStreamReader):
     def begin(self, heads: Offset) -> Offset:
         with readable_errors():
             begins = {}
-            for log in filter(self._counts, self._logs.look(self.spark_schema)):
+            for log in filter(self._counts, self._look()):
                 start = self._start_of(log, heads)
                 passed = self._join(log, start)
                 begins[log.name] = self._start_of(log, heads) if passed else start
             return self._logs.offset(begins)
+
+    def _look(self) -> list[StreamedLog]:
+        if self.options.sequencers:
+            self._publisher.protect_new_logs(self._root)
+        return self._logs.look(self.spark_schema)
 
     def _start_of(self, log: StreamedLog, heads: Offset) -> int:
         return min(log.start(), int(heads.get(log.name, log.gap)))
@@ -267,7 +273,7 @@ class StreamReader(_Reader, SparkStreamReader):
     def heads(self) -> Offset:
         with readable_errors():
             moment = self.options.starting_timestamp_ms
-            logs = [log for log in self._logs.look(self.spark_schema) if self._counts(log)]
+            logs = [log for log in self._look() if self._counts(log)]
             newest = max((x.live.header.timestamp_ms for x in logs if x.live), default=0)
             if moment is not None and moment > max(newest, SYSTEM.now_ms()):
                 raise OptionError(
@@ -294,7 +300,7 @@ class StreamReader(_Reader, SparkStreamReader):
                     )
 
     def _gaps(self) -> dict[str, int]:
-        return {log.name: log.gap for log in self._logs.look(self.spark_schema)}
+        return {log.name: log.gap for log in self._look()}
 
     def advance(self, start: Offset, limited: bool) -> Offset:
         with readable_errors():
@@ -316,7 +322,7 @@ class StreamReader(_Reader, SparkStreamReader):
             self._was_asked = True
             turn = self._turn % max(len(logs), 1)
             for log in filter(self._counts, logs[turn:] + logs[:turn]):
-                # A new sequencer is read from its beginning, whatever the start was.
+                # A new sequencer is read from its beginning, wherever the others began.
                 is_new = log.name not in begins
                 begin = log.entry() if is_new else begins[log.name]
                 self._join(log, begin)
@@ -348,7 +354,7 @@ class StreamReader(_Reader, SparkStreamReader):
             moved = {name: last for name, last in lasts.items() if firsts.get(name, -1) < last}
             if any(self._logs[name].spark_schema is None for name in moved):
                 # After a restart Spark plans the last microbatch again, then asks for a new one.
-                self._logs.look(self.spark_schema)
+                self._look()
             self._logs.check(end, lasts)
             for name, last in moved.items():
                 log = self._logs[name]

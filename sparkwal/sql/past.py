@@ -149,7 +149,10 @@ class Past:
         self.until_ms = max(time.time_ns() // 1_000_000, newest)
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
-        self.logs = [CoveredLog(log, *bounds(log), look(log.log, log.log_id)) for log in logs]
+        self.logs = [
+            CoveredLog(log, *bounds(log, from_floor=True), look(log.log, log.log_id))
+            for log in logs
+        ]
         ranges = [
             {"sequencer": covered.log.name, "start": covered.start, "end": covered.end}
             for covered in self.logs

@@ -77,14 +77,24 @@ def user_columns(log: LogRange) -> list[str]:
     return schema.to_arrow(log.spark_schema).names if log.spark_schema else []
 
 
-def bounds(log: LogRange, pushdown: Pushdown | None = None) -> tuple[int, int]:
+def bounds(
+    log: LogRange, pushdown: Pushdown | None = None, *, from_floor: bool = False
+) -> tuple[int, int]:
     """The first position to read and the position after the last.
 
     They follow from the log's options, narrowed by the pushdown. A range of times costs log₂ n GETs
     for each end.
+
+    Args:
+        log: the range; its head is known.
+        pushdown: what the query asks for.
+        from_floor: a time below the floor means the floor.
+
+    Raises:
+        CollectedError: rows that the options ask for were collected.
     """
-    first = log.start()
-    after = log.intact_end(first, log.end())
+    first = log.start(from_floor=from_floor)
+    after = log.intact_end(first, log.end(from_floor=from_floor))
     if pushdown is None or {"_wal_position", "_wal_timestamp"} & {*user_columns(log)}:
         return first, after
     return narrowed(log, first, after, pushdown, "_wal_position", "_wal_timestamp")
@@ -93,14 +103,23 @@ def bounds(log: LogRange, pushdown: Pushdown | None = None) -> tuple[int, int]:
 def narrowed(
     log: LogRange, first: int, after: int, pushdown: Pushdown, position: str, time: str
 ) -> tuple[int, int]:
-    """Narrow first … after−1 by the ranges of a position column and a time column."""
+    """Narrow first … after−1 by the ranges of a position column and a time column.
+
+    Raises:
+        CollectedError: all positions or times that the query asks for are below the floor.
+    """
+    floor = log.floor.current() if first <= log.floor.current() else 0
     low, high = pushdown.range_of(position)
+    if low <= high < floor:
+        log.usable(high, "the query")
     first, after = max(first, low), min(after, high + 1)
     low, high = pushdown.range_of(time)
     if low > 0 and first < after:
         first = max(first, log.at(-(-low // 1000)))
     if high < LAST and first < after:
         after = min(after, log.at(high // 1000 + 1))
+        if low <= high and after <= floor:
+            log.check_reached(high // 1000, "the query")
     return first, max(first, after)
 
 

@@ -201,6 +201,12 @@ class LogStore:
         """The log of a sequencer under this one; ROOT is this one itself."""
         return LogStore(self.store, keys.sequencer_prefix(self.prefix, name))
 
+    @property
+    def root(self) -> "LogStore":
+        """The log at the path that this one lies under; this one itself if it is no sequencer's."""
+        prefix = keys.root_prefix(self.prefix)
+        return self if prefix is None else LogStore(self.store, prefix)
+
     def key(self, number: int) -> str:
         return keys.key(self.prefix, number)
 

@@ -112,6 +112,7 @@ ROLES = {
     "reader": ("reader",),
     "reader of all sequencers": ("reader", "reader-of-all"),
     "reader with a `consumer`": ("reader", "consumer"),
+    "… of all sequencers": ("reader", "reader-of-all", "consumer-of-all"),
     "reader with a `lease`": ("reader", "lease"),
     "compactor": ("reader", "compactor"),
     "… into a table": ("reader", "compactor", "table"),

@@ -22,6 +22,7 @@ from sparkwal.lifecycle.consumers import (
     is_live,
     join,
     publish,
+    publish_of_all,
     read,
     standing,
 )
@@ -170,6 +171,52 @@ def test_a_consumer_of_a_log_that_was_there_before_counts_as_none(log: LogStore)
     assert bound(log, "log-2", 50, None) == 50
     ((consumer, age_ms),) = standing(log)
     assert not is_live(consumer, "log-2", age_ms, None)
+
+
+@pytest.mark.proves("unseen-logs-held")
+def test_a_consumer_of_all_logs_holds_one_that_it_has_not_seen(log: LogStore) -> None:
+    seen, unseen = log.sequencer("a"), log.sequencer("b")
+    publish_of_all(log, NAMED)
+    join(seen, at(20))
+    assert [bound(each, "log-1", 50, None) for each in (seen, unseen, log)] == [20, 0, 0]
+    # A log that was recreated is one that it has not seen.
+    assert bound(seen, "log-2", 50, None) == 0
+    join(unseen, at(3))
+    join(log, at(4))
+    assert [bound(each, "log-1", 50, None) for each in (seen, unseen, log)] == [20, 3, 4]
+    ((consumer, _),) = standing(log.sequencer("c"), "log-3")
+    assert (consumer.name, consumer.position, consumer.log_id) == ("daily", 0, "log-3")
+    assert standing(log.sequencer("c")) == []
+
+
+def test_a_consumer_of_all_logs_expires_as_others_do(log: LogStore, store: MemoryStore) -> None:
+    publish_of_all(log, NAMED)
+    older(store, "daily.all", 10_000)
+    unseen = log.sequencer("b")
+    assert bound(unseen, "log-1", 50, 60_000) == 0
+    assert bound(unseen, "log-1", 50, 9_999) == 50
+    forget_expired_leases(unseen)
+    forget_expired_leases(log)
+    assert bound(unseen, "log-1", 50, None) == 0
+
+
+def test_consumers_of_all_logs_cost_a_sequencer_one_list(log: LogStore, store: MemoryStore) -> None:
+    seen = log.sequencer("a")
+    publish(log, at(1, "of-the-root"))
+    publish_of_all(log, NAMED)
+    join(seen, at(20))
+    requests(store)
+    bound(seen, "log-1", 50, None)
+    assert requests(store) == {"LIST": 2, "GET": 1}
+    bound(log, "log-1", 50, None)
+    assert requests(store) == {"LIST": 1, "GET": 2}
+
+
+def test_a_damaged_consumer_of_all_logs_stops_every_log(log: LogStore, store: MemoryStore) -> None:
+    publish_of_all(log, NAMED)
+    store.put(keys.consumer_key("wal", "daily.all"), b"{}")
+    with pytest.raises(InvalidLogError, match="wal/consumers/daily.all: .*delete it"):
+        bound(log.sequencer("b"), "log-1", 50, None)
 
 
 def test_a_new_consumer_begins_where_it_asks(log: LogStore, store: MemoryStore) -> None:

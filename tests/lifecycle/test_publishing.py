@@ -112,6 +112,34 @@ def test_a_log_that_was_not_joined_is_told_nothing(stream: Stream) -> None:
     assert not stream.store.counts
 
 
+def test_a_stream_of_all_logs_protects_new_ones_now_and_then(
+    stream: Stream, warned: list[events.Event]
+) -> None:
+    run = Publisher("daily", MINUTE, stream.holds, stream.clock)
+    put = stream.store.put
+
+    def refused(key: str, body: bytes) -> None:
+        raise StoreUnavailableError("down")
+
+    stream.store.put = refused  # type: ignore[method-assign]
+    # Not without it at the beginning.
+    with pytest.raises(StoreUnavailableError):
+        run.protect_new_logs(stream.log)
+    stream.store.put = put  # type: ignore[method-assign]
+    for expected in (1, 0):
+        stream.store.counts.clear()
+        run.protect_new_logs(stream.log)
+        assert stream.store.counts["PUT"] == expected
+    stream.pass_ms(MINUTE)
+    stream.store.put = refused  # type: ignore[method-assign]
+    run.protect_new_logs(stream.log)
+    assert [event.name for event in warned] == ["consumer_not_published"]
+    stream.store.put = put  # type: ignore[method-assign]
+    stream.store.counts.clear()
+    Publisher("", MINUTE, stream.holds, stream.clock).protect_new_logs(stream.log)
+    assert not stream.store.counts
+
+
 def test_a_stream_over_two_sequencers_tells_each_its_own(stream: Stream) -> None:
     run = Publisher("daily", MINUTE, stream.holds, stream.clock)
     a, b = stream.log.sequencer("a"), stream.log.sequencer("b")

@@ -84,7 +84,14 @@ def test_a_log_begins_at_its_floor(log: LogStore) -> None:
     found = reader(log)
     assert found.start() == FLOOR and found.end() == HEAD
     assert values(found, read_tasks(found, FLOOR, HEAD, None, 2)) == list(range(FLOOR, HEAD))
-    assert found.entry() == FLOOR
+    assert reader(log, startingPosition="earliest").entry() == FLOOR
+
+
+@pytest.mark.proves("new-log-from-0")
+def test_a_log_that_is_new_to_its_reader_begins_at_0(log: LogStore) -> None:
+    with pytest.raises(CollectedError, match="a log that began after the stream: position 0 of"):
+        reader(log).entry()
+    assert reader(log, failOnDataLoss="false").entry() == FLOOR
 
 
 def test_the_first_look_costs_one_list_and_one_get_more(log: LogStore, store: MemoryStore) -> None:
@@ -127,9 +134,67 @@ def test_an_end_below_the_floor_was_collected(log: LogStore) -> None:
     assert values(found, read_tasks(found, found.start(), found.end(), None, 2)) == []
 
 
-def test_a_moment_is_looked_for_from_the_floor_on(log: LogStore) -> None:
-    assert reader(log, startingTimestamp="2000-01-01").start() == FLOOR
-    assert reader(log, endingTimestamp="2000-01-01").end() == FLOOR
+# Each record of this log has the time of the stopped clock.
+BEFORE, SINCE = "1999-12-31", "2100-01-01"
+
+
+def test_a_time_whose_rows_were_collected_is_refused_as_their_positions_are(log: LogStore) -> None:
+    with pytest.raises(CollectedError, match="startingTimestamp: position 1049 .*floor, 1050"):
+        reader(log, startingTimestamp=BEFORE).start()
+    lossy = reader(log, startingTimestamp=BEFORE, failOnDataLoss="false")
+    assert lossy.start() == FLOOR
+    # What shows records and not rows begins at the floor.
+    assert reader(log, startingTimestamp=BEFORE).start(from_floor=True) == FLOOR
+
+
+def test_an_end_before_the_floor_by_time_was_collected(log: LogStore) -> None:
+    with pytest.raises(CollectedError, match="endingTimestamp: position 1049 .*floor, 1050"):
+        reader(log, endingTimestamp=BEFORE).end()
+    assert reader(log, endingTimestamp=BEFORE, failOnDataLoss="false").end() == FLOOR
+    assert reader(log, endingTimestamp=BEFORE).end(from_floor=True) == FLOOR
+    assert reader(log, endingTimestamp=SINCE).end() == HEAD
+
+
+def timed(folder: Path, floor: int) -> LogStore:
+    """Value n at position n, a day after the one before; position 0 is the first day's too."""
+    clock = StoppedClock()
+    query = Query(MemoryStore(concurrency=4), Hints("wal", folder), clock=clock)
+    for value in range(1, 7):
+        query.microbatch(value, (value,))
+        clock.wall_ms += DAY_MS
+    found = LogStore(query.store, query.prefix)
+    move_floor(found, floor)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("day", "start", "end"),
+    [(-1, None, 3), (0, None, None), (1, None, None), (2, 3, 4), (3, 4, 5), (9, 7, 7)],
+)
+def test_a_time_is_refused_only_if_rows_of_it_were_collected(
+    tmp_path: Path, day: int, start: int | None, end: int | None
+) -> None:
+    """Positions 0, 1 and 2 are below the floor; they are of the days 0, 0 and 1."""
+    log = timed(tmp_path, 3)
+    moment = str(StoppedClock().wall_ms + day * DAY_MS)
+    for option, expected in (("startingTimestamp", start), ("endingTimestamp", end)):
+        found = reader(log, **{option: moment})
+        bound = found.start if option == "startingTimestamp" else found.end
+        if expected is None:
+            with pytest.raises(CollectedError, match=f"{option}: position 2 "):
+                bound()
+        else:
+            assert bound() == expected
+
+
+def test_a_leader_record_below_the_floor_is_no_row_of_a_time(tmp_path: Path) -> None:
+    log = timed(tmp_path, 3)
+    clock = StoppedClock()
+    clock.wall_ms += 9 * DAY_MS
+    Query(log.store, Hints("wal", tmp_path / "next"), query_id="q2", clock=clock).plan()
+    move_floor(log, 8)
+    moment = str(StoppedClock().wall_ms + 8 * DAY_MS)
+    assert reader(log, startingTimestamp=moment).start() == 8
 
 
 def test_a_stream_that_resumes_below_the_floor_is_told(log: LogStore) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import sparkwal
-from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.reading.replaying import Replay
 
@@ -86,6 +86,40 @@ def test_a_sequencer_that_began_after_the_cursor_is_replayed_from_its_start(path
     list(replay)
     append(path, 10, sequencer="a")
     assert values(sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")) == [10]
+
+
+def retain_nothing(path: Path, sequencer: str) -> None:
+    """The floor of a log moves to its end."""
+    sparkwal.Lifecycle(str(path), sequencer=sequencer, retainSeconds=0).run_once()
+
+
+@pytest.mark.proves("new-log-from-0")
+def test_a_sequencer_that_was_collected_before_its_replay_is_reported(path: Path) -> None:
+    replay = sparkwal.Log(str(path)).replay(sequencers="*")
+    list(replay)
+    append(path, 10, sequencer="a")
+    retain_nothing(path, "a")
+    append(path, 11, sequencer="a")
+    for sequencers in ("*", ["default", "a"]):
+        with pytest.raises(CollectedError, match="that the cursor does not name: position 0 of"):
+            sparkwal.Log(str(path)).replay(replay.cursor, sequencers=sequencers)
+    # What it advises.
+    log = sparkwal.Log(str(path), startingPosition="earliest")
+    assert values(log.replay(replay.cursor, sequencers="*")) == [11]
+
+
+def test_a_cursor_names_the_logs_of_which_it_has_no_entry(path: Path) -> None:
+    """Else each of them would be new to the next replay, and its floor a loss."""
+    append(path, 10, sequencer="a")
+    retain_nothing(path, "a")
+    append(path, 11, sequencer="a")
+    replay = sparkwal.Log(str(path)).replay(sequencers="*")
+    assert next(replay).sequencer == "default"
+    again = sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")
+    assert values(again) == [1, 2, 11]
+    retain_nothing(path, "a")
+    with pytest.raises(CollectedError, match="the cursor: position"):
+        sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])

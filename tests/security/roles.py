@@ -167,6 +167,12 @@ def consume(place: Place) -> None:
     sparkwal.forget_consumer(place.path, CONSUMER, **place.options)
 
 
+def consume_all(place: Place) -> None:
+    """A stream of all logs that they wait for, also those that come later."""
+    turns(place, sequencers="*", consumer=CONSUMER, cursorInterval="1ms")
+    sparkwal.forget_consumer(place.path, CONSUMER, **{**place.options, "sequencers": "*"})
+
+
 def read_with_a_lease(place: Place) -> None:
     """A long read that the log waits for."""
     log = sparkwal.Log(place.path, lease="1h", **place.options)
@@ -196,6 +202,7 @@ ROLES: dict[str, Callable[[Place], None]] = {
     "reader": read_rows,
     "reader-of-all": read_all,
     "consumer": consume,
+    "consumer-of-all": consume_all,
     "lease": read_with_a_lease,
     "compactor": compact,
     "collector": collect,

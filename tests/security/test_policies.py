@@ -27,11 +27,12 @@ POLICIES = {
     "reader": ("reader",),
     "reader-of-all": ("reader", "reader-of-all"),
     "consumer": ("reader", "consumer"),
+    "consumer-of-all": ("reader", "reader-of-all", "consumer-of-all"),
     "lease": ("reader", "lease"),
     "compactor": ("reader", "compactor"),
     "collector": ("reader", "collector"),
 }
-READERS = ("reader", "reader-of-all", "consumer")
+READERS = ("reader", "reader-of-all", "consumer", "consumer-of-all")
 WITH_SPARK = ("writer", "reader", "reader-of-all")
 PREFIX = "team/wal"
 

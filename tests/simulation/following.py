@@ -12,6 +12,7 @@ from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.lifecycle.current import plan_current
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.planning import StreamedLog
 from sparkwal.reading.rows import pieces_of, read_pieces
 
 from .clients import WorldClock, WorldStore, world_log
@@ -19,34 +20,43 @@ from .compacting import WorldTable, outsider
 from .data import PREFIX
 from .lake import Row
 from .machine import Ask, Machine, Process
-from .world import Call
+from .world import Call, State, apply
 
 _OPTIONS = SourceOptions(path="/sim")
 
 
-def follower(name: str, rounds: int = 1, *, joins: bool = False) -> Process:
+def follower(name: str, rounds: int = 1, *, joins: bool = False, is_new: bool = False) -> Process:
     """A stream from the earliest position on, with so many microbatches; it may sleep anywhere.
 
     Args:
         joins: it registers as a consumer first, and reports how far it is after each microbatch.
+        is_new: it reads other logs already, and the log is new to it.
     """
 
     def run(ask: Ask) -> str:
         Machine.current.name = name
         log = world_log(WorldStore(ask, concurrency=1), 1)
-        reading = LogRange(_OPTIONS, "default", log, WorldClock(ask))
+        reading = StreamedLog(_OPTIONS, "default", log, WorldClock(ask))
         position = -1
         found: list[Row] = []
         try:
             reading.look()
-            position = start = reading.start()
+            position = 0
+            start = 0 if is_new else reading.start()
+            begin = reading.entry() if is_new else start
+            position = begin
             if reading.log_id is None:
                 return "nothing"
             log_id = reading.log_id
             reported = Consumer(name, log_id, position, 0, "host", name)
             if joins:
-                position = start = join(log, reported)
+                position = join(log, reported)
+                start = 0 if is_new else position
                 ask(Call("join", (keys.consumer_key(PREFIX, name),)))
+                if is_new and position > begin:
+                    # As a stream does, which looks again where the floor passed it.
+                    reading.floor.look()
+                    reading.floor.check(begin)
             for each in range(rounds):
                 if each:
                     ask(Call("idle"))
@@ -99,6 +109,13 @@ def _rows(reading: LogRange, start: int, end: int) -> list[Row]:
             values = [v for batch in batches for v in batch.column(0).to_pylist()]
             found.append((header.log_id, header.position, tuple(values)))
     return found
+
+
+def reader_of_all(state: State, name: str) -> State:
+    """The world in which a consumer of all logs under the path has registered at the path."""
+    body = encode(Consumer(name, "*", 0, 0, "host", name))
+    call = Call("overwrite", (keys.consumer_of_all_key(PREFIX, name), body))
+    return apply(state, call)[0]
 
 
 def latecomer(name: str, log_id: str, position: int) -> Process:

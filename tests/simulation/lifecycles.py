@@ -10,7 +10,7 @@ from .codec import searching
 from .compacting import GRACE_MS, collector, compactor, hours, mender, others, outsider
 from .configuration import Configuration, keeping
 from .explore import Budget
-from .following import current, follower, latecomer
+from .following import current, follower, latecomer, reader_of_all
 from .lake import undisturbed
 from .machine import Machine, Process
 from .processes import appender, driver
@@ -272,6 +272,22 @@ def followed() -> dict[str, Configuration]:
             begin=lambda: _with_objects(2),
             ends={"K": "delivered"},
             deletes=True,
+            kept=4,
+        ),
+        "the floor moves in a log that a consumer of all has not seen": Configuration(
+            {
+                "K": follower("K", 1, joins=True, is_new=True),
+                "A": compactor("A", collects=False),
+            },
+            begin=lambda: reader_of_all(_almost(_with_objects(2)), "K"),
+            ends={"K": "delivered"},
+            kept=4,
+        ),
+        "the floor moves in a log that a reader of others has not seen": Configuration(
+            {"R": follower("R", 2, is_new=True), "A": compactor("A", collects=False)},
+            begin=lambda: _with_objects(2),
+            ends={"R": "delivered collected"},
+            still=("consumers",),
             kept=4,
         ),
         "a consumer comes back": Configuration(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from protocol.query import Query, hints_in
+from protocol.query import Query, StoppedClock, hints_in
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
@@ -28,9 +28,10 @@ FLOOR = 1010
 class Writer:
     """Value n goes to position n; a leader record is before them."""
 
-    def __init__(self, folder: Path, path: Path) -> None:
+    def __init__(self, folder: Path, path: Path, clock: StoppedClock | None = None) -> None:
         self.log = LogStore(LocalStore(path, fsync=False), "")
-        self._query = Query(self.log.store, hints_in(folder), prefix="")
+        clock = clock or StoppedClock()
+        self._query = Query(self.log.store, hints_in(folder), prefix="", clock=clock)
         self._last = 0
 
     def write(self, count: int) -> None:
@@ -99,8 +100,44 @@ def test_a_microbatch_that_was_planned_and_then_collected_is_told(tmp_path: Path
     assert rows(again, start, end) == [3, 4, 5]
 
 
+@pytest.mark.proves("new-log-from-0")
 @pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2000-01-01"}], ids=str)
-def test_a_sequencer_that_appears_begins_at_its_floor_and_that_is_remembered(
+def test_a_sequencer_that_was_collected_before_the_stream_saw_it_is_reported(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    root = tmp_path / "log"
+    Writer(tmp_path / "root", root).write(1)
+    reader = stream(root, sequencers="*", **options)
+    before = reader.advance(reader.begin({}), limited=False)
+    late = Writer(tmp_path / "a", root / "sequencers" / "a")
+    late.write(6)
+    late.collect(2)
+    for each in (reader, stream(root, sequencers="*", **options)):
+        with pytest.raises(CollectedError, match="below the log's floor, 2"):
+            each.advance(before, limited=False)
+
+
+def test_a_sequencer_that_was_collected_before_the_asked_time_is_read_on(tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    clock = StoppedClock()
+    Writer(tmp_path / "root", root, clock).write(1)
+    clock.wall_ms += 1000
+    options = {"sequencers": "*", "startingTimestamp": str(clock.wall_ms + 1)}
+    reader = stream(root, **options)
+    before = reader.advance(reader.begin({}), limited=False)
+    late = Writer(tmp_path / "a", root / "sequencers" / "a", clock)
+    late.write(2)
+    late.collect(3)
+    clock.wall_ms += 1000
+    late.write(1)
+    end = reader.advance(before, limited=False)
+    assert rows(reader, before, end) == [3]
+
+
+@pytest.mark.parametrize(
+    "options", [{"startingPosition": "earliest"}, {"failOnDataLoss": "false"}], ids=str
+)
+def test_a_sequencer_that_appears_may_begin_at_its_floor_and_that_is_remembered(
     tmp_path: Path, options: dict[str, str]
 ) -> None:
     root = tmp_path / "log"
@@ -116,8 +153,9 @@ def test_a_sequencer_that_appears_begins_at_its_floor_and_that_is_remembered(
     assert rows(stream(root, sequencers="*", **options), before, end) == [2, 3, 4, 5, 6]
     late.collect(4)
     # What it was to hold is not what there is left.
-    with pytest.raises(CollectedError):
-        stream(root, sequencers="*", **options).plan(before, end)
+    if "failOnDataLoss" not in options:
+        with pytest.raises(CollectedError):
+            stream(root, sequencers="*", **options).plan(before, end)
     reader = stream(root, sequencers="*", **options)
     late.write(1)
     after = reader.advance(end, limited=False)

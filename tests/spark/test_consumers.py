@@ -268,7 +268,50 @@ def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> N
         ("b", offset["b"], 0),
         ("c", offset["c"], 0),
     ]
-    assert not (log / "consumers").exists()
+    assert [each.name for each in (log / "consumers").iterdir()] == ["daily.all"]
+    # What holds a floor is forgotten in all logs, or not at all.
+    with pytest.raises(OptionError, match="daily reads all logs .*forget it in all of them"):
+        sparkwal.forget_consumer(str(log), "daily", sequencer="a")
+    sparkwal.forget_consumer(str(log), "daily", sequencers="*")
+    assert [*(log / "consumers").iterdir()] == []
+    assert sparkwal.consumers(str(log), sequencers="*") == []
+
+
+@pytest.mark.proves("unseen-logs-held")
+def test_a_log_that_began_while_its_consumer_was_away_is_read_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    log, options = tmp_path / "log", {"sequencers": "*", "consumer": "daily"}
+    appended(log / "sequencers" / "a", [1])
+    stream = Stream(tmp_path, **options)
+    offset, _ = stream.turn(stream.reader.begin({}))
+    stream.reader.commit(offset)
+    stream.reader.stop()
+    appended(log / "sequencers" / "b", [2, 3])
+    life = sparkwal.Lifecycle(str(log), sequencer="b", retainSeconds=0)
+    assert life.run_once().floor == 0
+    (found,) = sparkwal.consumers(str(log), sequencer="b")
+    assert (found.name, found.position, found.live) == ("daily", 0, True)
+    stream.restart()
+    offset, rows = stream.turn(offset)
+    assert rows == [2, 3]
+    stream.reader.commit(offset)
+    assert life.run_once().floor == offset["b"]
+
+
+def test_a_log_whose_floor_passed_its_consumer_before_that_saw_it_is_reported(
+    tmp_path: Path,
+) -> None:
+    log, options = tmp_path / "log", {"sequencers": "*", "consumer": "daily"}
+    appended(log / "sequencers" / "a", [1])
+    stream = Stream(tmp_path, **options)
+    offset, _ = stream.turn(stream.reader.begin({}))
+    sparkwal.forget_consumer(str(log), "daily", sequencers="*")
+    appended(log / "sequencers" / "b", [2, 3])
+    assert sparkwal.Lifecycle(str(log), sequencer="b", retainSeconds=0).run_once().floor > 0
+    stream.restart()
+    with pytest.raises(CollectedError, match="a log that began after the stream: position 0 of"):
+        stream.turn(offset)
 
 
 def appended(log: Path, rows: list[int]) -> None:

@@ -22,7 +22,7 @@ from protocol.query import Query, hints_in
 from reading.collected import collect, move_floor
 
 import sparkwal
-from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -95,6 +95,32 @@ def test_a_range_of_the_log_and_its_floor(path: str) -> None:
     assert ask(path, count) == [(6, 9)]
     assert ask(path, "SELECT count(*) FROM log WHERE _wal_position < 7") == [(1,)]
     assert ask(path, "SELECT min(position) FROM records") == [(6,)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT count(*) FROM log WHERE _wal_position < 6",
+        "SELECT count(*) FROM records WHERE position BETWEEN 2 AND 4",
+        "SELECT sum(id) FROM log WHERE _wal_timestamp <= (SELECT max(time) FROM before)",
+    ],
+)
+def test_what_is_below_the_floor_is_no_empty_answer(path: str, query: str) -> None:
+    before = sparkwal.Log(path).sql("SELECT max(time) FROM records WHERE position < 6")
+    moment = before.read_all().column(0)[0].as_py()
+    query = query.replace("(SELECT max(time) FROM before)", f"TIMESTAMPTZ '{moment}'")
+    log = open_log(StoreOptions(path=path))
+    move_floor(log, 6)
+    collect(log, 6)
+    with pytest.raises(CollectedError, match="the query: position .* below the log's floor, 6"):
+        ask(path, query)
+    assert ask(path, query, failOnDataLoss=False) in ([(0,)], [(None,)])
+    # Nor is it one on the command line.
+    assert "below the log's floor, 6" in ran("sql", path, query, code=1)
+    assert ask(path, "SELECT count(*) FROM log WHERE _wal_position BETWEEN 4 AND 3") == [(0,)]
+    assert ask(path, "SELECT count(*) FROM log WHERE _wal_position < 6", startingPosition=7) == [
+        (0,)
+    ]
 
 
 def test_all_columns_come_as_they_are_and_the_logs_own_first(path: str) -> None:
