@@ -106,8 +106,8 @@ def made(
         with alone(place):
             if place.exists():
                 keep_private(place, "checkpoint folder")
-            _check_ours(place, owner_of(place), log, name)
             head = find_head(log)
+            _check_ours(place, owner_of(place), log, head, name)
             found = decide(log, head, name, place, uuid.uuid4().hex)
             if found.why is None:
                 sweep(place)
@@ -272,7 +272,23 @@ def _place(log: LogStore, name: str, given: str | os.PathLike[str] | None) -> Pa
     state = state_folder()
     if state is None:
         raise OptionError("this user has no home folder: give sparkwal.checkpoint a folder")
-    return state.parent.joinpath(*_default(log, name))
+    place = state.parent.joinpath(*_default(log, name))
+    return place if place.exists() else _by_another_endpoint(place, log, name) or place
+
+
+def _by_another_endpoint(place: Path, log: LogStore, name: str) -> Path | None:
+    """The default folder of this query of this log by another endpoint or profile, if there is one.
+
+    If folders of queries with this name exist, it costs 1 LIST and 1 GET.
+    """
+    found = {each: owner_of(each) for each in place.parent.glob(f"{place.name[:-16]}*")}
+    of_name = {each: owner.log_id for each, owner in found.items() if owner and owner.name == name}
+    log_id = _log_id(find_head(log)) if of_name else None
+    return next((each for each in sorted(of_name) if of_name[each] == log_id), None)
+
+
+def _log_id(head: Head) -> str | None:
+    return head.live.header.log_id if head.live else None
 
 
 def _default(log: LogStore, name: str) -> tuple[str, str, str]:
@@ -303,10 +319,12 @@ def _check_apart(place: Path, given: SinkOptions) -> None:
             )
 
 
-def _check_ours(place: Path, owner: Owner | None, log: LogStore, name: str) -> None:
+def _check_ours(place: Path, owner: Owner | None, log: LogStore, head: Head, name: str) -> None:
     """Raise OptionError for a folder whose content does not belong to this query."""
     if owner is not None:
-        if (owner.log, owner.name) != (log.identity, name):
+        # One bucket has several endpoints; the id in its records is the log's own.
+        is_of_log = owner.log == log.identity or owner.log_id == _log_id(head)
+        if not is_of_log or owner.name != name:
             raise OptionError(
                 f"{place} is the checkpoint of query {owner.name!r} of {owner.log}: give each "
                 "query a folder of its own"
