@@ -78,7 +78,7 @@ def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: 
     ],
 )
 def test_collect_tells_what_holds_it_back(
-    wal: Path, arguments: tuple[str, ...], holder: str
+    wal: Path, arguments: tuple[str, ...], holder: str | None
 ) -> None:
     state = look(opened(wal))
     assert state is not None
@@ -86,7 +86,7 @@ def test_collect_tells_what_holds_it_back(
     hours_ago = time.time() - 2 * 3600
     os.utime(wal / "consumers" / "reports", (hours_ago, hours_ago))
     assert document("collect", str(wal), *arguments)["held_by"] == holder
-    assert holder in " ".join(ran("collect", str(wal), *arguments).split())
+    assert (holder or "–") in ran("collect", str(wal), *arguments)
 
 
 def test_collect_names_the_consumer_at_which_the_floor_stands(wal: Path) -> None:

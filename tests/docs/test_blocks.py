@@ -69,6 +69,48 @@ def test_every_block_says_what_it_is() -> None:
         )
 
 
+def _found(pattern: str) -> dict[str, set[str]]:
+    """What the pages say about each path: the pattern's first group is the path."""
+    found: dict[str, set[str]] = {}
+    for page in PAGES:
+        for language in ("python", "bash"):
+            text = "\n".join(each.text for each in blocks(page, language)).replace("\\\n", " ")
+            for path, about in re.findall(pattern, text, re.DOTALL):
+                found.setdefault(path, set()).add(" ".join(about.split()))
+    return found
+
+
+def test_pages_share_no_path_with_another_schema() -> None:
+    """A reader may run one page after another."""
+    schemas = re.compile(r"^schema = pa\.schema\((.*?)\)$", re.MULTILINE | re.DOTALL)
+    logs = re.compile(r"Appender\(\s*(f?\"[^\"]+\"), schema,")
+    found: dict[str, set[str]] = {}
+    for page in PAGES:
+        schema = ""
+        for block in blocks(page, "python"):
+            events = [(m.start(), m) for m in schemas.finditer(block.text)]
+            events += [(m.start(), m) for m in logs.finditer(block.text)]
+            for _, match in sorted(events, key=lambda event: event[0]):
+                if match.re is schemas:
+                    schema = " ".join(match[1].split())
+                else:
+                    found.setdefault(match[1], set()).add(schema)
+    assert found and {path: each for path, each in found.items() if len(each) > 1} == {}
+
+
+def test_pages_compact_a_log_into_one_table() -> None:
+    """How a log is compacted is fixed by its first run."""
+    found = _found(r"jobs/compact\.py (\S+)( [^\s-]\S*(?: --(?:key|sequence-by) \S+)*)")
+    assert {"s3://bucket/wal", "s3://bucket/orders"} <= {*found}
+    assert {path: each for path, each in found.items() if len(each) > 1} == {}
+
+
+def test_pages_have_journals_and_logs_in_folders_of_their_own() -> None:
+    journals = {path for path in _found(r'journal="([^"]+)"()')}
+    logs = {path for path in _found(r"(?:compact\.py|sparkwal \w+|--log) (\S+)()")}
+    assert journals and not journals & logs
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("block", BASH, ids=lambda block: f"{block.page}:{block.line}")
 def test_the_bash_blocks_name_scripts_and_options_that_exist(block: Block) -> None:
