@@ -59,7 +59,7 @@ def sound(plot: Plot) -> None:
 
 
 def abandon(plot: Away, wal: Appender) -> None:
-    """As far as a test can kill: its threads end, and the store is as it was."""
+    """Simulate a kill: the threads end, and the store does not change."""
     was, plot.is_away = plot.is_away, True
     with suppress(SparkWalError, TimeoutError):
         wal.close(timeout=30)

@@ -1,4 +1,4 @@
-"""What tests of an appender with a journal share."""
+"""Fixtures of the tests of an appender with a journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fork of an appender's process is refused."""
+"""The calls that a forked copy of an appender refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes in the middle of an append: a signal's handler, another thread."""
+"""Interrupt an append at a chosen instruction: by a signal's handler, by another thread."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def raised(act: Callable[[], object], skip: int, error: type[BaseException]) -> 
         if "logging" in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
-        before = -1  # where the function begins
+        before = -1  # before the first instruction
 
         def local(frame: Any, event: str, _: object) -> Any:
             nonlocal before, passed

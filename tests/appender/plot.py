@@ -1,4 +1,4 @@
-"""A store in memory whose PUTs of commit records do what a test says."""
+"""A store in memory that fails the PUTs of commit records as a test asks."""
 
 from __future__ import annotations
 

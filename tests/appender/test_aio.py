@@ -46,7 +46,7 @@ def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls(tmp_path:
     assert verify(path).ok
 
 
-def test_back_pressure_is_awaited_while_the_loop_goes_on() -> None:
+def test_back_pressure_is_awaited_and_the_event_loop_keeps_running() -> None:
     plot = Plot()
 
     async def scenario() -> None:
@@ -69,7 +69,7 @@ def test_back_pressure_is_awaited_while_the_loop_goes_on() -> None:
     assert stored(plot.inner) == list(range(500))
 
 
-def test_errors_arrive_where_they_are_awaited() -> None:
+def test_the_awaiting_task_gets_the_error() -> None:
     plot = Plot()
 
     async def scenario() -> None:
@@ -115,7 +115,7 @@ def test_it_is_opened_by_its_block_only(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_under_back_pressure_nobody_passes_whoever_waits() -> None:
+def test_under_back_pressure_appends_keep_their_order() -> None:
     plot = Plot()
     count = 400
 
@@ -177,7 +177,7 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
     run(scenario)
 
 
-def test_a_cancelled_open_leaves_nobody_behind_who_fences_the_next() -> None:
+def test_a_cancelled_open_does_not_fence_the_next_appender() -> None:
     plot = Plot()
     opening = threading.Event()
     go_on = threading.Event()

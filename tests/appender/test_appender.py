@@ -1,4 +1,4 @@
-"""One appender: order, back-pressure, failures, events. Nothing here measures time."""
+"""One appender: order, back-pressure, failures, events. No test measures time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def started(plot: Plot, *positions: int) -> None:
     until(lambda: set(positions) <= set(plot.arrived))
 
 
-def test_rows_are_durable_at_their_position_once_the_ticket_says_so(plot: Plot) -> None:
+def test_a_resolved_ticket_means_durable_rows_at_its_position(plot: Plot) -> None:
     with plot.appender() as wal:
         first = plot.gap()
         assert [wal.append(rows(i)).result() for i in range(3)] == [first, first + 1, first + 2]
@@ -136,7 +136,7 @@ def test_a_record_in_trouble_is_repeated_and_stored_once(plot: Plot, fault: str)
         tickets = [wal.append(rows(i)) for i in range(6)]
         assert [ticket.result() for ticket in tickets] == list(range(first, first + 6))
     assert stored(plot.inner) == list(range(6))
-    # What its threads emit for the process reaches its own subscribers too.
+    # Its subscribers also get the events that its threads emit.
     retried = [event for event in reported if isinstance(event, Retried)]
     assert len(retried) == 6
 
@@ -155,7 +155,7 @@ def test_used_up_retries_stop_the_appender_and_nothing_acknowledged_is_lost(
         started(plot, *range(first, first + 4))
         plot.release(first + 1)
         until(lambda: wal.error is not None)
-        # The one before it goes on, and is acknowledged.
+        # The append before it continues, and is acknowledged.
         assert not any(ticket.done() for ticket in tickets)
         plot.release(first)
         assert tickets[0].result() == first
@@ -201,18 +201,18 @@ def test_a_failed_slot_behind_another_failed_one_does_not_decide(plot: Plot) -> 
 
 
 @pytest.mark.parametrize("error", [OptionError("access denied"), MemoryError("no room")])
-def test_whatever_a_request_raises_nobody_waits_for_ever(plot: Plot, error: Exception) -> None:
+def test_any_error_of_a_request_ends_every_wait(plot: Plot, error: Exception) -> None:
     with plot.appender() as wal:
         plot.faults[plot.gap()] = [error]
         ticket = wal.append(rows(1))
-        # Not OptionError: that would say that the appender goes on.
+        # Not OptionError: after that an appender continues.
         with pytest.raises(OutcomeUnknownError, match=str(error)):
             ticket.result()
         with pytest.raises(OutcomeUnknownError, match="open a new appender"):
             wal.append(rows(2))
 
 
-def test_a_bad_row_fails_its_own_ticket_and_the_others_go_on(plot: Plot) -> None:
+def test_a_bad_row_fails_only_its_own_ticket(plot: Plot) -> None:
     reported: list[Event] = []
     with plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
         wal.subscribe(reported.append)
@@ -237,7 +237,7 @@ def test_a_batch_of_nothing_but_bad_rows_writes_nothing(plot: Plot) -> None:
         started(plot, first)
         bad = wal.append([{"v": "x"}])
         until(lambda: bad.sequence in bad._batch.rejected)
-        # In order all the same: it is not done before what came before it.
+        # In order all the same: earlier tickets are resolved first.
         assert not bad.done()
         plot.release(first)
         with pytest.raises(OptionError):
@@ -298,7 +298,7 @@ def test_closing_wakes_an_append_that_waits_for_room(plot: Plot) -> None:
     threads[1].join()
 
 
-def test_a_failure_that_nobody_saw_comes_out_of_close(plot: Plot) -> None:
+def test_close_raises_a_failure_that_no_ticket_raised(plot: Plot) -> None:
     with pytest.raises(OutcomeUnknownError), plot.appender(retries=0) as wal:
         plot.faults[plot.gap()] = ["dropped"]
         wal.append(rows(1))
@@ -352,7 +352,7 @@ def test_many_threads_may_append(plot: Plot) -> None:
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
-def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(
+def test_subscribers_get_events_in_order_and_a_blocked_one_delays_no_append(
     plot: Plot, kind: type[BaseException]
 ) -> None:
     stuck = threading.Event()
@@ -386,7 +386,7 @@ def test_subscribers_are_told_in_order_and_a_stuck_one_delays_nothing(
     assert failing.count("durable") == 21
 
 
-def test_the_first_subscriber_hears_of_the_takeover_too(plot: Plot) -> None:
+def test_the_first_subscriber_gets_the_event_of_the_takeover(plot: Plot) -> None:
     reported: list[Event] = []
     with Appender(LogStore(plot, PREFIX), SCHEMA, producer_id="p", on_event=reported.append):
         pass
@@ -455,7 +455,7 @@ def test_small_inlined_rows_are_read_with_their_record(plot: Plot) -> None:
             wal.append(rows(i)).result()
     plot.inner.counts.clear()
     assert stored(plot.inner) == list(range(20))
-    # The head's record, then each record once: its rows come along.
+    # The head's record, then each record once, with its rows.
     assert plot.inner.counts["GET"] == 1 + 21
 
 

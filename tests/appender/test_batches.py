@@ -115,12 +115,12 @@ def test_room_ends_at_the_capacity_but_one_append_always_fits(buffer: Intake) ->
     assert buffer.has_room(10 * CAPACITY)
 
 
-# None takes a batch, (bytes in the record, bytes of memory) adds an append.
+# `None` takes a batch; (bytes in the record, bytes of memory) adds an append.
 STEPS = st.one_of(st.none(), st.tuples(st.integers(0, SIZE + 20), st.integers(0, CAPACITY // 2)))
 
 
 @given(st.lists(STEPS, max_size=30))
-def test_what_the_open_batch_takes_has_room_and_makes_nothing_due(
+def test_an_append_that_fits_the_open_batch_makes_no_batch_due(
     steps: list[tuple[int, int] | None],
 ) -> None:
     callbacks = Callbacks()
@@ -153,7 +153,7 @@ def test_an_open_batch_learns_of_the_room_that_a_taken_one_leaves(buffer: Intake
     more: CheckedRows = ([{}], 1, SIZE // 2)
     assert buffer.add_to_open(more) is None and not buffer.has_room(SIZE // 2)
     buffer.take()
-    # What it knows may be old, never too much: the long way knows.
+    # The cached count may be old, but never too high; the full count is right.
     assert buffer.add_to_open(more) is None and buffer.has_room(SIZE // 2)
     buffer.add(more, 0.0)
     assert buffer.add_to_open(more) is not None and not buffer.has_room(1)
@@ -182,7 +182,7 @@ def test_tickets_of_a_batch_share_its_end_but_not_its_rejections(callbacks: Call
         tickets[1].result()
 
 
-def test_a_failure_knows_whether_anyone_was_told(callbacks: Callbacks) -> None:
+def test_a_failure_records_whether_it_was_raised(callbacks: Callbacks) -> None:
     batch = Batch(0, 0, 0.0, callbacks, Rejections())
     failure = Failure(FencedError("another leads"))
     batch.fail(OutcomeUnknownError("sent"), failure)
@@ -198,7 +198,7 @@ def test_a_failure_knows_whether_anyone_was_told(callbacks: Callbacks) -> None:
     assert raised[0] is not raised[1]
 
 
-def test_a_told_error_keeps_what_it_knows() -> None:
+def test_a_raised_error_keeps_its_attributes() -> None:
     error = StoreUnavailableError("gone", maybe_applied=True)
     reported = Failure(error).report()
     assert isinstance(reported, StoreUnavailableError) and reported.maybe_applied

@@ -1,4 +1,4 @@
-"""Newcomers get in whatever the pace of the appender that leads, over real HTTP."""
+"""A new appender takes over from a busy leader at any pace, over real HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEWCOMERS = 3
 
 @contextmanager
 def slow_proxy(upstream: str, latency_ms: int) -> Iterator[str]:
-    """A proxy in a process of its own, since the pace is what matters here."""
+    """A proxy in a separate process, so that the pace is realistic."""
     command = [sys.executable, "-m", "sparkwal.testing.proxy", "--upstream", upstream]
     with subprocess.Popen(
         [*command, "--latency-ms", str(latency_ms)], stderr=subprocess.PIPE, text=True
@@ -69,7 +69,7 @@ class Busy:
         self.tickets[99].result(60)
 
     def acknowledged(self) -> list[int]:
-        """What was acknowledged to its user; of the rest, that it is not known to be."""
+        """The sequences that were acknowledged; the others have an unknown outcome."""
         with pytest.raises(FencedError):
             self.ended.result(60)
         durable = []
@@ -82,7 +82,7 @@ class Busy:
         return durable
 
 
-def test_a_busy_appender_is_taken_over_by_everyone_who_comes(ministack_url: str) -> None:
+def test_every_newcomer_takes_over_from_a_busy_appender(ministack_url: str) -> None:
     make_bucket(ministack_url, "busy")
     path = "s3://busy/log"
     acknowledged: dict[int, list[int]] = {}

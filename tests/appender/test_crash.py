@@ -60,11 +60,11 @@ def test_resending_from_the_last_sequence_is_exactly_once(
         assert child.stdout is not None
         for reported, line in enumerate(child.stdout, 1):
             acknowledged = max(acknowledged, int(line))
-            # In the middle of whatever it is doing, but the last time.
+            # In the middle of its work, except in the last round.
             if run < 3 and reported == 3 + run:
                 child.send_signal(signal.SIGKILL)
         assert child.wait() == (0 if run == 3 else -signal.SIGKILL)
-        # Nothing that was acknowledged is gone.
+        # Every acknowledged row is in the log.
         assert (Log(path, **options).to_pandas()["v"] >= 0).sum() >= acknowledged + 1
     assert list(Log(path, **options).to_pandas()["v"]) == list(range(ROWS))
     report = verify(path, **options)

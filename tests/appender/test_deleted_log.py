@@ -1,5 +1,5 @@
-"""A log is deleted, or deleted and recreated, under its live appender: the error says what of the
-acknowledged lies in the hole, since when, and what to do."""
+"""A log is deleted, or deleted and recreated, under its live appender: the error
+names the acknowledged rows in the hole, the time, and what to do."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_error_names_what_was_acknowledged_into_the_hole(
 def test_readers_and_writers_of_the_new_log_learn_whose_the_objects_after_its_end_are(
     plot: Plot, clock: StoppedClock, commits: int
 ) -> None:
-    """Nothing of the new log is missing: nobody is to restore a record of it."""
+    """The new log is complete, so the error does not advise to restore a record."""
     wal = opened(plot, clock)
     for sequence in range(4):
         wal.append(rows(sequence)).result()

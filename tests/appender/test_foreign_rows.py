@@ -102,7 +102,7 @@ def test_a_body_with_flipped_bytes_is_refused_or_readable(data: st.DataObject) -
 
 
 def _changes() -> dict[str, tuple[Any, Callable[[], None]]]:
-    """What is appended, and how its memory changes afterwards."""
+    """Values to append, each with a function that changes its memory afterwards."""
     numbers = np.array([1, 2])
     in_table = np.array([1, 2])
     frame = pd.DataFrame({"v": np.array([1, 2])})
@@ -159,7 +159,7 @@ def test_accepted_rows_do_not_change_afterwards(plot: Plot, what: str) -> None:
         (pa.map_(pa.string(), pa.int64()), {"a": 1}, lambda v: v.update(b=2), [("a", 1)]),
     ],
 )
-def test_what_a_row_holds_does_not_change_afterwards(
+def test_an_accepted_row_does_not_change_afterwards(
     kind: pa.DataType, value: Any, change: Callable[[Any], None], kept: Any
 ) -> None:
     rows = RowSchema(pa.schema([("c", kind)]))
@@ -259,7 +259,7 @@ def test_a_full_room_sends_its_batch_though_that_is_small_and_young(plot: Plot) 
 
 
 def kept(kind: pa.DataType, value: Any) -> Any:
-    """What a column holds after an append, or OptionError."""
+    """The values of a column after an append, or OptionError."""
     rows = RowSchema(pa.schema([("c", kind)]))
     batches, rejected = rows.convert([rows.accept([{"c": value}])[0]])
     return rejected[0] if rejected else batches[0].column("c")[0].as_py()
@@ -283,7 +283,7 @@ def test_a_time_of_numpy_is_a_time_or_refused(kind: pa.DataType, value: Any, hel
     assert isinstance(found, OptionError) if held is None else found == held
 
 
-def test_what_an_array_of_objects_holds_may_change_after_it_was_accepted() -> None:
+def test_an_array_of_objects_may_change_after_it_was_accepted() -> None:
     inner, named = [1], {"a": [2]}
     array = np.empty(1, object)
     array[0] = inner
@@ -299,7 +299,7 @@ def test_what_an_array_of_objects_holds_may_change_after_it_was_accepted() -> No
 
 
 class Stream:
-    """What Arrow reads by its C interface, as a polars Series is; no table comes of it."""
+    """An object with Arrow's C stream interface, like a polars Series, that is no table."""
 
     def __arrow_c_stream__(self, requested: object = None) -> object:
         return pa.chunked_array([[1]]).__arrow_c_stream__(requested)
@@ -348,7 +348,7 @@ def test_a_moment_without_zone_keeps_its_clock_and_an_aware_one_its_moment(
     assert local == moment if moment.tzinfo is None else isinstance(local, OptionError)
     point = kept(pa.timestamp("us", "UTC"), moment)
     if not isinstance(point, OptionError):
-        # In one zone: Python never calls times of two zones equal where a clock is put forward.
+        # In one zone: around a change of the clock Python finds times of two zones unequal.
         aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         assert point.astimezone(UTC) == aware.astimezone(UTC)
     else:
@@ -404,7 +404,7 @@ for kind in (pa.decimal128(10, 2), pa.list_(pa.decimal128(38, 18))):
     given = [value] if pa.types.is_list(kind) else value
     print(len(rows.convert([rows.accept([{{"c": given}}])[0]])[1]))
 """
-    # In a process of its own: a crash must fail this test only.
+    # In a separate process: a crash must fail this test only.
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.stdout.split() == ["1", "1"], (run.returncode, run.stderr)
 

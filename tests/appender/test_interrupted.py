@@ -43,7 +43,7 @@ def full_journal(plot: Away) -> Appender:
 
 
 def refused(wal: Appender) -> None:
-    """Wait for room, which is there or comes."""
+    """Wait for room in the queue."""
     with suppress(BackPressureError):
         wal.append(rows(2), block=False)
     wal.wait_room(20)

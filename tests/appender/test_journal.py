@@ -1,5 +1,5 @@
-"""An appender with a journal: what was accepted is in the log once and in order, whatever becomes
-of the process, the store and the log."""
+"""An appender with a journal: accepted rows are in the log once and in order, after any
+failure of the process, the store and the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plot() -> Away:
 # A process after another.
 
 
-def test_what_was_accepted_is_sent_by_the_next_process(plot: Away, folder: MemoryFolder) -> None:
+def test_the_next_process_sends_the_accepted_rows(plot: Away, folder: MemoryFolder) -> None:
     wal = plot.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
     plot.is_away = True
@@ -70,7 +70,7 @@ def test_a_copy_of_the_folder_from_before_everything_was_sent_sends_nothing_twic
     assert stored(plot.inner) == list(range(31))
 
 
-def test_closed_and_opened_again_and_again_it_goes_on(plot: Away, folder: MemoryFolder) -> None:
+def test_a_journal_continues_over_many_openings(plot: Away, folder: MemoryFolder) -> None:
     for run in range(5):
         with plot.journaled(folder) as wal:
             assert wal.last_sequence == 10 * run - 1
@@ -93,12 +93,10 @@ def test_with_and_without_a_journal_by_turns(plot: Away, folder: MemoryFolder) -
     assert stored(plot.inner) == list(range(20))
 
 
-# The store is away.
+# The store is unreachable.
 
 
-def test_the_store_is_away_for_many_batches_and_comes_back(
-    plot: Away, folder: MemoryFolder
-) -> None:
+def test_an_outage_of_the_store_lasts_for_many_batches(plot: Away, folder: MemoryFolder) -> None:
     reported: list[events.Event] = []
     with plot.journaled(folder, on_event=reported.append) as wal:
         for outage in range(5):
@@ -108,7 +106,7 @@ def test_the_store_is_away_for_many_batches_and_comes_back(
                 until(lambda: wal._backend.sender.is_away)
             plot.is_away = False
             assert tickets[-1].result(timeout=30) > 0
-            # Each where it is: what was sent before an outage is found afterwards.
+            # At its position: batches that were sent before an outage are found after it.
             at = dict((sequence, position) for position, _, sequence, _ in commits(plot.inner))
             for ticket in tickets:
                 assert ticket.result(timeout=30) == at[ticket.sequence]
@@ -135,7 +133,7 @@ def test_a_request_whose_outcome_is_unknown_is_known_later(
     sound(plot)
 
 
-def test_an_append_returns_while_the_store_is_away_and_its_ticket_waits(
+def test_in_an_outage_an_append_returns_and_its_ticket_waits(
     plot: Away, folder: MemoryFolder
 ) -> None:
     with plot.journaled(folder) as wal:
@@ -166,7 +164,7 @@ def test_to_find_where_rows_are_after_an_outage_costs_no_look_at_the_whole_sessi
 def test_a_store_that_takes_no_rows_is_not_led_again_and_again(
     plot: Away, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What reads and leads but refuses rows: each attempt costs a leader's record and seals."""
+    """A store that refuses only commits: each attempt costs a leader record and seals."""
     monkeypatch.setattr(journal_sender, "_LAST_SECONDS", 3600.0)
     monkeypatch.setattr(journal_sender, "_FIRST_SECONDS", 0.05)
     with plot.journaled(folder, retries=0, maxInFlightRequests=1) as wal:
@@ -243,10 +241,10 @@ def test_fenced_by_another_it_stops_and_a_new_one_sends_the_rest(
 
 
 @pytest.mark.parametrize("producer", ["p", "another"])
-def test_whoever_took_the_log_in_an_outage_keeps_it(
+def test_a_leader_that_took_the_log_in_an_outage_keeps_it(
     plot: Away, folder: MemoryFolder, producer: str
 ) -> None:
-    """It was opened later, on purpose: nobody takes the log from it who only comes back."""
+    """It opened later and on purpose, so an appender that only reconnects does not take over."""
     wal = plot.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
     plot.is_away = True
@@ -285,17 +283,17 @@ def test_rows_of_another_appender_never_count_as_the_journals(
         before = left.after_kill()
         with pytest.raises(OptionError, match="'p'.*another"):
             plot.journaled(left)
-        # Nothing of it is gone.
+        # All of its rows are still in the journal.
         names = [name for name in before.names() if name.endswith(".wal")]
         assert [left.bytes_of(name) for name in names] == [before.bytes_of(x) for x in names]
         left = left.after_kill()
         assert 1 not in stored(plot.inner)
 
 
-def test_who_sent_what_the_log_has_is_found_behind_the_records_of_many_others(
+def test_the_sender_of_a_batch_is_found_behind_the_records_of_many_others(
     plot: Away, folder: MemoryFolder
 ) -> None:
-    """Killed when the log had all and nobody knew it; others wrote since, also leaders alone."""
+    """Killed before the last acknowledgment; then others wrote, some only a leader record."""
     wal = plot.journaled(folder)
     for value in range(10):
         wal.append(rows(value))
@@ -359,7 +357,7 @@ def test_a_session_that_died_before_it_sent_anything_is_forgotten(
 # The log is another.
 
 
-def test_the_log_is_made_again_while_the_store_is_away(plot: Away, folder: MemoryFolder) -> None:
+def test_the_log_is_recreated_in_an_outage(plot: Away, folder: MemoryFolder) -> None:
     wal = plot.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
     plot.is_away = True
@@ -379,7 +377,7 @@ def test_the_log_is_made_again_while_the_store_is_away(plot: Away, folder: Memor
         plot.journaled(folder.after_kill())
 
 
-def test_a_log_that_was_deleted_while_the_store_is_away_is_not_made_again(
+def test_a_log_that_was_deleted_in_an_outage_is_not_recreated(
     plot: Away, folder: MemoryFolder
 ) -> None:
     wal = plot.journaled(folder)
@@ -423,7 +421,7 @@ def test_a_log_that_comes_back_older_stops_it(plot: Away, folder: MemoryFolder) 
     with pytest.raises(OptionError, match="restored from an older copy"):
         ticket.result(timeout=30)
     wal.close(timeout=30)
-    # What the journal has still is sent again, in order.
+    # The entries that are left in the journal are sent again, in order.
     with plot.journaled(folder.after_kill()) as again:
         again.flush(timeout=30)
     assert stored(plot.inner) == list(range(6))

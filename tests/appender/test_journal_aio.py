@@ -21,11 +21,11 @@ from .test_aio import run
 
 
 class Watched(MemoryFolder):
-    """Knows who wrote and synced, and can hold the next sync back.
+    """Counts writes and syncs, and can delay the next sync.
 
     Attributes:
-        threads: that changed anything.
-        syncs: of files.
+        threads: the threads that changed a file.
+        syncs: the number of syncs of files.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ def test_the_loop_never_touches_the_disk(plot: Away, folder: Watched) -> None:
     assert stored(plot.inner) == [i for i in range(200) for _ in range(1000)]
 
 
-def test_while_the_disk_syncs_the_loop_goes_on_and_what_comes_shares_the_next_sync(
+def test_during_a_sync_the_event_loop_runs_and_new_appends_share_the_next_sync(
     plot: Away, folder: Watched
 ) -> None:
     async def scenario() -> None:
@@ -174,7 +174,7 @@ def test_back_pressure_in_an_outage_is_awaited_in_order(
 
             monkeypatch.setattr(wal.appender, "admit_unsynced", watched)
             await asyncio.to_thread(until, lambda: len(full) > 1)
-            # Who does not wait is refused also while the first that waits is tried again.
+            # An append that does not wait is refused, also while the first waiting one is retried.
             assert full == [True] * len(full)
             plot.is_away = False
             tickets = await asyncio.gather(*tasks)
@@ -184,7 +184,7 @@ def test_back_pressure_in_an_outage_is_awaited_in_order(
     assert stored(plot.inner) == list(range(100))
 
 
-def test_closed_in_an_outage_whoever_waits_is_told(plot: Away, folder: Watched) -> None:
+def test_closing_in_an_outage_ends_every_wait_with_an_error(plot: Away, folder: Watched) -> None:
     async def scenario() -> None:
         wal = OverAway(plot, folder, journalSlots=5)
         async with wal:
@@ -205,7 +205,7 @@ def test_closed_in_an_outage_whoever_waits_is_told(plot: Away, folder: Watched) 
     assert stored(plot.inner) == list(range(5))
 
 
-def test_rows_that_do_not_fit_are_refused_where_they_are_awaited(
+def test_the_awaiting_task_gets_the_error_of_rows_that_do_not_fit(
     plot: Away, folder: Watched
 ) -> None:
     async def scenario() -> None:

@@ -1,5 +1,5 @@
-"""Processes that append with a journal and are killed, stopped and cut off from the store: what
-they said was accepted is in the log once and in order."""
+"""Processes that append with a journal and are killed, stopped and cut off from the store:
+every row that they reported as accepted is in the log once and in order."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Lives:
         while b"\n" not in self._rest:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                raise TimeoutError(f"nothing was said; {self.said}")
+                raise TimeoutError(f"the process wrote no line; it wrote {self.said}")
             read = os.read(self._process.stdout.fileno(), 2**16)
             assert read, "the nursery ended"
             self._rest += read
@@ -186,7 +186,7 @@ def prove(path: str, accepted: int, **options: str) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder, in memory where there is one: to a process that is killed it is a disk."""
+    """A folder, in memory if possible: it survives a kill of the process as a disk does."""
     shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=shared) as path:
         yield Path(path)
@@ -284,7 +284,7 @@ def test_stopped_while_another_takes_the_log_it_is_fenced_and_loses_nothing(
 
 
 class Network:
-    """A proxy that can be away: nothing listens at its port, and no connection is left."""
+    """A proxy that can simulate an outage: it closes its port and every connection."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream, self._proxy = upstream, S3Proxy(upstream)
@@ -355,7 +355,7 @@ def storm(
                     break
                 lives.end()
             lives.listen(rng.uniform(0.05, 0.3))
-            # Away under one life, which goes on accepting; sometimes back under it, too.
+            # An outage begins during one run, which keeps accepting, and may end during it.
             network.cut()
             for _ in range(rng.randrange(1, 200)):
                 lives.hear("accepted")
@@ -373,10 +373,10 @@ def storm(
     prove(path, lives.accepted, **options)
 
 
-def test_a_store_that_is_away_for_seconds_delays_no_append(
+def test_an_outage_of_seconds_delays_no_append(
     network: Network, s3_path: tuple[str, dict[str, str]], folder: Path
 ) -> None:
-    """One process, no kill: thousands of appends while the store is away, then all in the log."""
+    """One process, no kill: thousands of appends in an outage, then all are in the log."""
     path, options = s3_path
     local = {**options, "endpoint": network.url, "retryBaseDelayMs": 1, "maxRetryAttempts": 2}
     with Appender(path, SCHEMA, producer_id="p", journal=str(folder / "journal"), **local) as wal:
@@ -446,7 +446,7 @@ os._exit(0)
     assert megabytes[1] < megabytes[0] + 150
 
 
-def test_who_is_fenced_says_so_and_its_rows_are_sent_by_the_next(tmp_path: Path) -> None:
+def test_a_fenced_appender_reports_it_and_the_next_one_sends_its_rows(tmp_path: Path) -> None:
     path, folder = str(tmp_path / "log"), str(tmp_path / "journal")
     wal = Appender(path, SCHEMA, producer_id="p", journal=folder)
     with Appender(path, SCHEMA, producer_id="another"):

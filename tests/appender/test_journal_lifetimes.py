@@ -28,7 +28,7 @@ from .test_limits import Limited
 
 # Signals.
 
-# Where a handler may come: each instruction of what holds a lock, in the thread that appends.
+# A handler may run at each instruction of a function that holds a lock, in the appending thread.
 PLACES = [
     ("sparkwal/appender/journal_intake", "begin"),
     ("sparkwal/appender/journal_intake", "_ticket"),
@@ -49,7 +49,7 @@ ROTATING = [
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder, in memory where there is one: its syncs cost nothing."""
+    """A folder, in memory if possible, so that syncs are cheap."""
     shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=shared) as path:
         yield Path(path)
@@ -92,7 +92,7 @@ def test_a_signals_handler_is_refused_where_an_append_begins_a_segment(
 def closed_before(
     plot: Away, wal: Appender, where: str, function: str, skip: int, more: list[int] | None = None
 ) -> bool:
-    """Append; the handler closes before instruction `skip` of `function`. Whether it came."""
+    """Append, and close in a handler before instruction `skip` of `function`."""
     values = [2, *(more or [])]
     tickets = [wal.append(rows(1))]
     path, came = wal._backend.journal.path, False
@@ -147,7 +147,7 @@ def test_a_signals_handler_that_closes_what_appends_as_fast_as_it_can_loses_no_r
 
 
 @pytest.mark.parametrize(("where", "function"), [("rows", "_convert"), ("values", "column")])
-def test_what_a_handler_raises_while_rows_are_converted_comes_out_of_the_append(
+def test_append_raises_the_error_of_a_handler_that_ran_during_conversion(
     where: str, function: str
 ) -> None:
     plot = Away()
@@ -198,10 +198,10 @@ def test_an_appender_that_is_open_when_the_interpreter_ends_sends_what_it_has(
         assert wal.last_sequence == 99
 
 
-def test_what_is_left_in_the_journal_at_the_end_is_told_as_that(
+def test_close_reports_the_entries_that_stay_in_the_journal(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store answers no more, and nobody knows yet that it is away."""
+    """The store stopped answering, and the appender has not noticed yet."""
     monkeypatch.setattr(appender, "_EXIT_SECONDS", 0.05)
     plot = Away()
     wal = plot.journaled(MemoryFolder())
@@ -219,7 +219,7 @@ def test_what_is_left_in_the_journal_at_the_end_is_told_as_that(
 
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_fork_is_told_at_once_and_the_parent_goes_on(tmp_path: Path) -> None:
+def test_a_fork_gets_an_error_at_once_and_the_parent_continues(tmp_path: Path) -> None:
     plot = Away()
     path = str(tmp_path / "journal")
     wal = plot.journaled(None, journal=path)
@@ -245,7 +245,7 @@ def test_at_the_hard_limit_it_accepts_and_a_close_leaves_the_rest_in_the_journal
     wal = plot.open(hardLimitBytes=str(4 * one), folder=folder, journal="x", journalSlots=1000)
     for value in range(50):
         wal.append(rows(value))
-        # What is sent before the limit is reached is written still: it may be all of them.
+        # Batches that were sent before the limit are still written: these may be all of them.
         until(lambda: wal._backend.sender.takes_nothing() or not wal.unacknowledged)
     assert wal._backend.sender.takes_nothing()
     assert wal.last_sequence == 49 and len(stored(plot.inner)) < 20
@@ -257,7 +257,7 @@ def test_at_the_hard_limit_it_accepts_and_a_close_leaves_the_rest_in_the_journal
     assert stored(plot.inner) == [-1, *range(50)]
 
 
-def test_at_the_hard_limit_it_goes_on_once_the_log_was_compacted() -> None:
+def test_at_the_hard_limit_it_continues_after_a_compaction() -> None:
     plot, folder = Limited(), MemoryFolder()
     one = plot.one()
     with plot.open(
@@ -276,7 +276,7 @@ def test_at_the_hard_limit_it_goes_on_once_the_log_was_compacted() -> None:
     assert stored(plot.inner) == [-1, *range(30)]
 
 
-def test_a_full_disk_at_the_start_is_told_and_nothing_is_lost() -> None:
+def test_a_full_disk_at_the_start_is_reported_and_loses_no_row() -> None:
     plot, folder = Away(), MemoryFolder()
     wal = plot.journaled(folder)
     plot.is_away = True
@@ -295,7 +295,7 @@ def test_a_full_disk_at_the_start_is_told_and_nothing_is_lost() -> None:
 def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
     on_alarm: Callable[[Callable[[], None]], None],
 ) -> None:
-    """As Ctrl-C: whoever waits for a store that is away can be interrupted."""
+    """Ctrl-C interrupts a wait for an unreachable store."""
     plot = Away()
     wal = plot.journaled(MemoryFolder())
     plot.is_away = True
@@ -317,9 +317,9 @@ def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
         ticket.result(timeout=30)
 
 
-def test_a_sync_that_fails_at_the_close_is_told_once_and_reported() -> None:
+def test_a_failing_sync_in_close_is_raised_once_and_emitted() -> None:
     plot, folder = Away(), MemoryFolder()
-    for _ in range(20):  # whichever thread is first
+    for _ in range(20):  # either thread may be first
         reported: list[str] = []
         wal = plot.journaled(folder, journalSync="none")
         wal.subscribe(lambda event, reported=reported: reported.append(event.name))  # type: ignore[misc]

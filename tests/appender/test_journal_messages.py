@@ -1,4 +1,4 @@
-"""What an appender with a journal reports: where the rows are, and what to do."""
+"""The messages of an appender with a journal name the location of the rows and what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = pa.schema([("v", pa.int64())])
 
 
 def fenced_with_a_row_in_the_journal(path: Path) -> str:
-    """The log has row 0 and the journal row 1; what its appender said."""
+    """The log has row 0 and the journal row 1. Returns the appender's error."""
     wal = Appender(str(path / "wal"), SCHEMA, producer_id="p", journal=str(path / "journal"))
     wal.append([{"v": 0}]).result()
     with Appender(str(path / "wal"), SCHEMA, producer_id="other"):
@@ -28,13 +28,13 @@ def fenced_with_a_row_in_the_journal(path: Path) -> str:
     return str(fenced.value)
 
 
-def test_a_fenced_appender_tells_that_its_rows_are_in_the_journal(tmp_path: Path) -> None:
+def test_the_error_of_a_fenced_appender_names_the_rows_in_the_journal(tmp_path: Path) -> None:
     said = fenced_with_a_row_in_the_journal(tmp_path)
     assert f"is in the log or in the journal {tmp_path / 'journal'}" in said
     assert "is not in the log" not in said
 
 
-def test_replayed_is_told_by_an_appender_that_is_closed_at_once(tmp_path: Path) -> None:
+def test_an_appender_that_is_closed_at_once_emits_replayed(tmp_path: Path) -> None:
     fenced_with_a_row_in_the_journal(tmp_path)
     reported: list[Event] = []
     Appender(
@@ -51,7 +51,7 @@ def test_replayed_is_told_by_an_appender_that_is_closed_at_once(tmp_path: Path) 
     assert Log(str(tmp_path / "wal")).to_pandas()["v"].tolist() == [0, 1]
 
 
-def test_the_process_that_holds_the_journal_itself_is_told_so(tmp_path: Path) -> None:
+def test_a_second_opening_in_one_process_is_named_in_the_error(tmp_path: Path) -> None:
     journal = str(tmp_path / "journal")
     with Appender(str(tmp_path / "wal"), SCHEMA, producer_id="p", journal=journal) as wal:
         with pytest.raises(OptionError, match="held by this process: close the appender"):
@@ -59,7 +59,7 @@ def test_the_process_that_holds_the_journal_itself_is_told_so(tmp_path: Path) ->
         wal.append([{"v": 1}]).result()
 
 
-def test_an_appender_that_goes_on_does_not_ask_for_a_new_one(
+def test_an_appender_that_continues_does_not_advise_to_open_another(
     tmp_path: Path, s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path

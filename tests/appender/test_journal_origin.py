@@ -1,4 +1,4 @@
-"""Whether this journal sent what the log has of a producer, or another did, or nobody knows."""
+"""Whether a producer's rows in the log came from this journal, from another, or are unknown."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_floor_passed_it_and_others_wrote_since(plot: Limited) -> None:
     goes_on(plot, left)
 
 
-def test_who_sent_last_is_found_without_a_look_back_at_each_step(plot: Limited) -> None:
+def test_the_last_sender_is_found_without_a_look_back_at_each_step(plot: Limited) -> None:
     left = killed(plot)
     for writer in range(10):
         with plot.appender(f"another {writer}", maxInFlightRequests=12) as other:
@@ -74,7 +74,7 @@ def test_who_sent_last_is_found_without_a_look_back_at_each_step(plot: Limited) 
     assert plot.inner.counts["GET"] <= 12 + 9 + 12
 
 
-def test_of_records_that_were_collected_nobody_knows_who_wrote_them(
+def test_the_sender_of_collected_records_is_unknown(
     plot: Limited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = killed(plot)
@@ -90,12 +90,12 @@ def test_of_records_that_were_collected_nobody_knows_who_wrote_them(
     with pytest.raises(OptionError, match="journalSentUpTo=4"):
         plot.open(folder=left.after_kill(), journal="x", journalSlots=100, journalSentUpTo=3)
     goes_on(plot, copy, journalSentUpTo=4)
-    # Once: what it sent itself it knows.
+    # Only once: it remembers the entries that it sent.
     goes_on(plot, copy.after_kill())
 
 
 @pytest.mark.parametrize("power", [0, 5])
-def test_one_flipped_bit_hides_nobody_who_sent(plot: Limited, power: int) -> None:
+def test_one_flipped_bit_hides_no_sender(plot: Limited, power: int) -> None:
     left = killed(plot)
     size = len(left.bytes_of(SENDER))
     for at in (*range(0, 240, 7), *range(size // 2, size // 2 + 240, 7)):
@@ -108,7 +108,7 @@ def test_one_flipped_bit_hides_nobody_who_sent(plot: Limited, power: int) -> Non
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "damaged"])
-def test_a_note_that_cannot_be_read_accuses_nobody(plot: Limited, damage: str) -> None:
+def test_an_unreadable_note_blames_no_other_sender(plot: Limited, damage: str) -> None:
     left = killed(plot)
     if damage == "gone":
         left.remove(SENDER)
@@ -119,13 +119,13 @@ def test_a_note_that_cannot_be_read_accuses_nobody(plot: Limited, damage: str) -
     with pytest.raises(OptionError, match=f"{why}.*journalSentUpTo=4") as error:
         plot.open(folder=left, journal="x", journalSlots=100)
     assert "another appender" not in str(error.value)
-    # Nothing of it is gone.
+    # All of its rows are still in the journal.
     names = [name for name in before.names() if name.endswith(".wal")]
     assert [left.bytes_of(name) for name in names] == [before.bytes_of(name) for name in names]
     goes_on(plot, left.after_kill(), journalSentUpTo=4)
 
 
-def test_another_that_really_wrote_is_refused_whatever_is_confirmed() -> None:
+def test_another_sender_that_wrote_is_refused_for_every_confirmed_position() -> None:
     plot, folder = Away(), MemoryFolder()
     wal = plot.journaled(folder)
     wal.append(rows(0)).result(timeout=30)

@@ -1,4 +1,4 @@
-"""A proxy answers in the place of the store: nothing leaves the journal before the log has it."""
+"""A proxy answers instead of the store: no entry leaves the journal before the log has it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_journal_keeps_rows_that_a_foreign_reply_calls_stored(
 
 
 @pytest.mark.s3
-def test_a_journal_before_a_log_with_a_hole_stays_as_it_is(
+def test_a_hole_in_the_log_leaves_the_journal_unchanged(
     s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:
     """A store said that it stored a record, and did not."""

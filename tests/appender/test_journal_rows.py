@@ -105,7 +105,7 @@ def test_a_callback_is_called_after_the_append_was_decided_too(
         assert called.wait(30)
 
 
-def test_tickets_that_nobody_holds_take_no_memory(plot: Away, folder: MemoryFolder) -> None:
+def test_tickets_without_a_reference_use_no_memory(plot: Away, folder: MemoryFolder) -> None:
     with plot.journaled(folder) as wal:
         plot.is_away = True
         for value in range(500):
@@ -116,9 +116,7 @@ def test_tickets_that_nobody_holds_take_no_memory(plot: Away, folder: MemoryFold
         plot.is_away = False
 
 
-def test_a_ticket_that_comes_late_is_told_no_wrong_position(
-    plot: Away, folder: MemoryFolder
-) -> None:
+def test_a_late_ticket_gets_no_wrong_position(plot: Away, folder: MemoryFolder) -> None:
     """The thread that appended slept while the log took this append and thousands after it."""
     with plot.journaled(folder) as wal:
         positions = [wal.append(rows(value)).result(timeout=30) for value in range(1010)]
@@ -129,7 +127,7 @@ def test_a_ticket_that_comes_late_is_told_no_wrong_position(
         assert front._ticket(1009, wal.check(rows(0))).result(timeout=0) == positions[1009]
 
 
-def test_closed_in_an_outage_its_tickets_tell_that_the_rows_wait_in_the_journal(
+def test_after_a_close_in_an_outage_tickets_report_rows_in_the_journal(
     plot: Away, folder: MemoryFolder
 ) -> None:
     wal = plot.journaled(folder)
@@ -151,9 +149,7 @@ def test_closed_in_an_outage_its_tickets_tell_that_the_rows_wait_in_the_journal(
     assert stored(plot.inner) == [0, 1]
 
 
-def test_closing_waits_as_long_as_it_is_told_and_the_rows_stay(
-    plot: Away, folder: MemoryFolder
-) -> None:
+def test_closing_waits_for_its_timeout_and_the_rows_stay(plot: Away, folder: MemoryFolder) -> None:
     wal = plot.journaled(folder)
     first = plot.gap()
     plot.hold(first)
@@ -284,7 +280,7 @@ SMALL = {"journalSegmentBytes": "64kb", "journalMaxBytes": "256kb"}
 
 
 @pytest.mark.parametrize("options", [{"journalSlots": 20}, SMALL], ids=["slots", "bytes"])
-def test_a_full_journal_blocks_in_an_outage_and_goes_on_after_it(
+def test_a_full_journal_blocks_until_the_outage_ends(
     plot: Away, folder: MemoryFolder, options: dict[str, Any]
 ) -> None:
     values = range(100)
@@ -327,7 +323,7 @@ def appending(wal: Appender) -> tuple[threading.Thread, list[SparkWalError]]:
     return thread, raised
 
 
-def test_an_append_that_waits_for_room_is_told_when_the_appender_stops(
+def test_an_append_that_waits_for_room_raises_when_the_appender_stops(
     plot: Away, folder: MemoryFolder
 ) -> None:
     wal = plot.journaled(folder, journalSlots=5)
@@ -387,9 +383,7 @@ def left(plot: Away, folder: MemoryFolder) -> MemoryFolder:
     return found
 
 
-def test_what_is_lost_to_damage_is_sent_again_and_is_there_once_in_order(
-    plot: Away, left: MemoryFolder
-) -> None:
+def test_rows_lost_to_damage_are_resent_once_and_in_order(plot: Away, left: MemoryFolder) -> None:
     with plot.journaled(left) as wal:
         lost = wal.lost
         assert 0 < lost.start < 60 and lost.stop == 100
@@ -414,7 +408,7 @@ def test_resending_after_another_append_took_a_lost_sequence_is_refused(
             wal.resend_lost(rows)
 
 
-def test_what_was_resent_is_not_lost_any_more(plot: Away, left: MemoryFolder) -> None:
+def test_resent_rows_are_no_longer_reported_as_lost(plot: Away, left: MemoryFolder) -> None:
     with plot.journaled(left) as wal:
         assert wal.lost and wal.resend_lost(rows)
         assert not wal.lost and wal.resend_lost(rows) == []
@@ -428,7 +422,7 @@ def test_one_bad_entry_does_not_return_at_each_start(plot: Away, left: MemoryFol
     reported: list[events.Event] = []
     for run in range(3):
         with plot.journaled(left, on_event=reported.append) as wal:
-            # Told again until it was sent again.
+            # Reported again until it is resent.
             assert bool(wal.lost) == (run < 2)
             for value in wal.lost if run == 1 else ():
                 wal.append(rows(value))

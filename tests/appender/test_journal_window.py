@@ -1,4 +1,4 @@
-"""What is sent from memory and what is read from the disk again; and openings that are refused."""
+"""Entries are sent from memory or read from the disk again; some openings are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_what_is_in_memory_is_not_read_from_the_disk(read: list[int]) -> None:
+def test_entries_in_memory_are_not_read_from_the_disk(read: list[int]) -> None:
     plot = Away()
     with plot.journaled(MemoryFolder()) as wal:
         tickets = [wal.append(rows(value)) for value in range(100)]

@@ -47,9 +47,7 @@ def held_back(plot: Plot, **options: Any) -> tuple[Appender, int]:
 
 
 @pytest.mark.parametrize("end", ["flush", "close"])
-def test_rejected_rows_whose_ticket_nobody_asks_come_out_of_flush_and_close(
-    plot: Plot, end: str
-) -> None:
+def test_flush_and_close_raise_rejections_that_no_ticket_raised(plot: Plot, end: str) -> None:
     wal = plot.appender()
     wal.append(rows(0))
     wal.append([{"v": "x"}])
@@ -62,7 +60,7 @@ def test_rejected_rows_whose_ticket_nobody_asks_come_out_of_flush_and_close(
     assert stored(plot.inner) == [0, 1]
 
 
-def test_a_rejection_that_its_ticket_told_is_not_told_again(plot: Plot) -> None:
+def test_a_rejection_that_its_ticket_raised_is_not_raised_again(plot: Plot) -> None:
     with plot.appender() as wal:
         reported, unreported = (
             wal.append([{"v": "x"}]),
@@ -157,8 +155,8 @@ def test_callbacks_of_one_batch_come_in_the_order_of_the_appends_too(plot: Plot)
     assert called == [0, 1, 2, 3]
 
 
-def test_what_fails_at_once_is_called_back_after_what_is_still_on_its_way(plot: Plot) -> None:
-    """What is in flight may be durable still; what was not sent never will be."""
+def test_a_callback_of_an_early_failure_waits_for_earlier_batches(plot: Plot) -> None:
+    """A batch in flight may still become durable; a batch that was not sent never will."""
     called: list[int] = []
     wal, first = plot.appender(maxInFlightRequests=2), plot.gap()
     plot.hold(first)
@@ -187,7 +185,7 @@ def test_a_callback_that_is_asked_for_after_the_end_comes_too(plot: Plot) -> Non
 # Closing.
 
 
-def test_closing_waits_as_long_as_it_is_told(plot: Plot) -> None:
+def test_closing_waits_for_its_timeout(plot: Plot) -> None:
     wal, first = held_back(plot)
     ticket = wal.append(rows(1))
     with pytest.raises(TimeoutError, match="call close again"):
@@ -214,7 +212,7 @@ def on_alarm() -> Iterator[Callable[[Callable[[], None]], None]]:
     signal.signal(signal.SIGUSR1, before)
 
 
-# Where a handler may come: each instruction of what holds the lock, in the main thread.
+# A handler may run at each instruction of a function that holds the lock, in the main thread.
 PLACES = ["add", "add_to_open", "close", "has_room", "newest", "next_sequence"]
 
 
@@ -241,9 +239,9 @@ def test_a_signals_handler_is_refused_wherever_an_append_to_the_open_batch_is(
 
 
 def _closed_before(plot: Plot, wal: Appender, function: str, skip: int, *held: int) -> bool:
-    """Append; the handler closes before instruction `skip` of `function`. Whether it came.
+    """Append, and close in a handler before instruction `skip` of `function`.
 
-    What is held back goes on before it closes.
+    Returns whether the handler ran. Delayed requests continue before it closes.
     """
     tickets = [wal.append(rows(1))]
     came = closed = False
@@ -310,7 +308,7 @@ def test_a_handler_that_raises_in_an_append_shifts_no_verdict(
         wal.flush(timeout=30)
         assert good.sequence == bad.sequence + 1 == wal.last_sequence
         assert (wal.unacknowledged, wal.buffered_bytes) == (0, 0)
-        # The one that was interrupted is in with a sequence of its own, or it is not.
+        # The interrupted append is in the log with its own sequence, or not at all.
         assert stored(plot.inner) in ([*begun, 3], [*begun, 1, 3])
         assert good.sequence == len(stored(plot.inner))
         wal.close(timeout=30)
@@ -385,7 +383,7 @@ def test_a_handler_may_use_nothing_of_an_appender_whose_append_it_interrupts(
 
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_fork_is_told_at_once_and_the_parent_goes_on(plot: Plot) -> None:
+def test_a_fork_gets_an_error_at_once_and_the_parent_continues(plot: Plot) -> None:
     wal, first = held_back(plot)
     ticket = wal.append(rows(1))
     assert is_refused(wal, ticket)

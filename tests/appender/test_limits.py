@@ -1,4 +1,4 @@
-"""Limits of the log's size: the events, who waits, what it costs, and that nothing is lost."""
+"""Limits of the log's size: events, waits, cost, and no lost row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Limited(Plot):
         self.clock = StoppedClock()
         self.log = LogStore(self.inner, PREFIX)
         self.reported: list[SizeLimit] = []
-        self.looks = 0  # of appenders at the lifecycle
+        self.looks = 0  # reads of the lifecycle by appenders
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         self.looks += prefix == keys.lifecycle_prefix(PREFIX)
@@ -109,7 +109,7 @@ def test_below_the_limits_an_appender_looks_once_when_it_opens(plot: Limited) ->
     assert plot.reported == []
 
 
-def test_at_the_soft_limit_one_event_tells_and_appends_go_on(plot: Limited) -> None:
+def test_at_the_soft_limit_appends_continue_after_one_event(plot: Limited) -> None:
     size = plot.one()
     with plot.open(softLimitBytes=size * 5) as wal:
         for value in range(20):
@@ -141,7 +141,7 @@ def test_above_the_soft_limit_it_looks_once_a_minute(plot: Limited) -> None:
     assert plot.options() == ["softLimitBytes"]
 
 
-def test_at_the_hard_limit_append_raises_and_goes_on_once_compaction_caught_up(
+def test_at_the_hard_limit_append_raises_until_compaction_catches_up(
     plot: Limited,
 ) -> None:
     size = plot.one()
@@ -164,7 +164,7 @@ def test_at_the_hard_limit_append_raises_and_goes_on_once_compaction_caught_up(
     assert stored(plot.inner) == [-1, 0, 1, 2, 3]
 
 
-def test_what_is_blocked_at_the_hard_limit_is_accepted_once_there_is_room(plot: Limited) -> None:
+def test_a_blocked_append_is_accepted_once_the_log_is_below_the_hard_limit(plot: Limited) -> None:
     size = plot.one()
     with plot.open(hardLimitBytes=size * 2) as wal:
         for value in range(2):
@@ -194,7 +194,7 @@ def test_waiting_for_room_waits_for_compaction(plot: Limited) -> None:
         wal.append(rows(1), block=False).result()
 
 
-def test_what_was_accepted_before_the_hard_limit_is_written(plot: Limited) -> None:
+def test_rows_accepted_before_the_hard_limit_are_written(plot: Limited) -> None:
     size = plot.one()
     with plot.open(hardLimitBytes=size * 2, maxInFlightRequests=1) as wal:
         first = plot.gap()
@@ -228,7 +228,7 @@ def test_closing_ends_an_append_that_waits_for_compaction(plot: Limited) -> None
     assert stored(plot.inner) == [-1, 0]
 
 
-def test_an_appender_that_opens_after_a_crash_counts_what_is_there(plot: Limited) -> None:
+def test_an_appender_that_opens_after_a_crash_counts_the_existing_bytes(plot: Limited) -> None:
     size = plot.one()
     crashed = plot.open(hardLimitBytes=size * 1000)
     for value in range(100):
@@ -277,7 +277,7 @@ def test_without_a_table_what_is_above_the_floor_counts(plot: Limited) -> None:
     assert stored(plot.inner) == [0, 1]
 
 
-def test_the_chain_of_another_log_says_nothing_of_this_one(plot: Limited) -> None:
+def test_the_chain_of_another_log_does_not_count(plot: Limited) -> None:
     size = plot.one()
     head = look(plot.log)
     assert head is not None
@@ -287,7 +287,7 @@ def test_the_chain_of_another_log_says_nothing_of_this_one(plot: Limited) -> Non
         wal.append(rows(0), block=False)
 
 
-def test_an_old_count_tells_nothing_before_another_look(plot: Limited) -> None:
+def test_an_old_count_raises_nothing_before_the_next_count(plot: Limited) -> None:
     size = plot.one()
     with plot.open(softLimitBytes=size * 4, hardLimitBytes=size * 4) as wal:
         for value in range(3):
@@ -322,7 +322,7 @@ def test_a_look_that_fails_keeps_the_count_and_the_next_one_sees_more(
         wal.append(rows(1)).result()
 
 
-def test_a_damaged_lifecycle_is_told_when_the_appender_opens(plot: Limited) -> None:
+def test_opening_an_appender_reports_a_damaged_lifecycle(plot: Limited) -> None:
     plot.one()
     (key,) = [key for key in plot.inner.objects if "lifecycle" in key]
     plot.inner.objects[key] = b"no record"

@@ -1,4 +1,4 @@
-"""What may be appended, how it is measured, and what a bad value takes down with it."""
+"""Which rows an append takes, how they are measured, and how much a bad value rejects."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_nulls_of_pandas_are_nulls() -> None:
 
 
 @given(st.lists(st.lists(st.one_of(st.integers(-9, 9), st.text(max_size=2)), max_size=3)))
-def test_what_is_not_rejected_is_there_in_order(appends: list[list[Any]]) -> None:
+def test_rows_that_are_not_rejected_are_written_in_order(appends: list[list[Any]]) -> None:
     rows = RowSchema(pa.schema([("id", pa.int64())]))
     batches, rejected = rows.convert([[{"id": value} for value in a] for a in appends])
     bad = [i for i, a in enumerate(appends) if any(isinstance(value, str) for value in a)]

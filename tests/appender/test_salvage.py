@@ -1,4 +1,4 @@
-"""What is read of a damaged file of a journal."""
+"""Which rows a damaged file of a journal still gives."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def hurt(folder: MemoryFolder, *values: int) -> MemoryFolder:
 
 
 def unsent(plot: Away, folder: MemoryFolder, *values: int) -> MemoryFolder:
-    """Append these while the store is away; the folder when the process has died of it."""
+    """Append rows in an outage. Returns the journal's folder after the process died."""
     wal = plot.journaled(folder)
     plot.is_away = True
     for value in values:
@@ -78,7 +78,7 @@ def unsent(plot: Away, folder: MemoryFolder, *values: int) -> MemoryFolder:
     return left
 
 
-def test_what_was_lost_is_appended_again_from_quarantine() -> None:
+def test_lost_rows_are_resent_from_quarantine() -> None:
     plot = Away()
     left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1006)), 1002, 1004)
     asked: list[int] = []
@@ -100,7 +100,7 @@ def test_what_was_lost_is_appended_again_from_quarantine() -> None:
     assert stored(plot.inner) == [1000, 1001, 2002, 1003, 1005, 3000]
 
 
-def test_who_died_in_the_middle_of_sending_again_is_followed_by_one_who_goes_on() -> None:
+def test_a_resend_that_a_crash_interrupted_is_finished_by_the_next_process() -> None:
     plot = Away()
     left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1006)), 1001)
 
@@ -145,7 +145,7 @@ def test_a_second_damage_gets_none_of_the_rows_that_the_first_left() -> None:
     assert stored(plot.inner) == [1000, 1001, 7002]
 
 
-def test_who_appends_something_else_in_the_middle_is_told() -> None:
+def test_another_append_during_a_resend_raises() -> None:
     plot = Away()
     left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1001)
     with plot.journaled(left) as wal:
@@ -159,14 +159,14 @@ def test_who_appends_something_else_in_the_middle_is_told() -> None:
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError, TimeoutError, FileNotFoundError])
-def test_an_error_of_who_makes_the_rows_again_is_no_error_of_the_disk(
+def test_an_error_of_the_users_function_is_not_reported_as_a_disk_error(
     error: type[Exception],
 ) -> None:
     plot = Away()
     left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1002)
 
     def fails(sequence: int) -> list[dict[str, Any]]:
-        raise error("the broker is away")
+        raise error("the broker does not answer")
 
     with plot.journaled(left) as wal:
         with pytest.raises(error, match="the broker is away"):
@@ -237,7 +237,7 @@ def test_without_a_journal_nothing_is_lost() -> None:
         assert wal.resend_lost(lambda sequence: []) == [] == wal.incidents()
 
 
-def test_a_file_that_tells_nothing_of_itself_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_a_readable_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.wal").write_bytes(b"x" * 100)
     with pytest.raises(JournalReadError, match="x.wal cannot be read: it does not begin"):
         list(intact_rows(tmp_path / "x.wal"))
@@ -258,7 +258,7 @@ def test_entries_of_another_schema_are_refused_by_column() -> None:
     assert found.to_pylist() == [{"v": 1, "s": "x", "later": None}]
 
 
-def test_what_lies_before_an_entry_that_cannot_be_read_is_sent(
+def test_entries_before_an_unreadable_one_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plot = Away()

@@ -145,7 +145,7 @@ def test_sequencers_are_listed_by_hops(root: str) -> None:
     assert all_logs(LogStore(store, root)) == ["default", *sorted(names)]
 
 
-def test_nothing_at_all_is_no_sequencer() -> None:
+def test_an_empty_name_is_no_sequencer() -> None:
     assert all_logs(LogStore(MemoryStore(), "wal")) == []
 
 

@@ -57,9 +57,7 @@ def test_the_sink_writes_to_a_sequencer(spark: SparkSession, tmp_path: Path) -> 
     assert Log(str(tmp_path / "log")).head() is None
 
 
-def test_a_stream_over_all_goes_on_and_finds_new_sequencers(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stream_over_all_logs_finds_new_sequencers(spark: SparkSession, tmp_path: Path) -> None:
     path, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
     fill(path, "a", 1, 2)
     batches, _ = follow(spark, path, checkpoint, sequencers="*")

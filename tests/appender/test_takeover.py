@@ -57,7 +57,7 @@ def test_only_what_the_former_leader_could_reach_is_sealed(plot: Plot, tmp_path:
 
     assert opened(50) == 1  # an empty log
     assert opened(5) == 50
-    # Leader and seals still carry 50: who takes over from this one is as careful.
+    # Leader record and seals still carry 50, so the next takeover seals as many slots.
     assert opened(1) == 50
     with plot.appender(maxInFlightRequests=5) as wal:
         wal.append(rows(1)).result()
@@ -70,7 +70,7 @@ def test_only_what_the_former_leader_could_reach_is_sealed(plot: Plot, tmp_path:
         assert wal.append(rows(2)).result() == 3
 
 
-def test_what_was_in_flight_when_another_took_over_is_dead_or_done(plot: Plot) -> None:
+def test_batches_in_flight_at_a_takeover_are_dead_or_acknowledged(plot: Plot) -> None:
     with plot.appender("one") as one:
         first = plot.gap()
         plot.hold(first + 1)
@@ -79,7 +79,7 @@ def test_what_was_in_flight_when_another_took_over_is_dead_or_done(plot: Plot) -
         until(lambda: plot.inner.counts["PUT"] > 0 and first + 3 in _positions(plot))
         assert tickets[0].result() == first
         with Plot(plot.inner).appender("two") as two:
-            # Its leader record stands in the gap that the first still tries to fill.
+            # Its leader record takes the gap that the first appender still tries to fill.
             plot.release(first + 1)
             for ticket in tickets[1:]:
                 with pytest.raises(FencedError):
@@ -97,7 +97,7 @@ def _positions(plot: Plot) -> set[int]:
     return {keys.position(number, 1000) for number in numbers if number is not None}
 
 
-def test_the_same_producer_goes_on_where_the_log_ends(plot: Plot) -> None:
+def test_the_same_producer_continues_at_the_end_of_the_log(plot: Plot) -> None:
     for run in range(3):
         with plot.appender() as wal:
             assert wal.last_sequence == run * 2 - 1
@@ -218,7 +218,7 @@ def test_a_request_that_was_left_over_stops_no_later_leader(plot: Plot) -> None:
     assert two.error is None
 
 
-def test_a_request_that_another_newcomer_took_back_is_made_again(plot: Plot) -> None:
+def test_a_cancelled_takeover_request_is_repeated(plot: Plot) -> None:
     log = LogStore(plot.inner, PREFIX)
     with plot.appender():
         live = find_head(log).live
@@ -234,7 +234,7 @@ def test_a_request_that_another_newcomer_took_back_is_made_again(plot: Plot) -> 
     assert not [key for key in plot.inner.objects if "handover" in key]
 
 
-def test_a_look_that_fails_stops_nobody(plot: Plot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_look_stops_no_appender(plot: Plot, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = StoppedClock()
     looked = threading.Event()
 
@@ -289,7 +289,7 @@ def test_a_thousand_in_flight_and_the_first_missing_is_recovered_by_one_list(plo
         with Plot(plot.inner).appender("two", maxInFlightRequests=1000) as two:
             counts = plot.inner.counts
             assert counts["LIST"] == 1
-            # Looking back from the gap, then reading what stands in the slots to be sealed:
+            # Looking back from the gap, then reading the records in the slots to be sealed:
             # bounded by what may be in flight, however long the log.
             assert counts["GET"] <= 3 * 1000 and counts["PUT"] <= 4 + 1000
             leader = find_head(LogStore(plot.inner, PREFIX)).live
@@ -341,7 +341,7 @@ def test_a_process_that_slept_looks_at_the_log_before_it_claims_a_slot(plot: Plo
         # Meanwhile another leads, and the slot that we would claim is filled and collected.
         ours = plot.gap()
         with plot.appender("other") as other:
-            # Far enough that nobody looks back at what is collected.
+            # Far enough that no look back reaches the collected records.
             for _ in range(5):
                 other.append(rows(9)).result()
         collected = [key for key in plot.inner.objects if _position(key) <= ours]

@@ -1,5 +1,5 @@
 """Two processes append to one log over HTTP: a race that goes back and forth, and a leader that
-sleeps through its own fall. Every acknowledged append is there once and in order."""
+sleeps while it is fenced. Every acknowledged append is in the log once and in order."""
 
 from __future__ import annotations
 
