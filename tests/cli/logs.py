@@ -28,7 +28,7 @@ BEGAN_MS = 1_700_000_000_000
 
 
 def ran(*arguments: str, code: int = 0) -> str:
-    """What a command prints, and that it ends with this exit code."""
+    """Run a command, check its exit code, and return its output."""
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == code, result.output
     return result.output

@@ -17,7 +17,7 @@ SOURCE = str(Path(sparkwal.__file__).parents[1])
 
 
 def run(*arguments: object, code: int = 0) -> str:
-    """What a command prints on standard output."""
+    """Run a command and return its standard output."""
     result = CliRunner().invoke(main, [str(each) for each in arguments])
     assert result.exit_code == code, result.output
     return result.output if code else result.stdout

@@ -1,4 +1,4 @@
-"""What `cat --json` prints is what the HTTP job takes."""
+"""The output of `cat --json` is valid input for the HTTP job."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def log(tmp_path: Path) -> sparkwal.Log:
     return sparkwal.Log(str(tmp_path / "wal"))
 
 
-def test_a_log_is_made_again_from_what_was_printed(
-    log: sparkwal.Log, job: Job, tmp_path: Path
-) -> None:
+def test_a_log_is_rebuilt_from_printed_rows(log: sparkwal.Log, job: Job, tmp_path: Path) -> None:
     status, answer, _ = job.post(run("cat", tmp_path / "wal", "--json").encode())
     assert (status, answer.get("rows")) == (200, 2), answer
     again = sparkwal.Log(str(tmp_path / "again")).scan().read_all()

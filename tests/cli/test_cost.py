@@ -56,7 +56,7 @@ def test_the_requests_of_writers_are_those_that_the_store_was_asked_for(
     assert reported["whole_read"]["requests"] == dict(read)
 
 
-def test_what_is_stored_is_what_lies_on_the_disk(tmp_path: Path) -> None:
+def test_the_reported_size_is_the_size_on_disk(tmp_path: Path) -> None:
     path = tmp_path / "log"
     append(str(path), range(20))
     reported = cost(str(path))
@@ -152,7 +152,7 @@ def test_a_log_with_a_floor_begins_there_and_its_chain_is_counted(tmp_path: Path
     assert earlier["total"]["commits"] == 4 and len(earlier["periods"]) == len(reported["periods"])
 
 
-def test_what_a_log_holds_below_its_floor_is_stored_until_it_is_deleted(tmp_path: Path) -> None:
+def test_objects_below_the_floor_count_until_they_are_deleted(tmp_path: Path) -> None:
     path = tmp_path / "log"
     append(str(path), range(5))
     head = sparkwal.Log(str(path)).head()

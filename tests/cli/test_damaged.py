@@ -46,7 +46,7 @@ def remove(path: Path, position: int) -> None:
     slot(path, position).unlink()
 
 
-# What is done to positions of a log whose writer had so many in flight, and what is lost.
+# Damage to positions of a log, its writer's batches in flight, and the lost positions.
 CASES = {
     "a flipped record": (1, {5: flip}),
     "the newest record": (1, {12: flip}),
@@ -56,7 +56,7 @@ CASES = {
     "a missing and a flipped record": (1, {3: flip, 8: remove}),
     "one among those in flight": (8, {10: flip}),
 }
-# Each command goes through these always; what a read makes of each case, tests/reading has.
+# Each command runs these cases always; tests/reading tests a read of each case.
 OFTEN = ("the newest record", "the first record", "a missing and a flipped record")
 
 
@@ -77,7 +77,7 @@ def run(*arguments: object) -> Result:
 
 
 def reports(result: Result, path: Path, positions: list[int]) -> None:
-    """Each damaged position is named once, with its object; what to do comes last."""
+    """Each damaged position is named once, with its object; the advice comes last."""
     assert result.exit_code == 1, result.output
     *lines, advice = result.stderr.splitlines()
     assert len(lines) == 1 + len(positions), result.stderr
@@ -123,7 +123,7 @@ def test_the_figures_are_those_of_the_intact_records(
     assert reported["total"]["commits"] == commits and len(reported["logs"][0]["damage"]) == len(
         lost
     )
-    # Each position was written, also those that nobody can read; only what is before the first
+    # Each position was written, also the unreadable ones; only positions before the first
     # intact record has no time to be counted in.
     assert reported["total"]["requests"]["PUT"] == END + 1 - (0 in lost)
     page = tmp_path / "page.html"
@@ -134,7 +134,7 @@ def test_the_figures_are_those_of_the_intact_records(
     assert "Something is damaged" in text and all(slot(path, each).name in text for each in lost)
 
 
-def test_whoever_checks_or_asks_a_damaged_log_learns_what_to_do(
+def test_commands_on_a_damaged_log_print_what_to_do(
     harmed: tuple[Path, list[int]],
 ) -> None:
     path, lost = harmed
@@ -152,7 +152,7 @@ def test_status_shows_the_newest_intact_record(harmed: tuple[Path, list[int]]) -
     result = run("status", path, "--json")
     reported = json.loads(result.stdout)
     assert reported["position"] == max(set(range(END + 1)) - set(lost))
-    # It reads samples: what it does not meet it does not report.
+    # It reads samples, so it does not report damage in other records.
     damage = "\n".join(reported["damage"])
     met = [place for place in lost if slot(path, place).name in damage]
     assert len(met) == len(reported["damage"])
@@ -160,7 +160,7 @@ def test_status_shows_the_newest_intact_record(harmed: tuple[Path, list[int]]) -
         reports(result, path, met)
     else:
         assert result.exit_code == 0
-    # What is at the end, or hides it, it always meets.
+    # It always reads the records at the end.
     if END in lost or not slot(path, lost[-1]).exists():
         assert met
     assert "head" in run("status", path).stdout
@@ -251,7 +251,7 @@ def test_a_file_does_not_appear_where_rows_are_damaged(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_who_stops_at_damage_is_shown_what_is_before_it(tmp_path: Path) -> None:
+def test_with_on_corruption_stop_the_rows_before_the_damage_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "log"
     append(str(path), range(END))
     flip(path, 5)
@@ -259,7 +259,7 @@ def test_who_stops_at_damage_is_shown_what_is_before_it(tmp_path: Path) -> None:
     assert shown.exit_code == 0 and len(shown.stdout.splitlines()) == 4
 
 
-def test_who_stops_at_damage_counts_nothing_behind_it(tmp_path: Path) -> None:
+def test_with_on_corruption_stop_no_row_after_the_damage_counts(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(END))
     flip(tmp_path / "log", 5)
@@ -301,7 +301,7 @@ def test_consumers_are_shown_beside_damage(harmed: tuple[Path, list[int]]) -> No
     (found,) = map(json.loads, result.stdout.splitlines())
     newest = max(set(range(END + 1)) - set(lost))
     assert (found["name"], found["position"], found["lag"]) == ("slow", 2, newest - 1)
-    # What lies in the middle of the log is not met.
+    # A record in the middle of the log is not read.
     assert result.exit_code == bool(result.stderr)
 
 

@@ -78,11 +78,11 @@ def test_a_sound_log_on_s3(s3_path: tuple[str, dict[str, str]], tmp_path: Path) 
     assert "the query begins anew" in said(lines, "checkpoint")
     after = s3_client(options["endpoint"]).list_objects_v2(Bucket=path.split("/")[2])["KeyCount"]
     assert after == before
-    # The writer was not fenced: its next life goes on in the same term or takes over.
+    # The writer was not fenced: its next run continues in the same term or takes over.
     assert sparkwal.verify(path, **options).ok
 
 
-def test_what_is_printed_for_people(s3_path: tuple[str, dict[str, str]]) -> None:
+def test_the_output_for_people(s3_path: tuple[str, dict[str, str]]) -> None:
     path, options = s3_path
     arguments = [
         word
@@ -129,7 +129,7 @@ def test_a_missing_permission_is_named(
     assert any(action in what for about, what in to_do(lines) if about in ("bucket", "permission"))
 
 
-def test_what_may_not_be_asked_is_no_error(
+def test_a_forbidden_request_is_no_error(
     s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy
 ) -> None:
     path, options = s3_path
@@ -204,7 +204,9 @@ def versions_of(
     return {line.about: line for line in doctor.versions(conf or {})}
 
 
-def test_what_a_spark_lacks_is_said(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capabilities_that_this_spark_lacks_are_named(
+    spark_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (spark_home / "spark-core_2.13-4.0.4.jar").touch()
     spark = versions_of("4.0.4", monkeypatch)["Spark"]
     assert spark.outcome == "ok"
@@ -223,7 +225,9 @@ def test_another_spark_in_spark_home(spark_home: Path, monkeypatch: pytest.Monke
     assert spark.said == f"pyspark 4.2.0 starts the Spark 4.0.4 of SPARK_HOME, {spark_home.parent}"
 
 
-def test_which_delta_lake_is_there(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_delta_lake_is_named(
+    spark_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = "spark.jars.packages=io.delta:delta-spark_4.1_2.13:4.4.0"
     none = versions_of("4.1.4", monkeypatch)["Delta Lake"]
     assert (none.outcome, none.said.endswith(package)) == ("unknown", True)
@@ -258,7 +262,7 @@ def test_a_record_from_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert about == "clock" and "min ahead of this machine" in text
 
 
-def test_what_it_says_to_install_is_what_the_package_asks_for(
+def test_the_advised_versions_are_those_of_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = configparser.ConfigParser()

@@ -16,7 +16,7 @@ from .logs import COMMAND, append
 
 
 @pytest.mark.process
-def test_output_that_nobody_reads_ends_each_command_quietly(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_each_command_quietly(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(2))
     commands = [
@@ -44,7 +44,7 @@ def test_output_that_nobody_reads_ends_each_command_quietly(tmp_path: Path) -> N
 
 
 @pytest.mark.process
-def test_output_that_has_no_room_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_for_the_output_is_an_error(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(2))
     commands = [

@@ -82,11 +82,11 @@ def test_ranges(long: str, arguments: list[str], expected: list[int]) -> None:
         (["--follow", "--interval", "5"], "no time of at most 36500d with its unit"),
     ],
 )
-def test_what_is_no_range_is_wrong_usage(long: str, arguments: list[str], why: str) -> None:
+def test_an_invalid_range_is_wrong_usage(long: str, arguments: list[str], why: str) -> None:
     assert why in " ".join(ran("log", long, *arguments, code=2).split())
 
 
-def test_what_people_see(long: str) -> None:
+def test_the_table_for_people(long: str) -> None:
     heading, newest, *_, oldest = ran("log", long).splitlines()
     assert heading.split() == [
         "position",
@@ -141,7 +141,7 @@ def test_dead_records_and_seals_are_left_out_in_both_directions(tmp_path: Path) 
     assert [each.position for each in known if each.position not in (7, 11)] == live
 
 
-def test_a_damaged_record_is_told_and_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_and_skipped(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(5))
     slots = {p: tmp_path / "log" / "batches" / keys.encode(keys.slot(p, 1000)) for p in range(6)}
@@ -174,7 +174,7 @@ def test_names_that_a_terminal_would_obey_are_made_plain(tmp_path: Path) -> None
     assert lines("log", path)[0]["query_id"] == "größe\u001b[31m日本"
 
 
-def test_the_newest_cost_no_more_than_themselves(
+def test_the_newest_records_cost_one_request_each(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path
@@ -223,7 +223,7 @@ def test_it_follows_over_takeovers_until_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_follower_goes_on_at_a_floor_that_passed_it(tmp_path: Path) -> None:
+def test_a_follower_continues_at_a_floor_that_passed_it(tmp_path: Path) -> None:
     path, clock = str(tmp_path / "log"), StoppedClock()
     append(path, range(6))
     options = SourceOptions(path=path)
@@ -240,7 +240,7 @@ def test_a_follower_goes_on_at_a_floor_that_passed_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_log_made_again_under_a_follower_ends_it(tmp_path: Path) -> None:
+def test_a_recreated_log_ends_its_follower(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(5))
     process = start(path, "5..")

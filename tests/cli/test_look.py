@@ -37,7 +37,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_long(tmp_path_factory.mktemp("long") / "log", 2500)
 
 
-def test_status_tells_head_leader_rates_and_size(path: str) -> None:
+def test_status_shows_head_leader_rates_and_size(path: str) -> None:
     head = sparkwal.Log(path).head()
     assert head is not None
     reported = document("status", path)
@@ -110,7 +110,7 @@ def test_sizes_and_rates_of_a_long_log_are_close(
     assert (size_of(log).bytes, size_of(log).objects) == (0, 0)
 
 
-def test_status_asks_no_more_than_its_help_says(
+def test_status_makes_the_requests_of_its_help(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path
@@ -124,7 +124,7 @@ def test_status_asks_no_more_than_its_help_says(
     assert counts.pop("LIST") == 4 and counts.pop("GET") <= 41 + 6 + 16 and not counts
 
 
-def test_show_tells_everything_of_a_commit_and_checks_it(path: str) -> None:
+def test_show_prints_and_checks_a_whole_commit(path: str) -> None:
     reported = document("show", path, "3")
     assert (reported["state"], reported["sound"], reported["problems"]) == ("live", True, [])
     assert reported["header"]["kind"] == "commit" and reported["header"]["rows"] == 1
@@ -136,7 +136,7 @@ def test_show_tells_everything_of_a_commit_and_checks_it(path: str) -> None:
     assert "leader, live" in leader and "prev_position" in leader
 
 
-def test_show_tells_of_objects_with_rows(tmp_path: Path) -> None:
+def test_show_prints_the_objects_with_rows(tmp_path: Path) -> None:
     from protocol.query import Query, hints_in
 
     from sparkwal.store.local import LocalStore
@@ -177,7 +177,7 @@ def test_show_of_a_position_below_the_floor(path: str) -> None:
     reported = document("show", path, "2")
     assert (reported["state"], reported["sound"]) == ("collected", None)
     assert "commit, collected" in ran("show", path, "2")
-    # A collection leaves the newest thousand records: of this one it was long ago.
+    # A collection keeps the newest thousand records: this one is older.
     (Path(path) / "batches" / keys.encode(keys.slot(0, 1000))).unlink()
     assert document("show", path, "0", code=1)["state"] == "collected"
     assert "below the floor, 3" in ran("show", path, "0", code=1)
@@ -191,7 +191,7 @@ def test_at_finds_the_position_of_a_moment(long: str, position: int) -> None:
     assert (reported["position"], reported["timestamp"]) == expected and reported["asked"] == at
 
 
-def test_at_tells_of_what_is_before_and_after_the_log(long: str, path: str) -> None:
+def test_at_accepts_a_time_before_and_after_the_log(long: str, path: str) -> None:
     reported = document("at", long, "1s")
     assert (reported["position"], reported["timestamp"]) == (2501, None)
     assert "not written yet" in ran("at", long, "1s")
@@ -220,7 +220,7 @@ def test_at_costs_the_logarithm(s3_proxy: S3Proxy, s3_path: tuple[str, dict[str,
     assert counts.pop("LIST") == 2 and counts.pop("GET") <= 50 + 6 + 1 and not counts
 
 
-def test_what_each_look_costs_in_a_log_on_s3(
+def test_the_requests_of_each_command_on_s3(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path
@@ -239,7 +239,7 @@ def test_what_each_look_costs_in_a_log_on_s3(
     assert asked("collect", path) == {"LIST": 4, "GET": 1}
 
 
-def test_consumers_and_whom_the_floor_waits_for(path: str) -> None:
+def test_consumers_shows_which_one_holds_the_floor(path: str) -> None:
     assert lines("consumers", path) == [] and ran("consumers", path) == "no consumers\n"
     log, log_id = opened(path), document("status", path)["log_id"]
     publish(log, Consumer("reports", log_id, 2, 0, "here", "run"))
@@ -306,7 +306,7 @@ def test_a_missing_log_is_no_log_and_nothing_else(tmp_path: Path, command: str) 
         assert line.startswith("Error: there is no log at") and str(tmp_path / "none") in line
 
 
-def test_what_no_command_prints_are_secrets(path: str) -> None:
+def test_no_command_prints_a_secret(path: str) -> None:
     secret = ["--log-option", "accessKeyId=AK", "--log-option", "secretAccessKey=very-secret"]
     for command in ("status", "log", "show", "verify"):
         assert "very-secret" not in ran(command, path, *secret)

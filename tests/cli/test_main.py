@@ -14,14 +14,14 @@ from .logs import append, ran
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_tells_of_each_command_what_its_help_does(name: str) -> None:
+def test_the_list_of_commands_repeats_the_first_line_of_each_help(name: str) -> None:
     assert COMMANDS[name] in " ".join(ran(name, "--help").split())
     assert COMMANDS[name] in " ".join(ran("--help").split())
     # Indentation of the source is no part of a paragraph.
     assert not re.search(r"[^ ] {5}[^ ]", ran(name, "--help").partition("Options:")[0])
 
 
-# What each short flag stands for; -n is a number of what the command shows.
+# The meaning of each short flag; -n is the number of items that the command shows.
 _SHORT = {"-f": "--follow", "-n": None, "-o": "--output"}
 
 
@@ -72,7 +72,7 @@ def test_a_wrong_option_is_exit_code_2(tmp_path: Path) -> None:
         ("checkpoint wal a", "folder"),
     ],
 )
-def test_what_a_command_calls_something_is_no_option(command: str, name: str) -> None:
+def test_a_commands_metavar_is_no_option(command: str, name: str) -> None:
     assert f"option '{name}'" in ran(*command.split(), "--log-option", f"{name}=5", code=2)
 
 

@@ -77,7 +77,7 @@ def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: 
         (("--consumer-expiry", "1h"), "5 records that stay"),
     ],
 )
-def test_collect_tells_what_holds_it_back(
+def test_collect_names_the_holder_of_the_floor(
     wal: Path, arguments: tuple[str, ...], holder: str | None
 ) -> None:
     state = look(opened(wal))
@@ -128,12 +128,12 @@ def test_a_log_with_a_table_is_collected_without_delta_rs(wal: Path, tmp_path: P
         capture_output=True,
         text=True,
     )
-    # A table that is gone suspends.
+    # A missing table suspends compaction.
     assert done.returncode == 3 and "is gone" in done.stderr
     assert stored(wal) == before
 
 
-def test_a_checkpoint_is_made_where_it_is_needed(tmp_path: Path) -> None:
+def test_a_checkpoint_folder_is_created_if_it_is_missing(tmp_path: Path) -> None:
     path, folder = str(tmp_path / "store" / "wal"), tmp_path / "ck"
 
     def made() -> dict[str, object]:

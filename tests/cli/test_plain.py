@@ -1,4 +1,4 @@
-"""What strangers wrote into a log commands a terminal nothing."""
+"""Text of a log never controls the terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HARMLESS = re.compile(r"[\x20-\x7e\n…–─━═é ]*")
 
 
 def evil_log(folder: Path, timestamp_ms: int = 1_700_000_000_000) -> Path:
-    """A log of one leader record, by somebody who names himself as he likes."""
+    """A log with one leader record whose writer's name is hostile."""
     spark_schema = from_arrow(pa.schema([(EVIL.replace("\x00", ""), pa.int64())]))
     header = LeaderHeader(
         number=keys.slot(0, 1000),
@@ -101,6 +101,6 @@ def test_a_table_of_strangers_and_what_is_said_beside_rows_are_plain(
     assert HARMLESS.fullmatch(capsys.readouterr().err)
 
 
-def test_what_people_write_stays_as_it_is() -> None:
+def test_ordinary_text_is_printed_unchanged() -> None:
     for text in ("größe", "サイズ", "حجم", "s3://b/ä?x=[1]", "👍"):
         assert escape(text) == text

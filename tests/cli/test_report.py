@@ -104,7 +104,7 @@ def test_a_damaged_log_has_a_page_of_what_is_intact(tmp_path: Path) -> None:
     assert "Something is damaged" in file.read_text()
 
 
-def test_a_damaged_consumer_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
+def test_a_damaged_consumer_is_reported_and_the_others_are_shown(tmp_path: Path) -> None:
     path, file = tmp_path / "log", tmp_path / "report.html"
     append(str(path), range(3))
     (path / "consumers").mkdir()

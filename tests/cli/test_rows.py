@@ -104,7 +104,7 @@ def test_the_table_of_a_pipe_is_whole_and_no_value_commands_a_terminal(tmp_path:
 
 
 def terminal(*arguments: object, columns: int = 40) -> str:
-    """What a command shows on a terminal so wide."""
+    """The output of a command on a terminal of this width."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "sparkwal", *map(str, arguments)],
@@ -125,7 +125,7 @@ def terminal(*arguments: object, columns: int = 40) -> str:
         while more := os.read(ours, 65536):
             shown += more
     except OSError:
-        pass  # how Linux says that the other side closed
+        pass  # on Linux: the other side closed
     os.close(ours)
     assert process.wait() in (0, 2)
     return shown.decode()
@@ -142,7 +142,7 @@ def test_on_a_terminal_a_row_is_a_line_that_fits(tmp_path: Path) -> None:
     assert "no text for a terminal" in terminal("cat", tmp_path / "wal", "--format", "arrow")
 
 
-def test_what_json_prints_can_be_appended_again(path: Path) -> None:
+def test_printed_json_can_be_appended_again(path: Path) -> None:
     printed = run("cat", path, "--json").encode()
     back = pa.Table.from_batches(list(JsonRows(SCHEMA).batches(printed)))
     assert back == sparkwal.Log(str(path)).scan().read_all()
@@ -156,7 +156,7 @@ def test_csv_and_arrow(path: Path, tmp_path: Path) -> None:
         assert opened((tmp_path / name).read_bytes()).read_all() == rows
     stream = CliRunner().invoke(main, ["cat", str(path), "--format", "arrow"]).stdout_bytes
     assert pa.ipc.open_stream(stream).read_all() == rows
-    # Of no rows there are the columns still.
+    # Without rows the columns are still printed.
     none = ["--where", "id < 0"]
     assert run("cat", path, *none, "--format", "csv") == '"id","name"\n'
     assert run("cat", path, *none).split()[:2] == ["id", "name"]
@@ -230,7 +230,7 @@ def test_the_number_of_a_row_does_not_depend_on_where_the_reading_begins(path: P
         (["--sequencers", " , "], "names no log"),
     ],
 )
-def test_what_is_asked_wrongly_is_told_and_is_exit_code_2(
+def test_wrong_usage_prints_an_error_and_exits_with_2(
     path: Path, arguments: list[str], said: str
 ) -> None:
     assert said in run("cat", path, *arguments, code=2).replace("\n", " ")
@@ -246,19 +246,21 @@ def test_no_log_is_exit_code_1(tmp_path: Path) -> None:
         assert run(command, tmp_path / "empty").split()[:2] == ["id", "name"]
 
 
-def test_nothing_is_written(path: Path) -> None:
+def test_the_commands_write_no_object(path: Path) -> None:
     before = {str(each) for each in path.rglob("*")}
     for command in ("cat", "head", "tail"):
         run(command, path, "--all")
     assert {str(each) for each in path.rglob("*")} == before
 
 
-def test_head_and_tail_ask_for_no_more_than_they_show(s3_bucket: str, ministack_url: str) -> None:
+def test_head_and_tail_read_only_the_records_that_they_show(
+    s3_bucket: str, ministack_url: str
+) -> None:
     where = f"s3://{s3_bucket}/wal"
     append(where, *range(1, 41), **log_options(ministack_url))
 
     def asked(*arguments: object) -> tuple[list[int], dict[str, int]]:
-        # A proxy each: a request that nobody waits for may arrive after its command has ended.
+        # One proxy for each command: an abandoned request may arrive after its command has ended.
         with S3Proxy(ministack_url) as proxy:
             options = log_options(proxy.url).items()
             given = [
@@ -284,7 +286,7 @@ def test_head_and_tail_ask_for_no_more_than_they_show(s3_bucket: str, ministack_
     assert found == [1, 2] and requests["LIST"] == 2 and requests["GET"] <= 1 + 3 + 2
 
 
-def test_what_a_killed_process_left_beside_a_file_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_draft_of_a_killed_process_disturbs_no_later_run(tmp_path: Path) -> None:
     append(tmp_path / "wal", 1)
     file, link = tmp_path / "rows.csv", tmp_path / "link.csv"
     # In a container every process may have the same number.

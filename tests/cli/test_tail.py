@@ -1,4 +1,4 @@
-"""tail: the newest rows, and those that come, each once whatever happens to the log."""
+"""`tail` prints the newest and the following rows once each, under any change of the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECONDS = 60.0
 
 
 class Tail:
-    """A running `sparkwal tail -f`, whose lines come as they are printed."""
+    """A running `sparkwal tail -f`, with its lines as they are printed."""
 
     def __init__(self, *arguments: object, command: str = "tail") -> None:
         self.process = subprocess.Popen(
@@ -96,7 +96,7 @@ def test_the_newest_rows(tmp_path: Path, count: int) -> None:
     assert ids("tail", tmp_path, "-n", count, "--end", 3) == [1, 2, 3][3 - min(count, 3) :]
 
 
-def test_of_one_large_commit_only_its_end_is_read(tmp_path: Path) -> None:
+def test_only_the_end_of_a_large_commit_is_read(tmp_path: Path) -> None:
     rows = pa.table({"id": range(100_000), "name": [f"n{n}" for n in range(100_000)]}, SCHEMA)
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p", maxBufferedBytes="1gb") as wal:
         wal.append(rows)
@@ -125,14 +125,14 @@ def test_dead_records_are_left_out_wherever_it_begins(tmp_path: Path) -> None:
             assert found == [each for each in range(low, after) if each not in dead][::-1]
 
 
-def test_what_was_collected_before_it_was_shown_is_told(tmp_path: Path) -> None:
+def test_rows_that_were_collected_before_they_were_shown_are_reported(tmp_path: Path) -> None:
     append(tmp_path, 1, 2)
     logs = logs_at(str(tmp_path), {})
     known = all_columns(log.spark_schema for log in logs)
     shown = Shown(known, ("id",))
     reported: list[str] = []
     rows = followed(logs, lambda _: shown, 50, reported.append)
-    assert next(rows) is None  # nothing came
+    assert next(rows) is None  # no new row
     append(tmp_path, 3, 4, 5)
     log = LogStore(LocalStore(tmp_path), "")
     move_floor(log, 5)
@@ -164,7 +164,7 @@ def test_each_row_once_over_new_leaders_and_new_columns(
 
 
 @pytest.mark.process
-def test_csv_cannot_go_on_with_more_columns(tmp_path: Path, follow: Callable[..., Tail]) -> None:
+def test_csv_ends_at_a_new_column(tmp_path: Path, follow: Callable[..., Tail]) -> None:
     append(tmp_path, 1)
     tail = follow(tmp_path, "--format", "csv")
     assert [tail.lines.get(timeout=SECONDS) for _ in range(2)] == ['"id","name"\n', '1,"n1"\n']
@@ -188,7 +188,7 @@ def test_several_logs_and_a_condition(tmp_path: Path, follow: Callable[..., Tail
 
 
 @pytest.mark.process
-def test_a_log_that_was_made_again_is_told(tmp_path: Path, follow: Callable[..., Tail]) -> None:
+def test_a_recreated_log_is_reported(tmp_path: Path, follow: Callable[..., Tail]) -> None:
     append(tmp_path / "wal", 1, 2, 3)
     tail = follow(tmp_path / "wal", "--json")
     assert tail.rows(3) == [1, 2, 3]
@@ -201,7 +201,7 @@ def test_a_log_that_was_made_again_is_told(tmp_path: Path, follow: Callable[...,
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_who_slept_while_rows_were_collected_is_told_and_goes_on(
+def test_a_follower_that_slept_over_a_collection_reports_it_and_continues(
     tmp_path: Path, follow: Callable[..., Tail]
 ) -> None:
     append(tmp_path, 1, 2)
@@ -213,7 +213,7 @@ def test_who_slept_while_rows_were_collected_is_told_and_goes_on(
     move_floor(log, 5)
     collect(log, 5)
     tail.process.send_signal(signal.SIGCONT)
-    # Its look at the floor is young: what it finds it may use; else it says what it missed.
+    # With a recent look at the floor it may use the rows; with an old one it reports missed rows.
     append(tmp_path, 6)
     found = []
     while not found or found[-1] != 6:
@@ -224,9 +224,7 @@ def test_who_slept_while_rows_were_collected_is_told_and_goes_on(
 
 @pytest.mark.process
 @pytest.mark.parametrize("command", ["tail", "log"])
-def test_damage_that_comes_is_told(
-    tmp_path: Path, follow: Callable[..., Tail], command: str
-) -> None:
+def test_new_damage_is_reported(tmp_path: Path, follow: Callable[..., Tail], command: str) -> None:
     append(tmp_path, 1, 2)
     tail = follow(tmp_path, "--json", command=command)
     for _ in range(2 if command == "tail" else 3):
@@ -244,7 +242,7 @@ def test_damage_that_comes_is_told(
     assert tail.end() == 130 and tail.errors.empty()
 
 
-def test_a_store_that_is_away_is_waited_for(
+def test_tail_waits_for_an_unreachable_store(
     s3_bucket: str, s3_proxy: S3Proxy, follow: Callable[..., Tail], ministack_url: str
 ) -> None:
     where = f"s3://{s3_bucket}/wal"
@@ -266,7 +264,7 @@ def test_a_store_that_is_away_is_waited_for(
 
 
 @pytest.mark.process
-def test_it_ends_when_nobody_reads_any_more(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_tail(tmp_path: Path) -> None:
     append(tmp_path, 1, 2)
     process = subprocess.Popen(
         [sys.executable, "-m", "sparkwal", "tail", str(tmp_path), "-f", "--json"],

@@ -1,4 +1,4 @@
-"""What commands print on terminals that are narrow, or that know few characters or codes."""
+"""The output of commands on narrow terminals and on terminals with few characters or codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_narrow_terminal_gets_all_columns_and_whole_numbers(tmp_path: Path, co
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """What a command prints on a terminal of 80 columns."""
+    """The output of a command on a terminal of 80 columns."""
     leader, follower = pty.openpty()
     given = {**os.environ, "PAGER": "cat", "COLUMNS": "80", **environment}
     process = subprocess.Popen([*COMMAND, *arguments], env=given, stdout=follower, stderr=follower)
@@ -46,7 +46,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
         while more := os.read(leader, 65536):
             found += more
     except OSError:
-        pass  # Linux says so when the last writer goes
+        pass  # on Linux: the last writer closed
     finally:
         os.close(leader)
         process.wait(60)
@@ -71,13 +71,13 @@ def test_csv_commands_a_terminal_nothing(tmp_path: Path) -> None:
     command = ("cat", path, "--format", "csv")
     said = on_a_terminal(*command)
     assert said.splitlines() == [json.dumps(text, ensure_ascii=False)] * 2
-    # A program gets what is there.
+    # A program gets the text unchanged.
     piped = subprocess.run([*COMMAND, *command], capture_output=True, check=True).stdout
     assert piped.decode() == f'"{text}"\n"{text}"\n'
 
 
 @pytest.mark.process
-def test_what_an_encoding_lacks_ends_nothing(tmp_path: Path) -> None:
+def test_a_character_that_the_encoding_lacks_is_replaced(tmp_path: Path) -> None:
     path = str(tmp_path / "lög😀")
     append(path, range(2))
     for command in ("verify", "cost", "status"):

@@ -29,7 +29,7 @@ def test_a_moment_is_before_now_or_itself(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1 fortnight", "-1h", "1.5h", "2026-13-01"])
-def test_no_moment_is_told_what_one_is(text: str) -> None:
+def test_an_invalid_time_prints_examples(text: str) -> None:
     with pytest.raises(ValueError) as refused:
         moment_ms(text, NOW)
     assert str(refused.value) == EXPECTED
@@ -53,5 +53,5 @@ def test_seconds_are_not_taken_for_milliseconds() -> None:
         (86_400_000 * 1500, "1,500 d"),
     ],
 )
-def test_a_length_is_told_in_its_greatest_unit(milliseconds: int, text: str) -> None:
+def test_a_duration_is_printed_in_its_greatest_unit(milliseconds: int, text: str) -> None:
     assert length(milliseconds) == text

@@ -84,7 +84,7 @@ def test_json_is_taken_back_as_what_it_was(rows: list[dict[str, Any]], skip: int
 
 
 @given(ROWS)
-def test_csv_says_what_json_says(rows: list[dict[str, Any]]) -> None:
+def test_csv_and_json_hold_the_same_values(rows: list[dict[str, Any]]) -> None:
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     out = Path(tempfile.mkdtemp()) / "rows.csv"
     with writer(Form("csv", out), SCHEMA) as form:
@@ -111,7 +111,7 @@ def test_csv_says_what_json_says(rows: list[dict[str, Any]]) -> None:
             assert values == bare_texts(batch.column(name))
 
 
-def test_what_json_has_no_form_for() -> None:
+def test_values_that_json_cannot_hold() -> None:
     kinds = pa.schema(
         [
             ("n", pa.int64()),

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from sparkwal.journal.storage import QUARANTINE, Bytes
 
-# What a disk writes as a whole.
+# The unit of a disk's write.
 SECTOR = 512
 
 
 class Crash(BaseException):
-    """The machine is gone; nothing after it happens."""
+    """The machine lost its power: every later call raises."""
 
 
 @dataclass
@@ -89,10 +89,10 @@ class MemoryFolder:
         self.path = "memory"
         self.closed = False
 
-    # What a crash leaves.
+    # Views after a crash.
 
     def after_crash(self, rng: random.Random) -> MemoryFolder:
-        """What is there when the machine starts again."""
+        """The files after the machine starts again."""
         left = MemoryFolder()
         files = {id(each): each.after_crash(rng) for each in self._everything()}
         # Each change of a name is made or not. Most file systems keep their order and lose the
@@ -107,7 +107,7 @@ class MemoryFolder:
         return left
 
     def after_kill(self) -> MemoryFolder:
-        """What the next process finds when this one dies and the machine goes on."""
+        """The files that the next process finds after this one died; the machine keeps running."""
         left = MemoryFolder()
         files = {id(each): each.killed() for each in self._everything()}
         left._files = {name: files[id(each)] for name, each in self._files.items()}
@@ -119,7 +119,7 @@ class MemoryFolder:
         changed = [each for _, _, each in self._changes]
         return [*self._files.values(), *self._safe_names.values(), *changed]
 
-    # What a test looks at.
+    # Views for tests.
 
     def bytes_of(self, name: str) -> bytes:
         return bytes(self._files[name].now)

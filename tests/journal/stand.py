@@ -17,7 +17,7 @@ from sparkwal.journal.storage import Folder
 
 OWNER = Owner("memory:log", "log-1", "orders", -1, b"schema")
 SMALL = Settings(segment_bytes=1032, max_bytes=6 * 1032)
-# What nobody wants to see in a journal that nothing happened to.
+# Events that an undamaged journal must not emit.
 WARNINGS = ("tail_truncated", "replay_stopped", "quarantined", "cursor_rejected")
 
 
@@ -42,7 +42,7 @@ class Run:
         return event
 
     def entries(self, durable: int = -1) -> dict[int, bytes]:
-        """What the log does not have, read one by one."""
+        """The entries that the log lacks, read one by one."""
         first = max(durable + 1, self.journal._segments.oldest.header.first)
         return {
             sequence: bytes(self.journal.read(sequence)[0])

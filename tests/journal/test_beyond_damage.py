@@ -1,4 +1,4 @@
-"""What is found behind the first invalid entry of a journal."""
+"""Entries behind the first invalid entry of a journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crash at every call that changes the disk: what was acknowledged is there, once, in order."""
+"""A crash at every call that changes the disk: acknowledged entries survive once, in order."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ Script = Callable[[World], None]
 
 
 def appends(world: World) -> None:
-    """Of several sizes, one by one and by several waiters, over segments."""
+    """Append entries of several sizes, one by one and by several waiters, over several segments."""
     world.open()
     world.append(0)
     world.append(1, 7, 8, 9)
@@ -97,7 +97,7 @@ def appends(world: World) -> None:
 
 
 def drains(world: World) -> None:
-    """The log takes some; what is full gets room."""
+    """The log takes some entries, so a full journal gets room."""
     world.open()
     world.append(200, 200, 200, 200)
     world.append(200, 200)
@@ -170,7 +170,7 @@ def killed(world: World) -> None:
 
 
 def goes_on(world: World) -> None:
-    """Opens what is there, whatever that is."""
+    """Open the journal in any state of its files."""
     world.open()
     world.append(40, 300)
     world.let_go(1)
@@ -236,10 +236,10 @@ def crash_at(world: World, script: Script, call: int) -> bool:
 
 
 def check(world: World, rng: random.Random, seen: Counter[str]) -> None:
-    """The machine is on again: open, read, go on, close, open."""
+    """After the restart of the machine: open, read, append, close, open."""
     ids = Ids()
     ids.look(world.folder)
-    # The log may have more than the journal heard of.
+    # The log may have more entries than the journal was told.
     durable = world.durable
     if world.hurt is None and rng.random() < 0.5:
         durable = rng.randint(durable, max(durable, world.acked))
@@ -257,7 +257,7 @@ def check(world: World, rng: random.Random, seen: Counter[str]) -> None:
         if run.lost:
             seen["false alarms"] += 1
     else:
-        # What the test hurt, and all after, is either reported as lost or sent again.
+        # The entries that the test damaged, and all later ones, are reported as lost or sent again.
         assert last >= min(world.hurt - 1, world.acked)
         if run.lost and world.acked == 7:
             assert run.lost == range(world.hurt, 8)
@@ -266,7 +266,7 @@ def check(world: World, rng: random.Random, seen: Counter[str]) -> None:
         # By this opening, or by one that died.
         assert "quarantined" in run.names() or LOST in world.folder.names()
     ids.look(world.folder)
-    # As it is now it is read again, and nothing happens to it.
+    # In this state it is read again, and nothing changes.
     again = open_journal(world.folder.after_kill(), durable, settings)
     assert again.warnings() == [] and again.lost == run.lost
     assert again.entries(durable) == entries

@@ -1,4 +1,4 @@
-"""How far the log has a journal: what the cursor says, and what a wrong one does."""
+"""The cursor shows how far the log has a journal's entries; a wrong cursor loses nothing."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_cursor_from_before_segments_were_removed() -> None:
     assert run.entries(6) == after(written, 6)
 
 
-def test_a_cursor_ahead_of_the_log_is_rejected_and_what_is_there_is_sent_again() -> None:
+def test_a_cursor_ahead_of_the_log_is_rejected_and_all_entries_are_resent() -> None:
     folder, written = drained(4)
     first = min(open_journal(folder.after_kill(), 4).entries(-1))
     run = open_journal(folder, first - 1)
@@ -141,7 +141,7 @@ def test_a_cursor_of_another_is_rejected_and_removes_nothing(other: dict[str, st
     assert open_journal(folder, 2).warnings() == []
 
 
-def test_nobody_can_tell_whose_a_damaged_journal_with_the_cursor_of_another_is() -> None:
+def test_a_damaged_journal_with_the_cursor_of_another_has_an_unknown_owner() -> None:
     folder = MemoryFolder()
     run = open_journal(folder)
     fill(run, [10])
@@ -166,7 +166,7 @@ def test_entries_of_another_that_its_log_may_not_have_are_refused(other: dict[st
 
 
 def finished() -> MemoryFolder:
-    """The log has all of it, and the cursor says so."""
+    """A journal whose entries are all in the log by its cursor."""
     folder = MemoryFolder()
     run = open_journal(folder)
     fill(run, LENGTHS)
@@ -175,7 +175,7 @@ def finished() -> MemoryFolder:
     return folder
 
 
-def test_what_another_needs_no_more_makes_room_for_the_next() -> None:
+def test_a_finished_journal_of_another_producer_is_replaced() -> None:
     folder = finished()
     owner = replace(OWNER, producer="other", log_id="log-2")
     run = open_journal(folder, 100, owner=owner)
@@ -258,7 +258,7 @@ def test_slots_may_be_more_than_before() -> None:
     assert run.entries() == written
 
 
-def test_the_cursor_tells_what_the_log_had_and_where_the_journal_ends() -> None:
+def test_the_cursor_records_the_logs_last_entry_and_the_end_of_the_journal() -> None:
     folder, _ = drained(5)
     cursor, wrong = read_cursor(folder)
     assert wrong == "" and cursor is not None

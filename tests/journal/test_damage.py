@@ -1,4 +1,4 @@
-"""A journal that was hurt at rest: nothing acknowledged is cut off, and what is lost is named."""
+"""A journal that was damaged at rest: no acknowledged entry is cut off, and lost ones are named."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def places(folder: MemoryFolder, name: str) -> list[tuple[int, int, int]]:
 
 
 def settles(folder: MemoryFolder, run: Run, before: int = -1) -> None:
-    """It goes on, and who opens it again hears nothing of it."""
+    """Appends continue, and the next opening emits no warning."""
     entries = run.entries(before)
     last = run.journal.last
     assert list(entries) == list(range(before + 1, last + 1))
-    # What was lost is reported until it was sent again.
+    # Lost entries are reported until they are resent.
     for sequence in range(last + 1, last + 3 + len(run.lost)):
         entries[sequence] = content(sequence, 50)
         assert run.append(entries[sequence]) == sequence
@@ -93,7 +93,7 @@ def test_a_bit_flips_in_any_byte_of_a_segment(closed: bool) -> None:
             if at < document:
                 first = header.first
             else:
-                # Between entries are zeros that nobody reads.
+                # Between entries are zeros, which no reader uses.
                 hit = [sequence for sequence, low, high in found if low <= at < high]
                 if not hit:
                     assert run.warnings() == [] and not run.lost
@@ -126,7 +126,7 @@ def test_a_bit_flips_in_the_header_of_a_segment_without_entries() -> None:
     run = open_journal(folder, settings=TINY)
     written = fill(run, [100])
     run.journal.close()
-    # Another schema begins a segment of its own.
+    # Another schema begins a new segment.
     owner = replace(OWNER, schema=b"another schema")
     open_journal(folder, settings=TINY, owner=owner).journal.close()
     name = segments(folder)[-1]
@@ -172,7 +172,7 @@ def test_an_entry_that_was_acknowledged_is_not_cut_off_as_torn(closed: bool) -> 
         settles(left, run)
 
 
-def test_what_the_newest_segment_held_is_told_when_its_file_is_gone() -> None:
+def test_a_missing_newest_segment_is_reported_with_its_entries() -> None:
     folder, written = small_journal(closed=True)
     name = segments(folder)[-1]
     first = places(folder, name)[0][0]
@@ -184,7 +184,7 @@ def test_what_the_newest_segment_held_is_told_when_its_file_is_gone() -> None:
     settles(folder, run)
 
 
-def test_all_segments_are_gone() -> None:
+def test_a_journal_without_any_segment_reports_its_entries() -> None:
     folder, written = small_journal(closed=True)
     for name in segments(folder):
         folder.remove(name)
@@ -193,11 +193,11 @@ def test_all_segments_are_gone() -> None:
     settles(folder, run)
 
 
-def test_what_an_opening_told_as_accepted_is_not_cut_off_by_the_next() -> None:
+def test_the_next_opening_keeps_entries_that_an_opening_reported_as_accepted() -> None:
     folder = MemoryFolder()
     run = open_journal(folder)
     fill(run, [100])
-    run.journal.write(content(1, 100))  # nobody waited: not acknowledged, and there
+    run.journal.write(content(1, 100))  # no wait: not acknowledged, yet on the disk
     left = folder.after_kill()
     assert open_journal(left).journal.last == 1
     left = left.after_kill()
@@ -210,7 +210,7 @@ def test_what_an_opening_told_as_accepted_is_not_cut_off_by_the_next() -> None:
     assert run.lost == range(1, 2)
 
 
-def test_of_several_that_one_sync_was_for_the_first_is_torn_and_a_later_one_is_whole() -> None:
+def test_a_torn_entry_before_an_intact_one_of_the_same_sync() -> None:
     folder = MemoryFolder()
     run = open_journal(folder)
     written = fill(run, [100])
@@ -223,14 +223,14 @@ def test_of_several_that_one_sync_was_for_the_first_is_torn_and_a_later_one_is_w
     hurt[at : at + 60] = bytes(60)
     left.put(name, bytes(hurt))
     run = open_journal(left)
-    # A false alarm by the rule: nobody learned that any of them is accepted.
+    # A false alarm by the rule: none of them was reported as accepted.
     assert run.lost == range(1, 4)
     assert run.only("replay_stopped").complete == 2
     assert run.entries() == written
     assert left.bytes_of(f"quarantine/{name}") == hurt
 
 
-def test_what_the_log_has_is_not_asked_for_again() -> None:
+def test_entries_that_the_log_has_are_not_reported_as_lost() -> None:
     folder, written = small_journal(closed=True)
     name = segments(folder)[1]
     at = places(folder, name)[0][1]
@@ -326,7 +326,7 @@ def test_a_segment_that_was_removed_comes_back_from_a_backup() -> None:
     settles(folder, run, 4)
 
 
-def test_a_segment_in_the_middle_is_gone() -> None:
+def test_a_missing_segment_in_the_middle() -> None:
     folder, written = small_journal(closed=True)
     names = segments(folder)
     first = places(folder, names[1])[0][0]
@@ -360,7 +360,7 @@ def test_an_older_copy_of_the_whole_folder_is_put_back() -> None:
     fill(run, LENGTHS)
     copy = folder.after_kill()
     fill(run, [50] * 6)
-    # The log has more than this copy: its appends go on behind that.
+    # The log has more entries than this copy: its appends continue after those.
     run = open_journal(copy, 11, TINY)
     assert run.warnings() == [] and not run.lost
     assert (run.journal.last, run.entries(11)) == (11, {})
@@ -462,7 +462,7 @@ def test_a_journal_is_opened_with_smaller_segments_than_its_entries() -> None:
     settles(folder, run)
 
 
-def test_nothing_is_changed_before_it_is_known_that_the_journal_can_be_opened() -> None:
+def test_an_opening_that_fails_changes_nothing() -> None:
     folder, _ = small_journal(closed=True)
     hurt = flip(folder, segments(folder)[1], 3, 1)
     before = everything(hurt)

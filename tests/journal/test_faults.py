@@ -30,7 +30,7 @@ def opened() -> tuple[MemoryFolder, Run, dict[int, bytes]]:
 
 
 def only_before(folder: MemoryFolder, written: dict[int, bytes], more: int) -> None:
-    """Opened again it has what was acknowledged, and perhaps what nobody learned of."""
+    """A new opening has every acknowledged entry, and perhaps some unacknowledged ones."""
     folder.faults.clear()
     run = open_journal(folder.after_kill())
     entries = run.entries()
@@ -56,7 +56,7 @@ def test_a_sync_that_fails_stops_the_journal_and_a_later_one_that_would_not_is_n
         with pytest.raises(JournalSyncError):
             call()
     assert folder.calls == calls
-    # What was acknowledged before can be read and be sent.
+    # Entries acknowledged before can be read and sent.
     assert bytes(run.journal.read(2)[0]) == written[2]
     assert run.journal.accepted == 2
     assert isinstance(run.journal.failure, JournalSyncError)
@@ -64,7 +64,7 @@ def test_a_sync_that_fails_stops_the_journal_and_a_later_one_that_would_not_is_n
     only_before(folder, written, 1)
 
 
-def test_a_sync_that_fails_is_told_to_all_that_wait() -> None:
+def test_a_failing_sync_is_raised_in_every_waiter() -> None:
     folder, run, _ = opened()
     sequences = [run.journal.write(content(n, 50)) for n in (3, 4, 5)]
     folder.faults["sync"] = [errno.EIO]
@@ -200,7 +200,7 @@ def test_the_disk_fails_while_a_damaged_journal_is_opened(call: str) -> None:
         else:
             if left.faults[call]:
                 return
-            # Of a file that is a hint.
+            # The file is only a hint.
             assert run.entries() == {0: written[0]}
     pytest.fail("it never ended")
 
@@ -291,7 +291,7 @@ def test_a_full_disk_gets_room_by_what_the_log_has(upto: int) -> None:
     assert len(segments(folder)) < before
     written |= fill(run, [60])
     assert run.entries(upto) == {k: v for k, v in written.items() if k > upto}
-    # As often as it is full.
+    # Each time that it is full.
     for _ in range(5):
         folder.room = None
         fill(run, [200, 200])
@@ -306,7 +306,7 @@ def test_a_full_disk_gets_room_by_what_the_log_has(upto: int) -> None:
         fill(run, [40])
 
 
-def test_a_full_disk_where_there_is_one_segment_only() -> None:
+def test_a_full_disk_with_one_segment_only() -> None:
     folder, run, _ = opened()
     folder.room = folder._used()
     with pytest.raises(BackPressureError):
@@ -347,7 +347,7 @@ def test_a_full_disk_that_gets_no_room_is_not_asked_again_at_once() -> None:
     fill(run, [60])
 
 
-def test_a_full_disk_at_the_first_opening_is_told() -> None:
+def test_a_full_disk_at_the_first_opening_is_reported() -> None:
     folder = MemoryFolder()
     folder.room = 10
     with pytest.raises(OptionError, match="is full: the journal cannot be opened. Make room"):
@@ -356,7 +356,7 @@ def test_a_full_disk_at_the_first_opening_is_told() -> None:
     fill(open_journal(folder), [10])
 
 
-# What the options allow.
+# The limits of the options.
 
 
 def test_entries_up_to_the_largest_fit_however_often() -> None:

@@ -19,7 +19,7 @@ from .stand import fill, open_journal, segments
 
 
 class Interrupted(BaseException):
-    """What a handler raised."""
+    """The error that a signal's handler raises."""
 
 
 def once(real: Any, *, before: bool) -> Any:
@@ -72,7 +72,7 @@ def test_a_rotation_that_was_interrupted_leaves_no_segment_between(
     assert again.entries() == written and again.warnings() == []
 
 
-def test_what_a_handler_raises_in_a_sync_is_no_failure_of_the_disk(
+def test_an_error_of_a_handler_in_a_sync_is_no_failure_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = open_journal(DiskFolder(tmp_path / "j"))
@@ -91,7 +91,7 @@ def test_what_a_handler_raises_in_a_sync_is_no_failure_of_the_disk(
 
 
 def damaged() -> tuple[MemoryFolder, dict[int, bytes]]:
-    """Of five entries the last two cannot be read."""
+    """A journal with five entries of which the last two are unreadable."""
     folder = MemoryFolder()
     written = fill(open_journal(folder), [20] * 5)
     folder = folder.after_kill()
@@ -101,10 +101,10 @@ def damaged() -> tuple[MemoryFolder, dict[int, bytes]]:
     return folder, written
 
 
-def test_what_was_lost_is_told_until_it_was_sent_again() -> None:
+def test_lost_entries_are_reported_until_they_are_resent() -> None:
     folder, written = damaged()
     assert open_journal(folder).lost == range(3, 5)
-    # Whoever learned it has died.
+    # The process that got the report has died.
     folder = folder.after_kill()
     run = open_journal(folder)
     assert run.lost == range(3, 5) and run.warnings() == []
@@ -117,7 +117,7 @@ def test_what_was_lost_is_told_until_it_was_sent_again() -> None:
     assert not run.lost and run.entries() == written
 
 
-def test_what_was_lost_is_told_though_the_opening_that_found_it_failed() -> None:
+def test_lost_entries_are_reported_after_an_opening_that_failed() -> None:
     folder, _ = damaged()
     for calls in range(1, 60):
         there = folder.after_kill()
@@ -132,7 +132,7 @@ def test_what_was_lost_is_told_though_the_opening_that_found_it_failed() -> None
         pytest.fail("the opening never ended")
 
 
-def test_the_first_segment_is_gone_and_nothing_after_it_is_sent() -> None:
+def test_without_the_first_segment_no_later_entry_is_sent() -> None:
     folder = MemoryFolder()
     written = fill(open_journal(folder), [600] * 4)
     folder = folder.after_kill()

@@ -80,7 +80,7 @@ def test_a_large_journal_is_read_with_the_memory_of_a_block(tmp_path: Path) -> N
     with name.open("r+b") as file:
         file.seek(20 * MEBI)
         file.write(b"damage")
-    damaged = 19  # what lies before takes less than one entry more
+    damaged = 19  # the entries before it take less than one more entry
     resident, traced = measured(tmp_path, size, length, count, count - damaged - 1)
     assert traced < 24 * MEBI
     assert resident < 64 * MEBI
@@ -98,5 +98,5 @@ def test_a_journal_of_many_small_entries_is_read_with_the_memory_of_a_block(
         file.write(b"damage")
     resident, traced = measured(tmp_path, size, length, count, count - 1)
     assert traced < 24 * MEBI
-    # Of that the places of the entries, 24 bytes each.
+    # This includes the offsets of the entries, 24 bytes each.
     assert resident < 64 * MEBI

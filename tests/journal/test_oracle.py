@@ -21,7 +21,7 @@ SEED = 4100
 
 
 class Oracle:
-    """What a journal must give back."""
+    """A model of a journal: the entries that it must return."""
 
     def __init__(self) -> None:
         self._table = sqlite3.connect(":memory:")
@@ -109,7 +109,7 @@ class Life:
         self.open()
 
     def kill(self) -> None:
-        """As `SIGKILL`; what was written is there."""
+        """Simulate `SIGKILL`: written bytes survive."""
         assert self.run is not None
         self.run.journal._ending.set()  # ends its thread
         if isinstance(self.folder, MemoryFolder):

@@ -1,4 +1,4 @@
-"""What damage took, incident by incident: noted, kept, and never confused with another's."""
+"""Quarantine keeps the lost entries of each incident, separate from those of other incidents."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_note_that_cannot_be_read_is_never_taken_for_empty(note: bytes) -> Non
         with pytest.raises(JournalReadError, match="/lost cannot be read.*remove it"):
             open_journal(folder)
         assert everything(folder) == before
-    # Whoever has looked removes it.
+    # A user removes it after looking at it.
     folder.remove(NOTE)
     assert not open_journal(folder).lost
 
@@ -113,11 +113,11 @@ def test_a_second_damage_is_not_filled_with_what_the_first_left() -> None:
     run = open_journal(damaged(folder, 4, 32))
     assert run.lost == range(4, 6)
     assert kept(run) == {4: None, 5: content(5, 33)}
-    # What was lost is that of the second alone; the first is known still.
+    # `lost` has the entries of the second incident only; the first incident is still recorded.
     assert [(each.first, each.last) for each in run.quarantine.incidents] == [(3, 4), (4, 5)]
 
 
-def test_what_a_first_damage_took_and_a_second_did_not_reach_is_what_the_first_left() -> None:
+def test_a_second_damage_leaves_the_entries_of_the_first_incident() -> None:
     folder = MemoryFolder()
     fill(open_journal(folder), [20] * 6)
     folder = damaged(folder, 2, 20)

@@ -1,4 +1,4 @@
-"""A journal's folder on this machine's disk: who holds it, and a disk that is full or read-only."""
+"""A journal's folder on this machine's disk: its lock, and a disk that is full or read-only."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_of_other_files_is_refused_and_not_changed(tmp_path: Path) -> None:
     mine = {name: f"my {name}" for name in ("lock", "cursor", "accepted", "notes.txt")}
     for name, text in mine.items():
         (tmp_path / name).write_text(text)
@@ -87,7 +87,7 @@ def test_a_second_opening_in_this_process_is_refused_until_the_first_is_closed(
 
 
 def in_a_fork(do: object) -> int:
-    """What it exits with."""
+    """Run a function in a fork, and return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 99
@@ -150,7 +150,7 @@ def mounted(*arguments: str) -> bool:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, with little room."""
+    """A separate small file system."""
     path = tmp_path / "disk"
     path.mkdir()
     if not mounted("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)):
@@ -177,7 +177,7 @@ def test_a_read_only_folder_is_refused(small_disk: Path) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("length", [50, 5000])
 @pytest.mark.parametrize("segment_bytes", [2**16, 2**21], ids=["segments", "one segment"])
-def test_a_disk_that_is_full_refuses_and_goes_on_once_the_log_has_some(
+def test_a_full_disk_refuses_appends_until_the_log_has_some_entries(
     small_disk: Path, length: int, segment_bytes: int
 ) -> None:
     settings = replace(SMALL, segment_bytes=segment_bytes, max_bytes=2**28, slots=2**17)
@@ -219,7 +219,7 @@ def test_a_disk_that_is_full_refuses_and_goes_on_once_the_log_has_some(
 
 
 @pytest.mark.process
-def test_appends_that_wait_go_on_when_a_full_disk_has_room(small_disk: Path) -> None:
+def test_waiting_appends_continue_when_a_full_disk_has_room(small_disk: Path) -> None:
     settings = replace(SMALL, segment_bytes=2**16, max_bytes=2**28, slots=2**17)
     run = open_journal(DiskFolder(small_disk / "journal"), settings=settings)
     others = small_disk / "others"

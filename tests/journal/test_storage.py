@@ -1,4 +1,4 @@
-"""What every folder of a journal does, on the disk and in memory."""
+"""The contract of a journal's folder, on the disk and in memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_many_parts_and_large_ones_are_written_whole(folder: Folder) -> None:
     assert data(folder, "a") == b"".join(parts)
 
 
-def test_what_the_disk_begins_with_before_a_sync_stays_as_it_is(
+def test_an_early_write_back_by_the_disk_changes_no_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "_AHEAD", 10_000)
@@ -72,7 +72,7 @@ def test_what_the_disk_begins_with_before_a_sync_stays_as_it_is(
     folder.close()
 
 
-def test_a_file_that_is_there_is_written_on_from_its_end(folder: Folder) -> None:
+def test_writing_to_an_existing_file_begins_at_its_end(folder: Folder) -> None:
     put(folder, "a", b"before")
     file = folder.open("a")
     assert file.size == 6
@@ -98,7 +98,7 @@ def test_writing_beyond_the_end_fills_with_zeros(folder: Folder) -> None:
     assert data(folder, "a") == b"\0\0\0\0x"
 
 
-def test_a_cut_file_goes_on_where_it_was_cut(folder: Folder) -> None:
+def test_writing_to_a_truncated_file_begins_at_the_cut(folder: Folder) -> None:
     put(folder, "a", b"0123456789")
     file = folder.open("a")
     file.truncate(4)
@@ -143,7 +143,7 @@ def test_a_reader_keeps_a_file_that_was_replaced_or_removed(folder: Folder) -> N
     assert names(folder) == []
 
 
-def test_a_writer_goes_on_in_a_file_that_got_another_name(folder: Folder) -> None:
+def test_a_writer_continues_in_a_renamed_file(folder: Folder) -> None:
     file = folder.create("a")
     file.append([b"before"])
     folder.rename("a", "b")
@@ -160,7 +160,7 @@ def test_a_name_is_made_once(folder: Folder) -> None:
     assert data(folder, "a") == b"x"
 
 
-def test_what_is_not_there_is_not_found(folder: Folder) -> None:
+def test_a_missing_file_raises_file_not_found(folder: Folder) -> None:
     for call in (folder.open, folder.read, folder.remove):
         with pytest.raises(FileNotFoundError):
             call("a")
@@ -239,7 +239,7 @@ def test_a_handle_is_of_no_use_after_a_failed_sync() -> None:
     assert (file.syncs, file.others) == (1, 1)
 
 
-def test_a_failed_sync_of_the_folder_is_told_as_such() -> None:
+def test_a_failed_sync_of_the_folder_names_the_folder() -> None:
     folder = MemoryFolder()
     folder.faults["sync_folder"] = [errno.EIO]
     with pytest.raises(JournalFolderSyncError) as wrong:

@@ -181,7 +181,9 @@ def test_threads_that_find_a_segment_full_while_it_is_synced_take_no_more_slots_
 
     def releases() -> None:
         assert begun.wait(60)
-        threading.Event().wait(0.5)  # so that all of them are waiting; none is not wrong
+        threading.Event().wait(
+            0.5
+        )  # so that all of them are waiting
         folder.before_sync = lambda: None
         go.set()
 
@@ -191,7 +193,7 @@ def test_threads_that_find_a_segment_full_while_it_is_synced_take_no_more_slots_
     run.journal.close()
 
 
-def test_what_is_appended_while_it_is_closed_is_refused_or_there(tmp_path: Path) -> None:
+def test_an_append_during_close_is_refused_or_kept(tmp_path: Path) -> None:
     # Room for what four threads append until a fifth is given a turn.
     settings = replace(SMALL, segment_bytes=2**16, max_bytes=2**30, slots=2**17)
     for number in range(20):

@@ -25,7 +25,7 @@ def killed(lengths: list[int] = LENGTHS, sync: str = "always") -> MemoryFolder:
     run = open_journal(folder, settings=replace(SMALL, sync=sync))
     fill(run, lengths)
     left = folder.after_kill()
-    # Its thread ends: it would find the simulation's locks in the place of its own.
+    # Its thread must end: a later test replaces the locks of `threading` by simulated ones.
     run.journal.close()
     return left
 
@@ -115,7 +115,7 @@ def test_the_cursor_of_a_closed_journal_names_its_last_entry(how: str) -> None:
 
 @pytest.mark.parametrize("sync", ["interval", "none"])
 def test_a_damaged_end_is_reported_where_appends_return_before_a_sync(sync: str) -> None:
-    """The process died and the machine went on: each append that returned was accepted."""
+    """The process died, the machine kept running: each append that returned was accepted."""
     folder = zeros_from(killed(sync=sync), 4)
     run = open_journal(folder)
     assert run.lost == range(4, 5)
@@ -133,7 +133,7 @@ def test_a_mark_that_cannot_be_written_stops_the_journal() -> None:
     assert isinstance(run.journal.failure, JournalWriteError)
 
 
-def test_what_may_be_lost_is_reported_until_it_is_settled() -> None:
+def test_possible_losses_are_reported_until_they_are_settled() -> None:
     folder = zeros_from(without_mark(killed(), "gone"), 4)
     assert open_journal(folder).lost == range(4, MOST + 1)
     folder = folder.after_kill()
