@@ -181,9 +181,7 @@ def test_threads_that_find_a_segment_full_while_it_is_synced_take_no_more_slots_
 
     def releases() -> None:
         assert begun.wait(60)
-        threading.Event().wait(
-            0.5
-        )  # so that all of them are waiting
+        threading.Event().wait(0.5)  # so that all of them are waiting
         folder.before_sync = lambda: None
         go.set()
 

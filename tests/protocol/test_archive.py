@@ -71,7 +71,7 @@ def test_a_query_that_comes_back_is_in_the_records_again(query: Query, store: Me
     assert another(query, 0).microbatch(8, (100,)) is not None
     head = find_head(query.open()).live
     assert head is not None and head.header.txns["q0"][0] == 8
-    many(query, first=1)  # each a replay; of q0 it would be an older one
+    many(query, first=1)  # each repeats a write; for q0 an older one
     head = find_head(query.open()).live
     assert head is not None and archive.last_batch(query.open, head.header, "q0") == 8
     assert verify_store(query.open(), "wal").ok

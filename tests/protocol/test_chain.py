@@ -62,7 +62,7 @@ def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: Lifecycle
 
 
 @pytest.mark.proves("next-of-its-base")
-def test_of_two_records_made_from_one_head_one_is_put(
+def test_one_of_two_records_made_from_one_head_is_put(
     log: LogStore, begun: LifecycleRecord
 ) -> None:
     first = put(log, begun, DONE, cut=7)
@@ -81,9 +81,7 @@ def test_a_lost_reply_is_no_defeat(begun: LifecycleRecord, log: LogStore) -> Non
     assert put(LogStore(store, "wal"), begun, DONE, cut=7)
 
 
-def test_the_chain_of_a_log_that_was_there_before_counts_as_none(
-    log: LogStore, begun: LifecycleRecord
-) -> None:
+def test_the_chain_of_a_former_log_does_not_count(log: LogStore, begun: LifecycleRecord) -> None:
     assert look(log, "log-1") == begun
     assert look(log, "log-2") is None
 

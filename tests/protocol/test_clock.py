@@ -37,11 +37,11 @@ def test_a_clock_that_jumps_over_ten_years_is_refused(query: Query) -> None:
         query.restarted().plan()
 
 
-def test_a_log_that_lay_idle_for_years_goes_on(query: Query) -> None:
+def test_a_log_continues_after_years_without_a_commit(query: Query) -> None:
     query.microbatch(0, (1,))
     query.clock.wall_ms += 9 * YEAR_MS
     assert query.restarted().microbatch(1, (2,)) is not None
 
 
-def test_a_log_that_is_already_ahead_goes_on_without_going_back() -> None:
+def test_a_log_whose_times_are_ahead_stays_monotonic() -> None:
     assert next_timestamp(1_700_000_000_000, IN_2100 + 5) == IN_2100 + 5

@@ -1,4 +1,4 @@
-"""What an object says was decided when it was built, and who notices by that a lost record."""
+"""The `decided` position of each object, and the lost records that it reveals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def key(position: int) -> str:
 
 
 def decided(store: MemoryStore) -> dict[int, int]:
-    """Number → what the object of this number says; newest first."""
+    """Number → the `decided` of the object with this number; newest first."""
     log = LogStore(store, PREFIX)
     found = {}
     for name in sorted(store.objects):
@@ -42,7 +42,7 @@ def decided(store: MemoryStore) -> dict[int, int]:
 
 
 def again(store: MemoryStore, position: int, **changes: object) -> None:
-    """The record at a position says something else."""
+    """Rewrite the record at a position with other fields."""
     opened = arrowfile.open_front(store.objects[key(position)], "here")
     header = replace(opened.header, inline=(), bytes=0, rows=0, **changes)  # type: ignore[call-arg]
     store.objects[key(position)] = arrowfile.encode(header, opened.spark_schema)
@@ -69,7 +69,7 @@ def test_objects_of_the_sink_say_that_all_before_them_is_decided(tmp_path: Path)
     assert found == {number: keys.position(number, WINDOW) - 1 for number in found}
 
 
-def test_an_appenders_record_says_up_to_where_it_was_acknowledged() -> None:
+def test_an_appenders_record_has_the_last_acknowledged_position() -> None:
     plot = Plot()
     with plot.appender(maxInFlightRequests=4) as wal:
         wal.append(rows(1)).result()
@@ -128,7 +128,7 @@ def test_a_leader_does_not_seal_what_it_has_read(plot: Plot) -> None:
 
 
 @pytest.mark.parametrize("lost", [2, 5, 8])
-def test_a_lost_record_is_noticed_by_what_comes_after_it(plot: Plot, lost: int) -> None:
+def test_a_later_record_reveals_a_lost_one(plot: Plot, lost: int) -> None:
     plot.inner.delete(key(lost))
     before = dict(plot.inner.objects)
     with pytest.raises(InvalidLogError, match=f"position {lost} is missing"):
@@ -136,7 +136,7 @@ def test_a_lost_record_is_noticed_by_what_comes_after_it(plot: Plot, lost: int) 
     assert plot.inner.objects == before
 
 
-def test_a_record_that_says_nothing_shows_nothing(plot: Plot) -> None:
+def test_a_record_without_decided_reveals_nothing(plot: Plot) -> None:
     plot.inner.delete(key(8))
     again(plot.inner, 9, decided=-1)
     assert find_head(LogStore(plot.inner, PREFIX)).position == 7
@@ -149,7 +149,7 @@ def test_a_record_after_the_gap_that_cannot_be_read_is_not_taken_for_silent(plot
     plot.inner.objects[key(9)] = bytes(body)
     with pytest.raises(InvalidLogError, match=f"{keys.encode(keys.slot(9, WINDOW))}.*CRC-32"):
         find_head(LogStore(plot.inner, PREFIX))
-    # Those that may go on ask the one before it.
+    # Tolerant readers use the record before it.
     assert find_head(LogStore(plot.inner, PREFIX), tolerant=True).position == 8
 
 
@@ -197,7 +197,7 @@ def test_a_stream_that_probes_beyond_a_lost_record_raises(plot: Plot) -> None:
         found.look()
 
 
-def test_a_stream_told_to_go_on_passes_a_lost_record(plot: Plot) -> None:
+def test_a_tolerant_stream_skips_a_lost_record(plot: Plot) -> None:
     found, _ = stream(plot, failOnDataLoss="false")
     plot.inner.delete(key(6))
     assert found.look() == 10

@@ -1,4 +1,4 @@
-"""A run of a query that ended was fenced by nobody; one that may still run learns who fenced it."""
+"""A run that ended was not fenced; one that may still run gets the fencing writer in the error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def other(query: Query) -> Query:
     return replace(query, query_id="other", leader_id="host:1:1:y", run_id="other")
 
 
-def test_the_next_run_of_a_query_takes_the_log_over_from_who_came_in_between(
+def test_the_next_run_of_a_query_takes_over_from_a_writer_in_between(
     query: Query, other: Query, ended: Path
 ) -> None:
     query.microbatch(0, (1,))
@@ -85,7 +85,7 @@ def test_a_new_run_is_not_held_to_what_its_query_led_long_ago(
     assert replace(query, run_id="second run").microbatch(1, (3,)) == 5
 
 
-def test_a_note_in_place_of_a_hint_that_cannot_be_read_counts_for_a_run_that_goes_on(
+def test_a_fencing_note_instead_of_an_unreadable_hint_fences_a_running_run(
     query: Query, other: Query, ended: Path
 ) -> None:
     query.microbatch(0, (1,))

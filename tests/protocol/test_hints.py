@@ -1,4 +1,4 @@
-"""Where a driver keeps its hints."""
+"""The folder of a driver's hints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwal.errors import OptionError
 from sparkwal.protocol.hint import Hints
 
 
-def test_a_machine_without_a_temporary_folder_is_told_before_anything_is_written(
+def test_a_machine_without_a_temporary_folder_raises_before_any_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def none_is_usable() -> str:

@@ -1,4 +1,4 @@
-"""What a writer takes for its log and for its own leadership: logs recreated, sleepers, rivals."""
+"""How a writer recognizes its log and its leadership: recreated logs, sleepers, rivals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INLINED = replace(LIMITS, inline_threshold=2**16)
 
 
 def requests(store: MemoryStore) -> Counter[str]:
-    """What was asked of the store since the last call."""
+    """The requests to the store since the last call."""
     counts = Counter(store.counts)
     store.counts.clear()
     return counts
@@ -40,7 +40,7 @@ def sound(store: MemoryStore) -> bool:
     return verify_store(LogStore(store, "wal"), "wal").ok
 
 
-def test_of_two_queries_of_one_session_the_one_that_lost_the_log_is_told(
+def test_the_query_that_lost_the_log_to_another_of_its_session_raises(
     query: Query, store: MemoryStore
 ) -> None:
     other = replace(query, query_id="other", leader_id="host:1:1:y", run_id="other")
@@ -55,7 +55,7 @@ def test_of_two_queries_of_one_session_the_one_that_lost_the_log_is_told(
     assert sound(store)
 
 
-def test_a_driver_that_slept_through_a_takeover_on_another_machine_is_told(
+def test_a_driver_that_slept_through_a_takeover_raises(
     query: Query, store: MemoryStore, tmp_path: Path
 ) -> None:
     query.microbatch(0, (1,))
@@ -68,7 +68,7 @@ def test_a_driver_that_slept_through_a_takeover_on_another_machine_is_told(
     assert query.microbatch(2, (3,)) == 5
 
 
-def test_a_driver_that_slept_and_was_not_replaced_goes_on(query: Query) -> None:
+def test_a_driver_that_slept_and_was_not_replaced_continues(query: Query) -> None:
     query.microbatch(0, (1,))
     query.clock.since_boot_ms += 10 * TTL_MS
     assert query.microbatch(1, (2,)) == 3
@@ -86,7 +86,7 @@ def test_its_own_leader_record_does_not_fence_a_planner_that_died_before_the_hin
     assert query.microbatch(1, (2,)) == 4
 
 
-def test_who_was_fenced_at_its_commit_is_not_told_twice(query: Query, store: MemoryStore) -> None:
+def test_a_fenced_commit_raises_once(query: Query, store: MemoryStore) -> None:
     plan = query.plan()
     results = [query.task(plan, 0, 0, 1)]
     other = replace(query, leader_id="host:1:1:y")
@@ -97,9 +97,7 @@ def test_who_was_fenced_at_its_commit_is_not_told_twice(query: Query, store: Mem
     assert sound(store)
 
 
-def test_a_log_deleted_and_made_again_in_one_session_is_another_log(
-    query: Query, store: MemoryStore
-) -> None:
+def test_a_log_recreated_in_one_session_is_another_log(query: Query, store: MemoryStore) -> None:
     query.limits = INLINED
     for batch in range(3):
         query.microbatch(batch, (batch,))
@@ -127,7 +125,7 @@ def test_no_object_is_written_into_the_hole_that_a_deleted_log_leaves(
 
 
 @pytest.mark.parametrize("limits", [LIMITS, INLINED], ids=["objects", "inlined"])
-def test_a_log_made_again_by_another_machine_is_found_by_the_next_run(
+def test_the_next_run_finds_a_log_that_another_machine_recreated(
     query: Query, store: MemoryStore, tmp_path: Path, limits: object
 ) -> None:
     query = replace(query, limits=limits)  # type: ignore[arg-type]
@@ -291,7 +289,7 @@ def test_a_full_disk_does_not_make_a_leader_fence_itself(
     assert sound(store)
 
 
-def test_nobody_writes_to_a_log_whose_beginning_was_deleted(
+def test_no_writer_continues_a_log_whose_beginning_was_deleted(
     query: Query, store: MemoryStore
 ) -> None:
     for batch in range(5):

@@ -1,4 +1,4 @@
-"""The store keeps a part of what was sent, and the reply is lost: nothing of it counts."""
+"""The store keeps a part of a body, and the reply is lost: the part never counts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_leader_record_that_the_store_kept_in_part_makes_no_leader(
 ) -> None:
     query.microbatch(0, (1,))
     store.break_next(8)
-    # Its front says who leads; the next attempt goes on after it.
+    # Its front names the leader; the next attempt continues after it.
     assert query.restarted().microbatch(1, (2,)) == 4
 
 

@@ -1,4 +1,4 @@
-"""What travels between the driver and the tasks of one microbatch, of a log with many queries."""
+"""Messages between the driver and the tasks of one microbatch, in a log with many queries."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def query(tmp_path: Path) -> Query:
 
 @pytest.fixture
 def plan(query: Query) -> Plan:
-    """Of a log with a thousand queries, and more in the archive."""
+    """The plan of a log with a thousand queries, and more in the archive."""
     plan = query.plan()
     remembered = replace(
         plan.leadership,
         txns=TXNS,
         checkpoints=CHECKPOINTS,
-        # That of a missing one: who asks it fails.
+        # The archive is missing, so a lookup in it fails.
         txns_archive="none-00000000",
     )
     return replace(plan, leadership=remembered)
@@ -51,7 +51,7 @@ def messages(query: Query, plan: Plan, batch_id: int, count: int) -> list[TaskRe
     return [pickle.loads(pickle.dumps(each)) for each in results]
 
 
-def test_what_the_log_remembers_comes_back_from_one_task_alone(query: Query, plan: Plan) -> None:
+def test_the_logs_txns_come_back_from_one_task_only(query: Query, plan: Plan) -> None:
     known = replace(query, query_id="query-7")
     sizes = [len(pickle.dumps(each)) for each in messages(known, plan, 8, 200)]
     whole = len(pickle.dumps(plan))
@@ -67,7 +67,7 @@ def test_a_plan_is_the_same_after_its_travel(plan: Plan) -> None:
 
 def test_the_record_remembers_what_its_leader_did(query: Query, plan: Plan) -> None:
     known = replace(query, query_id="query-7")
-    # Spark has them in the order of their partitions; nothing rests on it.
+    # Spark sorts them by partition; the code does not rely on it.
     assert known.commit(messages(known, plan, 8, 3)[::-1]) == 1
     head = find_head(query.open()).live
     assert head is not None
@@ -82,7 +82,7 @@ def test_a_task_knows_a_replay_without_a_request(query: Query, plan: Plan) -> No
     query.store.counts.clear()
     results = messages(known, plan, 7, 2)
     assert all(each.content for each in results) and not query.store.counts
-    # Nothing but these tests' plan says that the log has it.
+    # Only the plan of this test claims that the log has it.
     with pytest.raises(InvalidLogError, match="holds no record of it"):
         known.commit(results)
 

@@ -1,4 +1,4 @@
-"""What a commit's failure says: never that nothing is there when something may be."""
+"""The error of a failed commit never claims that a record is absent when it may exist."""
 
 from __future__ import annotations
 

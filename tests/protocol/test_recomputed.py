@@ -1,4 +1,4 @@
-"""A task that runs again: what it finds stored is its own, equal, or a reason to stop."""
+"""A repeated task: the stored object is its own, equal, or a reason to stop."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(
     )
 
 
-def test_rows_that_a_recomputed_stage_deals_out_anew_are_neither_lost_nor_doubled(
+def test_rows_redistributed_by_a_recomputed_stage_are_neither_lost_nor_doubled(
     query: Query,
 ) -> None:
     plan = query.plan()

@@ -1,4 +1,4 @@
-"""What records and objects hold: windows of any size, rows in a record and beside it."""
+"""Contents of records and objects: windows of any size, rows in a record and in objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkwal.testing.memory import MemoryStore
 from .query import LIMITS, Query, hints_in, values_of
 
 
-def test_a_partition_beyond_the_window_has_no_object_of_its_own(query: Query) -> None:
+def test_a_partition_beyond_the_window_has_no_object(query: Query) -> None:
     plan = query.plan()
     with pytest.raises(OptionError, match=r"inlineThreshold.*coalesce\(999\)"):
         query.task(plan, 0, 999, 1)
@@ -149,7 +149,7 @@ def test_a_leader_record_carries_the_transactions_of_the_live_head(
     assert live.header.term == 2
 
 
-def test_an_object_is_an_arrow_file_that_says_the_same_at_both_ends(
+def test_an_object_is_an_arrow_file_with_equal_headers_at_both_ends(
     query: Query, store: MemoryStore
 ) -> None:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""A write that the log has already: its number says so, and its rows must agree."""
+"""A repeated write: its number identifies it, and its rows must agree."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_column_that_was_added_since_does_not_make_a_repetition_another(query:
         query.commit([result])
 
 
-def test_of_a_collected_record_the_number_decides_and_an_event_says_so(query: Query) -> None:
+def test_for_a_collected_record_the_number_decides_and_an_event_is_emitted(query: Query) -> None:
     again(query, 7, (1, 2))
     for version in range(4):
         again(replace(query, query_id="other"), version, (9,))
@@ -145,7 +145,7 @@ def test_a_flipped_bit_anywhere_in_an_object_is_reported(
 
 
 @pytest.mark.parametrize("what", ["the record", "its object", "bytes"])
-def test_of_lost_or_damaged_rows_nothing_is_said(
+def test_lost_or_damaged_rows_are_not_compared(
     store: MemoryStore, tmp_path: Path, what: str
 ) -> None:
     query = Query(store, hints_in(tmp_path))

@@ -24,7 +24,7 @@ class Machine:
     query: Query
 
     def planned(self, batch_id: int, offset: int) -> None:
-        """What Spark writes before microbatch `batch_id`, which ends at this offset, runs."""
+        """Write Spark's files of before microbatch `batch_id`, which ends at this offset."""
         (self.folder / "offsets").mkdir(parents=True, exist_ok=True)
         (self.folder / "metadata").write_text('{"id":"query"}')
         (self.folder / "offsets" / str(batch_id)).write_text(f'v1\n{{}}\n{{"end":{offset}}}')
@@ -55,7 +55,7 @@ def test_a_checkpoint_from_a_backup_gives_the_number_to_other_rows(
         replace(one.query, leader_id="restarted").microbatch(0, (1, 2, 3))
 
 
-def test_a_checkpoint_from_an_older_backup_is_told_without_a_request(
+def test_a_checkpoint_from_an_older_backup_is_detected_without_a_request(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     one = machine(store, tmp_path / "one")
@@ -75,7 +75,7 @@ def test_a_checkpoint_elsewhere_is_compared_by_its_rows(store: MemoryStore, tmp_
         replace(remote, leader_id="again").microbatch(0, (1, 2), (3, 4))
 
 
-def test_a_machine_that_slept_in_its_put_while_another_went_on_does_not_skip_other_rows(
+def test_a_machine_that_slept_in_its_put_does_not_skip_rows_of_another(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     one, two = machine(store, tmp_path / "one"), machine(store, tmp_path / "two")
@@ -88,7 +88,7 @@ def test_a_machine_that_slept_in_its_put_while_another_went_on_does_not_skip_oth
     def sleeping(key: str, body: bytes) -> bool:
         store.put_if_absent = put  # type: ignore[method-assign]
         two.query.microbatch(1, (3, 4, 5))
-        # Collected: what the sleeper puts lies outside of the log.
+        # Collected: the sleeper's record is outside of the log.
         store.objects.pop(key)
         one.query.clock.since_boot_ms += TTL_MS
         return put(key, body)
@@ -100,7 +100,7 @@ def test_a_machine_that_slept_in_its_put_while_another_went_on_does_not_skip_oth
         one.query.commit([result])
 
 
-def test_a_folder_that_spark_looks_for_on_another_file_system_is_told(
+def test_a_folder_on_another_file_system_of_spark_is_reported(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     one = machine(store, tmp_path / "one")

@@ -220,7 +220,7 @@ def test_12_a_commit_that_cannot_have_arrived_is_not_unknown(query: Query) -> No
 
 
 @pytest.mark.proves("refused-read-back")
-def test_13_a_taken_over_writer_is_fenced_and_told_by_whom(
+def test_13_a_taken_over_writer_is_fenced_and_the_error_names_the_new_leader(
     query: Query, store: MemoryStore
 ) -> None:
     query.microbatch(0, (1,))
@@ -378,7 +378,7 @@ def test_28_a_writer_never_leads_into_a_hole_in_the_log(
     assert store.objects == before
 
 
-def test_29_a_reader_told_to_go_on_jumps_over_a_hole(query: Query, store: MemoryStore) -> None:
+def test_29_a_tolerant_reader_skips_a_hole(query: Query, store: MemoryStore) -> None:
     for batch in range(5):
         query.microbatch(batch, (batch,))
     store.delete(keys.key("wal", keys.slot(3, 1000)))

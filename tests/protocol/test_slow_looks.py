@@ -61,7 +61,7 @@ def test_a_slow_look_counts_after_a_shorter_one_that_finds_the_same(
     assert values_of(store) == [1, 2]
 
 
-def test_a_slow_look_at_a_log_that_changed_is_made_anew(begun: Query, store: MemoryStore) -> None:
+def test_a_slow_look_at_a_log_that_changed_is_repeated(begun: Query, store: MemoryStore) -> None:
     other = replace(begun, store=store, query_id="other").restarted()
     slow = Slow(store, begun.clock, 0, TTL_MS)
     slow.after_first = lambda: other.microbatch(0, (7,)) and None

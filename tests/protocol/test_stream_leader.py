@@ -32,7 +32,7 @@ def stream(tmp_path: Path, ended: Path) -> Query:
 
 
 def append(stream: Query, is_gone: Callable[[str], bool] = lambda _: False) -> None:
-    """What a batch append does before it takes the log over."""
+    """The steps of a batch append before it takes the log over."""
     log, clock = stream.open(), StoppedClock()
     clock.wall_ms = stream.clock.wall_ms
     refuse_stream_leader(log, find_head(log), stream.hints, clock, TTL_MS, is_gone)
@@ -87,6 +87,6 @@ def test_a_stream_whose_run_has_ended_leads_no_more(stream: Query, ended: Path) 
     append(stream)
 
 
-def test_a_stream_whose_application_is_gone_leads_no_more(stream: Query) -> None:
+def test_a_stream_of_an_ended_application_no_longer_leads(stream: Query) -> None:
     stream.microbatch(0, (1,))
     append(stream, is_gone=lambda leader_id: leader_id == stream.leader_id)

@@ -40,7 +40,7 @@ def copied(store: MemoryStore) -> MemoryStore:
 
 
 def move_floor(log: LogStore, floor: int, grace_ms: int = DAY_MS) -> LifecycleRecord:
-    """The next record of the log's chain says this floor."""
+    """Put a record with this floor into the log's chain."""
     live = find_head(log).live
     assert live is not None
     log_id = live.header.log_id

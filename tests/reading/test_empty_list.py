@@ -60,7 +60,7 @@ def lying(store: MemoryStore, lies: int) -> LogStore:
 
 
 @pytest.mark.parametrize("name", ["whole", "collected"])
-def test_a_writer_that_one_empty_list_meets_goes_on_after_the_head(
+def test_a_writer_continues_after_the_head_in_spite_of_one_empty_list(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     log = lying(request.getfixturevalue(name), 1)
@@ -83,7 +83,7 @@ def test_a_writer_that_only_empty_lists_meet_writes_nothing(
 
 
 @pytest.mark.parametrize("folders", [("batches",), ("batches", "lifecycle")])
-def test_a_log_begins_where_one_was_deleted(
+def test_a_log_begins_at_the_path_of_a_deleted_one(
     collected: MemoryStore, tmp_path: Path, folders: tuple[str, ...]
 ) -> None:
     """Its lifecycle may have been left."""
@@ -105,7 +105,7 @@ def test_an_empty_list_of_the_lifecycle_too_proves_nothing(collected: MemoryStor
         find_head(LogStore(store, "wal"))
 
 
-def test_a_log_that_begins_costs_two_gets_more_and_one_that_goes_on_none(tmp_path: Path) -> None:
+def test_a_new_log_costs_two_gets_more_and_an_existing_one_none(tmp_path: Path) -> None:
     store = MemoryStore()
     query = Query(store, hints_in(tmp_path))
     query.plan()
@@ -128,7 +128,7 @@ def test_a_stream_from_the_latest_position_does_not_begin_at_the_first(whole: Me
         opened(lying(whole, 99), startingPosition="latest").look()
 
 
-def test_a_reader_that_waits_for_a_log_asks_no_more_than_before(tmp_path: Path) -> None:
+def test_a_reader_that_waits_for_a_log_makes_no_more_requests_than_before(tmp_path: Path) -> None:
     store = MemoryStore()
     log = opened(LogStore(store, "wal"))
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_a_reader_that_waits_for_a_log_asks_no_more_than_before(tmp_path: Path) 
     assert log.look(floor=False) == 2
 
 
-def test_a_writer_whose_log_was_not_listed_is_not_told_that_it_was_deleted(
+def test_a_log_that_an_empty_list_hides_is_not_reported_as_deleted(
     whole: MemoryStore, tmp_path: Path
 ) -> None:
     store = Lying()

@@ -21,7 +21,7 @@ from sparkwal.protocol.slots import first_listed, last_listed, read_slot
 
 LAST = 20
 FAR = 10**9
-# Of windows of 1,000.
+# Positions in windows of 1,000.
 THE_LAST = keys.last_position(1000)
 
 
@@ -62,14 +62,14 @@ def test_a_far_record_in_front_of_a_damaged_one_is_no_endless_search(folder: Pat
     assert find_head(opened(folder), tolerant=True).position == LAST
 
 
-def test_a_read_that_passes_over_missing_records_goes_on_at_the_next(folder: Path) -> None:
+def test_a_tolerant_read_continues_after_missing_records(folder: Path) -> None:
     log = Log(str(folder), failOnDataLoss=False)
     assert [header.position for header in log.records()] == [*range(LAST + 1), FAR]
     with pytest.raises(InvalidLogError, match=f"the record of position {LAST + 1} is missing"):
         list(Log(str(folder)).records())
 
 
-def test_what_is_passed_over_is_named_once(folder: Path) -> None:
+def test_a_skipped_record_is_named_once(folder: Path) -> None:
     passed: list[InvalidLogError] = []
     found = live_records(opened(folder), 1000, 0, FAR + 1, passed_over=passed.append)
     assert [record.header.position for record in found] == [*range(LAST + 1), FAR]

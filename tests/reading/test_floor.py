@@ -109,7 +109,7 @@ def test_a_log_without_a_lifecycle_costs_one_list_more(store: MemoryStore) -> No
     assert store.counts == {"LIST": 2, "GET": 1}
 
 
-def test_who_waits_for_a_log_lists_once_each_time() -> None:
+def test_waiting_for_a_log_is_one_list_each_time() -> None:
     store = MemoryStore()
     found = reader(LogStore(store, "wal"))
     store.counts.clear()
@@ -143,7 +143,7 @@ def test_a_time_whose_rows_were_collected_is_refused_as_their_positions_are(log:
         reader(log, startingTimestamp=BEFORE).start()
     lossy = reader(log, startingTimestamp=BEFORE, failOnDataLoss="false")
     assert lossy.start() == FLOOR
-    # What shows records and not rows begins at the floor.
+    # Commands that show records begin at the floor.
     assert reader(log, startingTimestamp=BEFORE).start(from_floor=True) == FLOOR
 
 
@@ -197,7 +197,7 @@ def test_a_leader_record_below_the_floor_is_no_row_of_a_time(tmp_path: Path) -> 
     assert reader(log, startingTimestamp=moment).start() == 8
 
 
-def test_a_stream_that_resumes_below_the_floor_is_told(log: LogStore) -> None:
+def test_a_stream_that_resumes_below_the_floor_raises(log: LogStore) -> None:
     found = reader(log)
     found.check_offset(1000, found.log_id)
     with pytest.raises(CollectedError, match="the stream goes on: position 1000"):
@@ -207,14 +207,14 @@ def test_a_stream_that_resumes_below_the_floor_is_told(log: LogStore) -> None:
     assert found.advance(FLOOR, HEAD, None) == HEAD
 
 
-def test_a_stream_that_may_lose_data_goes_on_at_the_floor(log: LogStore) -> None:
+def test_with_fail_on_data_loss_false_a_stream_continues_at_the_floor(log: LogStore) -> None:
     found = reader(log, failOnDataLoss="false")
     assert found.advance(1000, HEAD, None) == HEAD
     first = found.first(1000)
     assert values(found, read_tasks(found, first, HEAD, None, 2)) == list(range(FLOOR, HEAD))
 
 
-def test_a_stream_that_waits_for_a_moment_is_told_what_it_missed(
+def test_a_stream_that_waits_for_a_time_raises_for_collected_rows(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     clock = StoppedClock()
@@ -229,7 +229,7 @@ def test_a_stream_that_waits_for_a_moment_is_told_what_it_missed(
         found.advance(begin, found.look(), None)
 
 
-# What happens between a look and a delivery.
+# Events between a look at the floor and a delivery.
 
 
 def move_on(log: LogStore, floor: int) -> None:
@@ -254,7 +254,7 @@ def test_a_look_is_repeated_when_it_is_old_and_not_before(
     found.look()
     # At the chain, and at the head: the record that the stream waits for may be lost.
     assert store.counts == {"LIST": 2, "GET": 3}
-    # A clock of another boot says nothing, nor does one that was set.
+    # A clock of another boot does not count, nor does one that was set.
     for change in ("boot", "wall_ms"):
         setattr(clock, change, {"boot": "next", "wall_ms": clock.wall_ms + DAY_MS}[change])
         store.counts.clear()
@@ -283,7 +283,7 @@ def stray(log: LogStore, position: int, whole: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("free", [True, False], ids=["free", "stray"])
-def test_a_stream_that_slept_at_the_head_notices_that_the_log_went_on(
+def test_a_stream_that_slept_at_the_head_detects_later_records(
     store: MemoryStore, longer: MemoryStore, free: bool
 ) -> None:
     """Its slot answers 404 for ever, or holds a record that was never acknowledged."""
@@ -346,14 +346,14 @@ def test_records_that_were_read_while_the_reader_slept_are_not_delivered(
     with pytest.raises(CollectedError):
         for record in found.records(0, HEAD, at_once=1):
             delivered.append(record.header.position)
-    # Of the chunk in which it slept none.
+    # No record of the chunk in which it slept.
     assert len(delivered) < sleeps
 
 
 def test_a_record_after_a_dead_stray_is_not_delivered_as_if_nothing_was_lost(
     store: MemoryStore,
 ) -> None:
-    """What stands at the reader's position is dead and skipped; what stood there is gone."""
+    """The record at the reader's position is dead and skipped; the former one was collected."""
     log, clock = LogStore(store, "wal"), StoppedClock()
     found = reader(log, clock)
     after_it = list(found.records(HEAD - 1, HEAD))
@@ -383,7 +383,7 @@ def test_a_task_that_waited_looks_again_before_it_delivers(tmp_path: Path, inlin
         values(found, tasks)
 
 
-def test_a_task_of_a_young_plan_makes_no_look_of_its_own(store: MemoryStore) -> None:
+def test_a_task_of_a_recent_plan_makes_no_look(store: MemoryStore) -> None:
     clock = StoppedClock()
     found = reader(LogStore(store, "wal"), clock)
     (task,) = read_tasks(found, 1000, 1010, None, 1)
@@ -427,7 +427,7 @@ def test_a_log_is_read_from_its_floor_on(opened: Callable[..., Log], store: Memo
     assert store.counts == {"LIST": 1, "GET": 1}
 
 
-def test_a_log_tells_what_was_collected(opened: Callable[..., Log]) -> None:
+def test_a_log_reports_its_collected_positions(opened: Callable[..., Log]) -> None:
     for read in (opened().scan, opened().to_pandas, lambda *a: list(opened().records(*a))):
         for bounds in ((FLOOR - 1,), (None, 5)):
             with pytest.raises(CollectedError):
@@ -444,7 +444,7 @@ def test_a_collected_log_is_sound(log: LogStore, store: MemoryStore, whole: Memo
     report = verify_store(log, "wal")
     assert report.ok and (report.floor, report.head, report.rows) == (FLOOR, COMMITS, HEAD - FLOOR)
     assert "positions 1050…1100" in str(report)
-    # Strays, and what is not deleted yet, are nobody's concern.
+    # Stray records and objects that are not deleted yet do not count.
     stray(log, 3, whole)
     log.store.put_if_absent(log.key(keys.data(1049, 1000, 5)), b"")
     log.store.put_if_absent(log.key(keys.data(1051, 1000, 5)), b"")
@@ -464,7 +464,7 @@ def test_a_log_that_ends_before_its_floor_was_cut(log: LogStore) -> None:
 
 
 @pytest.mark.parametrize("strays", [(), (0,), (3, 40)], ids=str)
-def test_a_log_of_which_only_a_thousand_slots_are_left_goes_on(
+def test_a_log_with_only_its_last_thousand_slots_continues(
     store: MemoryStore, whole: MemoryStore, tmp_path: Path, strays: tuple[int, ...]
 ) -> None:
     log = LogStore(store, "wal")
@@ -478,7 +478,7 @@ def test_a_log_of_which_only_a_thousand_slots_are_left_goes_on(
     found = reader(log)
     assert (found.start(), found.end()) == (HEAD, HEAD)
     assert verify_store(log, "wal").ok
-    # A new leader goes on where the log ends.
+    # A new leader continues at the end of the log.
     query = Query(store, Hints("wal", tmp_path), query_id="q2")
     assert query.microbatch(0, (7,)) == HEAD + 1
     assert query.microbatch(1, (8,)) == HEAD + 2

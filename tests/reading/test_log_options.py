@@ -45,7 +45,7 @@ def test_positions_bound_what_a_log_reads(path: str) -> None:
     log = Log(path, startingPosition=2, endingPosition=3)
     assert [header.position for header in log.records()] == [2, 3]
     assert len(log.to_pandas()) == 2
-    # What the call says goes before what the log was opened with.
+    # Arguments of the call override the options of the log.
     assert log.scan(4, 5).read_all().column("v").to_pylist() == [4, 5]
     assert log.scan(end=100).read_all().num_rows == LAST - 1
 
@@ -89,7 +89,7 @@ def test_the_metadata_columns_come_when_the_option_asks_for_them(path: str) -> N
     "option",
     ["maxRowsPerTrigger", "maxBytesPerTrigger", "maxCommitsPerTrigger", "minPartitions"],
 )
-def test_what_only_spark_can_obey_is_refused(path: str, option: str) -> None:
+def test_options_for_spark_only_are_refused(path: str, option: str) -> None:
     with pytest.raises(OptionError, match=f"{option} is for spark"):
         Log(path, **{option: 1})
 
@@ -106,7 +106,7 @@ def test_positions_after_the_end_are_refused_as_in_spark(path: str) -> None:
         read(path, endingPosition=7)
 
 
-def test_reading_ends_before_damage_when_told_so(tmp_path: Path) -> None:
+def test_with_on_corruption_stop_a_read_ends_before_the_damage(tmp_path: Path) -> None:
     with Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
         for value in range(1, 5):
             wal.append([{"v": value}]).result()
@@ -130,6 +130,6 @@ def test_a_moment_in_another_unit_is_refused(
         Log(path, **{option: number})
 
 
-def test_a_log_shows_where_it_is(tmp_path: Path) -> None:
+def test_the_repr_of_a_log_shows_its_path(tmp_path: Path) -> None:
     log = Log(f"{tmp_path}/wal", sequencer="backfill")
     assert repr(log) == f"Log('file://{tmp_path}/wal/sequencers/backfill')"

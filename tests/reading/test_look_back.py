@@ -30,5 +30,5 @@ def test_a_stream_over_an_appenders_log_looks_back_once_and_not_at_every_trigger
             stream.forget(end)
             begin = end
             triggers.append(log.store.counts["GET"])  # type: ignore[attr-defined]
-    # One that answers 404. That of the new head nobody led since, so nothing is looked back for.
+    # One GET that answers 404. The new head has no later leader, so no look back follows.
     assert triggers[0] < 20 and triggers[1:] == [2, 2]

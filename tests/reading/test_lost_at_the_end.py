@@ -1,5 +1,5 @@
-"""A record near the end of an appender's log is deleted from outside: nobody takes the hole for the
-end of the log, and no acknowledged row becomes dead."""
+"""A record near the end of an appender's log is deleted from outside: no reader and no writer
+takes the hole for the end of the log, and no acknowledged row becomes dead."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_doctor_names_the_record_that_was_deleted(path: Path) -> None:
     assert line.outcome == "to do" and f"position {LOST} is missing" in line.said
 
 
-def test_the_next_writer_refuses_and_says_what_to_do(path: Path) -> None:
+def test_the_next_writer_raises_with_advice(path: Path) -> None:
     before = sorted(path.rglob("*"))
     with pytest.raises(InvalidLogError, match=rf"position {LOST} is missing.*repair"):
         Appender(str(path), SCHEMA, producer_id="p")
@@ -65,14 +65,14 @@ def test_the_next_writer_refuses_and_says_what_to_do(path: Path) -> None:
     ]
 
 
-def test_readers_raise_and_those_told_to_go_on_step_over_it(path: Path) -> None:
+def test_readers_raise_and_tolerant_ones_skip_it(path: Path) -> None:
     with pytest.raises(InvalidLogError, match=f"position {LOST} is missing"):
         Log(str(path)).scan().read_all()
     rows = Log(str(path), failOnDataLoss=False).scan().read_all().column("v").to_pylist()
     assert rows == [n for n in range(1, APPENDS + 1) if n != LOST]
 
 
-def test_nothing_is_given_up_where_nothing_is_missing(tmp_path: Path) -> None:
+def test_give_up_refuses_a_position_that_is_not_missing(tmp_path: Path) -> None:
     folder = filled(tmp_path / "log", 3)
     for position, why in ((4, "nothing is missing there"), (0, "the first of a log names it")):
         with pytest.raises(InvalidLogError, match=why):
@@ -80,7 +80,7 @@ def test_nothing_is_given_up_where_nothing_is_missing(tmp_path: Path) -> None:
     assert sparkwal.verify(str(folder)).commits == 3
 
 
-def test_a_lost_record_that_nothing_restores_is_given_up_and_the_log_goes_on(path: Path) -> None:
+def test_a_lost_record_can_be_given_up(path: Path) -> None:
     repair(str(path), LOST, give_up=True)
     assert sparkwal.verify(str(path)).ok
     with Appender(str(path), SCHEMA, producer_id="p") as wal:
@@ -96,8 +96,11 @@ def test_a_lost_record_that_nothing_restores_is_given_up_and_the_log_goes_on(pat
 def test_giving_up_a_record_beside_a_takeover_neither_kills_nor_revives(
     tmp_path: Path, lost: str
 ) -> None:
-    """Commits up to 3; a leader record of the next term at 4 with its seals up to 53, or one at 5
-    and the seals from there on: what is lost is at 4."""
+    """The log has commits up to 3, and a leader record of the next term with its seals.
+
+    The leader record is at 4 with seals up to 53, or at 5 with the seals after it. The lost record
+    is at 4.
+    """
     path = filled(tmp_path / "log", 3 if lost == "leader" else 4)
     with Appender(str(path), SCHEMA, producer_id="q") as wal:
         wal.append([{"v": 100}]).result()

@@ -1,4 +1,4 @@
-"""Records that are gone or damaged, read by those that may go on without them."""
+"""Missing and damaged records in tolerant reads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_read_that_begins_above_damage_reads_around_it(path: Path, start: int)
     with pytest.raises(InvalidLogError, match="18446744073709547615"):
         values(path)
     assert values(path, start) == list(range(start, LAST + 1))
-    # Where another leads since, what is damaged may show that these records are dead.
+    # After a new leader, the damaged record may be the one that makes these records dead.
     with Appender(str(path), SCHEMA, producer_id="p", maxInFlightRequests=4) as wal:
         wal.append([{"v": LAST + 1}]).result()
     with pytest.raises(InvalidLogError, match="18446744073709547615"):
@@ -98,7 +98,7 @@ def test_the_damaged_end_of_a_log_is_stepped_over(path: Path) -> None:
     assert values(path, onCorruption="stop") == list(range(1, LAST - 2))
 
 
-def test_a_log_without_one_intact_record_says_so(path: Path) -> None:
+def test_a_log_without_one_intact_record_raises(path: Path) -> None:
     for position in range(LAST + 1):
         damage(record(path, position))
     with pytest.raises(InvalidLogError, match="CRC-32"):

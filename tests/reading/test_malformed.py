@@ -1,6 +1,6 @@
 """Arrow content that contradicts itself under right CRCs: an error, never a crash.
 
-Each read runs in a process of its own, which a crash would end.
+Each read runs in a separate process, which a crash would end.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def test_a_name_that_differs_in_case_is_answered_with_the_logs_own(
     assert message in str(refused.value)
 
 
-def test_the_metadata_tell_which_query_wrote_a_row(tmp_path: Path) -> None:
+def test_the_metadata_name_the_query_that_wrote_a_row(tmp_path: Path) -> None:
     with Appender(str(tmp_path), SCHEMA, producer_id="gateway") as wal:
         wal.append([{"id": 1, "Name": "x"}])
     rows = Log(str(tmp_path), includeMetadata=True).scan().read_all().to_pylist()

@@ -1,4 +1,4 @@
-"""What someone sees who reads a log for the first time, or not the one that was meant."""
+"""The messages for a first read of a log, and for a read of the wrong path."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def test_the_advice_for_a_column_that_is_left_out_fits(tmp_path: Path) -> None:
     said = str(caught.value)
     assert "column 'name' (string) is only in the log; " in said
     assert "add it, as null where it has no values, or set mergeSchema=true to leave it out" in said
-    # What it advises works.
+    # The advice works.
     with sparkwal.Appender(log, one, producer_id="p", mergeSchema=True) as wal:
         wal.append([{"v": 2}])
     assert sparkwal.Log(log).scan().read_all().column("name").to_pylist() == ["a", None]
 
 
-def test_what_is_public_can_be_completed() -> None:
+def test_public_names_are_completed_by_tools() -> None:
     assert {"Appender", "Log", "verify", "__version__"} <= set(dir(sparkwal))

@@ -1,4 +1,4 @@
-"""What is done on the driver before the first row flows: nothing that can wait."""
+"""The driver's requests before the first row: only those that cannot wait."""
 
 import subprocess
 import sys

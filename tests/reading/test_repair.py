@@ -44,7 +44,7 @@ def values(path: Path) -> list[int]:
 @pytest.mark.parametrize("position", [0, LAST], ids=["leader", "commit"])
 @pytest.mark.parametrize("at", [0, 12, 100, 300, 500])
 @pytest.mark.parametrize("named", [int, lambda position: keys.slot(position, 1000)])
-def test_a_damaged_front_is_made_again(
+def test_a_damaged_front_is_rebuilt(
     path: Path, position: int, at: int, named: Callable[[int], int]
 ) -> None:
     file = record(path, position)
@@ -58,7 +58,7 @@ def test_a_damaged_front_is_made_again(
 
 
 @pytest.mark.parametrize("part", ["rows", "footer", "both ends"])
-def test_what_cannot_be_made_again_is_left_as_it_is(path: Path, part: str) -> None:
+def test_a_record_that_cannot_be_rebuilt_is_not_changed(path: Path, part: str) -> None:
     file = record(path, LAST)
     data = bytearray(file.read_bytes())
     if part == "rows":
@@ -88,7 +88,7 @@ def test_a_repair_that_broke_off_is_run_again(path: Path) -> None:
     assert record(path, LAST).read_bytes() == intact and values(path) == [1, 2, 3]
 
 
-def test_a_head_that_is_lost_is_given_up_and_the_log_goes_on(path: Path) -> None:
+def test_a_lost_head_can_be_given_up(path: Path) -> None:
     """The steps in docs/operations.md: the next writer's leader record takes the place."""
     file = record(path, LAST)
     file.write_bytes(b"")

@@ -47,7 +47,7 @@ def test_without_a_cursor_everything_is_replayed(path: Path) -> None:
     assert values(replay) == [0, 1, 2] and replay.stopped is None
 
 
-def test_a_cursor_goes_on_after_the_last_entry_that_was_taken(path: Path) -> None:
+def test_a_cursor_continues_after_the_last_entry_that_was_taken(path: Path) -> None:
     first = sparkwal.Log(str(path)).replay()
     next(first), next(first)
     second = sparkwal.Log(str(path)).replay(first.cursor)
@@ -103,13 +103,13 @@ def test_a_sequencer_that_was_collected_before_its_replay_is_reported(path: Path
     for sequencers in ("*", ["default", "a"]):
         with pytest.raises(CollectedError, match="that the cursor does not name: position 0 of"):
             sparkwal.Log(str(path)).replay(replay.cursor, sequencers=sequencers)
-    # What it advises.
+    # Follow the advice.
     log = sparkwal.Log(str(path), startingPosition="earliest")
     assert values(log.replay(replay.cursor, sequencers="*")) == [11]
 
 
 def test_a_cursor_names_the_logs_of_which_it_has_no_entry(path: Path) -> None:
-    """Else each of them would be new to the next replay, and its floor a loss."""
+    """Otherwise the next replay would take each of them for new, and its floor for a loss."""
     append(path, 10, sequencer="a")
     retain_nothing(path, "a")
     append(path, 11, sequencer="a")
@@ -123,7 +123,7 @@ def test_a_cursor_names_the_logs_of_which_it_has_no_entry(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
-def test_a_replay_stops_at_the_first_invalid_entry_and_says_what_follows(
+def test_a_replay_stops_at_the_first_invalid_entry_and_names_the_later_ones(
     path: Path, damage: str
 ) -> None:
     file = record(path, 2)
@@ -140,7 +140,7 @@ def test_a_replay_stops_at_the_first_invalid_entry_and_says_what_follows(
     assert (stopped.sequencer, stopped.position, stopped.following) == ("default", 2, 1)
     assert stopped.key.endswith(f"batches/{file.name}")
     assert ("missing" if damage == "missing" else "CRC") in stopped.reason
-    # Mended, it goes on from there.
+    # After a repair it continues from there.
     assert json.loads(json.loads(replay.cursor)["logs"])["default"][1] == 2
 
 
@@ -252,7 +252,7 @@ def test_a_cursor_of_another_log_is_refused(path: Path, tmp_path: Path) -> None:
         sparkwal.Log(str(tmp_path / "other")).replay(replay.cursor)
 
 
-def test_a_cursor_of_a_sequencer_that_is_gone_is_refused(path: Path) -> None:
+def test_a_cursor_of_a_missing_sequencer_is_refused(path: Path) -> None:
     append(path, 10, sequencer="a")
     replay = sparkwal.Log(str(path)).replay(sequencers="*")
     list(replay)

@@ -1,4 +1,4 @@
-"""What it costs to begin in the middle of a long log, and at its floor."""
+"""The requests of a read that begins in the middle of a long log, or at its floor."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_cursor_below_the_floor_was_collected(log: LogStore, floor: int) -> No
         next(replay)
     move_floor(log, floor)
     collect(log, floor)
-    # The cursor says 1001: what comes next is there.
+    # The cursor is at 1001, and the next record exists.
     if floor <= 1001:
         assert values(Replay({"default": log}, replay.cursor)) == list(range(1001, 1101))
         return
@@ -110,7 +110,7 @@ def test_a_cursor_below_the_floor_was_collected(log: LogStore, floor: int) -> No
     assert caught.value.floor == 1100
 
 
-def test_a_replay_that_the_floor_overtakes_delivers_nothing_of_what_is_gone(
+def test_a_replay_that_the_floor_overtakes_delivers_no_collected_row(
     log: LogStore,
 ) -> None:
     clock = StoppedClock()

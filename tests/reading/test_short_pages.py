@@ -1,4 +1,4 @@
-"""S3 may end a page of a LIST before its limit: what is after it still counts."""
+"""S3 may end a page of a LIST before its limit: the keys after it still count."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_head_is_found_over_pages_of_any_length(tmp_path: Path, page: int) -
 
 @pytest.mark.parametrize("page", [1, 2, 1000])
 def test_a_gap_among_slots_in_flight_is_seen_over_short_pages(tmp_path: Path, page: int) -> None:
-    """A writer that starts after such a gap writes where a late PUT may still land before it."""
+    """A writer that ignored the gap would write after a position that a late PUT may still take."""
     store = MemoryStore(page=page)
     log = LogStore(store, "wal")
     claim = Claim("a", "host", "1", SCHEMA, False, None, 5, "test")

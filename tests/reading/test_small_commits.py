@@ -79,7 +79,7 @@ def test_a_scan_asks_once_for_each_object(tmp_path: Path, inlined: range) -> Non
     assert set(store.keys.values()) == {1}
 
 
-def test_who_wants_one_record_gets_one_and_who_reads_on_gets_many(tmp_path: Path) -> None:
+def test_a_read_of_one_record_is_one_get_and_a_longer_read_fetches_ahead(tmp_path: Path) -> None:
     store = written(tmp_path, COMMITS, range(COMMITS))
     log = opened(store)
     found = log.scan(1, log.gap, TARGET)
@@ -112,7 +112,7 @@ def test_bytes_that_are_asked_for_ahead_are_bounded(
     # A few at a time with room for the largest record that there may be, then many small ones.
     lengths = [length for _, _, length in store.ranges]
     assert set(lengths[:32]) == {WHOLE} and set(lengths[-100:]) == {32 * WHOLE // 100}
-    # Where a record does not fit, a few at a time again; its rows are there all the same.
+    # After a record that does not fit, few at a time again; its rows are read all the same.
     monkeypatch.setattr(replay, "_AHEAD", 32 * largest)
     log = opened(store)
     again = [*log.records(0, log.gap, at_once=1, size=largest)]

@@ -1,4 +1,4 @@
-"""`verify` reports whatever is wrong with a log; it raises nothing."""
+"""`verify` reports every kind of damage of a log, and raises none."""
 
 from __future__ import annotations
 

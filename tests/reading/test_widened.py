@@ -79,7 +79,7 @@ def test_sql_and_a_replay_give_all_rows_in_the_new_type(path: Path) -> None:
     assert replay.schema.types == WIDE.types
 
 
-def test_a_writer_with_the_former_types_goes_on(path: Path) -> None:
+def test_a_writer_with_the_former_types_continues(path: Path) -> None:
     append(path, NARROW, OLD, mergeSchema=True)
     table = Log(str(path)).scan().read_all()
     assert table.schema.types == WIDE.types and table.to_pylist() == [OLD, NEW, OLD]
@@ -100,7 +100,7 @@ def test_several_sequencers_are_read_as_wide_as_all_need(tmp_path: Path) -> None
     assert [field.dataType.typeName() for field in log_schema(options)][:2] == ["long", "double"]
 
 
-def test_a_read_that_began_before_is_told_to_begin_again(tmp_path: Path) -> None:
+def test_a_read_that_began_before_the_widening_raises_with_advice(tmp_path: Path) -> None:
     append(tmp_path / "wal", NARROW, OLD)
     options = from_keywords(SourceOptions, str(tmp_path / "wal"), {})
     log = LogRange(options, "default", open_log(options))

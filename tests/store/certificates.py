@@ -28,7 +28,7 @@ class Authority:
     """Signs certificates.
 
     Attributes:
-        file: its own certificate, for those who trust it.
+        file: its certificate, which clients trust.
     """
 
     def __init__(self, folder: Path, name: str) -> None:

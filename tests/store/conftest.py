@@ -1,4 +1,4 @@
-"""A store whose server answers what a test says."""
+"""A store whose server gives the answers of a test."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from sparkwal.testing.servers import Server, start_server
 
 # The one looks whether a key is free and writes later; the other does both at once.
 OLD, NEW = "3.1.0", "4.0.0"
-# Of the clouds that it can stand before; what is left keeps objects in memory.
+# Jars for other clouds; the remaining ones keep objects in memory.
 _CLOUDS = (
     "com.amazonaws",
     "com.azure",

@@ -1,4 +1,4 @@
-"""An HTTP server that answers what a test says."""
+"""An HTTP server that gives the answers of a test."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ CONFIG = S3Config(
 
 
 class Stub:
-    """An HTTP server that answers what the test says, None: closes without an answer. A success has
-    the ETag of what was sent or comes, unless the test says another."""
+    """An HTTP server that gives the answers of a test.
+
+    The answer None closes the connection. A success has the ETag of the body, unless the test
+    gives another one.
+    """
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []

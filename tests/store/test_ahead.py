@@ -28,7 +28,7 @@ from .stub_s3 import CONFIG, Stub
 
 POLICY = RetryPolicy(max_retry_attempts=3, base_delay_ms=1)
 KEYS = [f"key-{n:03}" for n in range(40)]
-# Of a store that holds back: longer than any test waits.
+# The delay of a slow store: longer than any test waits.
 HELD = 60.0
 
 
@@ -87,7 +87,7 @@ def sent(root: Path, reply: Reply, pace: Pace) -> Ahead:
     return Ahead(RetryingStore(store, POLICY, pace=lambda: pace), reply, "key", 1, 2)
 
 
-def test_a_reply_that_is_there_is_read_and_says_nothing_of_the_pace(
+def test_a_reply_that_has_arrived_does_not_count_for_the_pace(
     tmp_path: Path, caught: list[str]
 ) -> None:
     pace = Pacing()
@@ -122,7 +122,7 @@ def test_a_reply_that_breaks_off_is_asked_for_again(tmp_path: Path, caught: list
     assert caught == ["retried operation=get key=key attempt=1 delay_ms=0 reason=reset by peer"]
 
 
-def test_what_is_no_success_is_reported_as_get_range_reports_it(tmp_path: Path) -> None:
+def test_errors_are_those_of_get_range(tmp_path: Path) -> None:
     assert sent(tmp_path, Reply(None), Pacing()).result() == b"bc"
     missing = sent(tmp_path, Reply(None), Pacing())
     (tmp_path / "key").unlink()
@@ -180,21 +180,21 @@ def test_a_request_is_sent_ahead_on_an_open_connection_and_is_get_ranges_twin(st
     assert (again := store.send_range("key", 1, 2)) is not None and again.read(30) == b"zz"
 
 
-def test_a_reply_that_nobody_read_is_never_another_requests(stub: Stub) -> None:
+def test_an_unread_reply_is_never_given_to_another_request(stub: Stub) -> None:
     store = on_stub(stub)
     open_connection(stub, store)
     stub.replies = [part(b"yy"), part(b"zz")]
     ahead = store.send_range("one", 1, 2)
     assert ahead is not None
     ahead.close()  # before the reply is read
-    # The stub's replies go out as requests come in, each connection in a thread of its own.
+    # The stub answers each connection in a separate thread, in the order of the requests.
     while "/bucket/one" not in [target for _, target, _ in stub.requests]:
         time.sleep(0.001)
     assert store.send_range("two", 1, 2) is None
     assert store.get_range("two", 1, 2) == b"zz"
 
 
-def test_what_is_left_of_a_refusal_is_never_another_requests(stub: Stub) -> None:
+def test_the_end_of_a_refusal_is_never_given_to_another_request(stub: Stub) -> None:
     store = on_stub(stub)
     open_connection(stub, store)
     stub.replies = [(503, {}, b"x" * 100_000), part(b"zz")]
@@ -306,7 +306,7 @@ def test_an_error_comes_where_its_object_stands(filled: tuple[RetryingStore, S3P
         [*read_all(store)]
 
 
-def test_who_ends_in_the_middle_leaves_no_reply_for_the_next(
+def test_a_reader_that_stops_early_leaves_no_reply_behind(
     filled: tuple[RetryingStore, S3Proxy],
 ) -> None:
     store, _ = filled

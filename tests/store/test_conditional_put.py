@@ -71,7 +71,7 @@ class RefusingButOverwriting(Memory):
 
 
 class LooksThenWrites(Memory):
-    """Of those that race nobody writes before all have looked."""
+    """A store without a lock: no racing PUT writes before all have checked the key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ def test_writer_that_may_not_delete_is_proven() -> None:
     assert all(key.startswith("log/proof/") for key in store.objects)
 
 
-def test_nothing_is_left_behind_where_nothing_was_stored() -> None:
+def test_a_store_that_kept_nothing_is_left_unchanged() -> None:
     class Forbidding(Memory):
         def put_if_absent(self, key: str, body: bytes) -> bool:
             raise OptionError("AccessDenied")
@@ -197,7 +197,7 @@ def test_nothing_is_left_behind_where_nothing_was_stored() -> None:
 
 
 @pytest.mark.process
-def test_what_a_killed_proof_leaves_harms_nobody(tmp_path: Path) -> None:
+def test_the_objects_of_a_killed_proof_disturb_no_later_one(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         LocalStore.delete = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign]

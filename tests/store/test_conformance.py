@@ -1,4 +1,4 @@
-"""What the protocol asks of any store, asked of each store the same way."""
+"""The contract of a store, checked for each store in the same way."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def store(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterator
         yield RetryingStore(bare, RetryPolicy(base_delay_ms=1), parts_in_flight=3)
 
 
-# What a user may ask of any store; the races, which moto loses, are in test_prove_store.py.
+# The checks that a user may run; the races, which moto loses, are in test_prove_store.py.
 SUITE = [
     check
     for check in CHECKS
@@ -160,7 +160,7 @@ def test_unfinished_uploads_come_in_pages(kind: str, store: Store) -> None:
         upload.abort()
 
 
-def test_upload_loses_to_an_object_that_is_there(kind: str, store: Store) -> None:
+def test_upload_loses_to_an_existing_object(kind: str, store: Store) -> None:
     if kind == "moto":
         pytest.skip("moto's CompleteMultipartUpload ignores If-None-Match")
     upload = store.upload("taken")
@@ -207,7 +207,7 @@ def test_open_store_on_s3(ministack_url: str) -> None:
     assert bare.get("a/b/x") == b"1"
 
 
-def test_what_is_fetched_ahead_is_bounded_by_its_weight() -> None:
+def test_fetching_ahead_is_bounded_by_bytes() -> None:
     class Wide:
         concurrency = 8
 

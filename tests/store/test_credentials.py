@@ -91,7 +91,7 @@ def test_credentials_of_options_cannot_be_read_again(stub: Stub, profile: Path) 
     assert keys_used(stub) == ["MYKEY"]
 
 
-def test_a_profile_that_is_gone_when_it_is_read_again(stub: Stub, profile: Path) -> None:
+def test_a_profile_that_was_removed_before_it_is_read_again(stub: Stub, profile: Path) -> None:
     store = opened(stub, profile="mine")
     stub.replies = [error(400, "ExpiredToken")]
     with store.store.request("a"):  # type: ignore[attr-defined]

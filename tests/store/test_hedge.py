@@ -48,8 +48,11 @@ class Soon(Pace):
 
 
 class Scripted(LocalStore):
-    """Attempt by attempt: "before" and "after" hold it until `release`, before or after it took
-    effect; an exception is raised; None does what a store does."""
+    """A store with a script for each attempt.
+
+    "before" and "after" block it until `release`, before or after it took effect. An exception is
+    raised. None passes it on.
+    """
 
     def __init__(self, root: Path, *script: str | Exception | None) -> None:
         super().__init__(root, fsync=False)
@@ -293,7 +296,7 @@ def test_late_is_what_is_slow_for_its_kind_and_size() -> None:
     pace = Pace()
     assert pace.begin(("put", 0)) == (1.0, 10.0)
     assert pace.begin(("put", 4**11)) == pytest.approx((1.42, 14.2), rel=0.01)
-    # The first GETs of a record ask for 16 MiB, whatever its size.
+    # The first GETs of a record ask for 16 MiB at any size.
     assert pace.begin(("get", 4**12))[0] < 3
     for _ in range(100):
         pace.answered(("put", 0), 0.2)
@@ -370,7 +373,7 @@ def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
             hedge._tasks.get()()
             raise RuntimeError("can't start new thread")
 
-    child = os.fork()  # no thread of another test is there
+    child = os.fork()  # without the threads of other tests
     if child == 0:
         signal.alarm(30)
         try:
@@ -382,7 +385,7 @@ def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
 
 
 @pytest.mark.process
-def test_a_forked_child_has_threads_and_a_pace_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_has_new_threads_and_a_new_pace(tmp_path: Path) -> None:
     store = hedging(LocalStore(tmp_path, fsync=False))
     store.put_if_absent("key", b"mine")
     child = os.fork()

@@ -55,7 +55,7 @@ def test_leftovers_of_a_crash_are_no_objects(tmp_path: Path) -> None:
     assert after.list("").entries == [Entry("batches/1", 1)]
 
 
-def test_nothing_but_the_object_is_left(tmp_path: Path) -> None:
+def test_a_put_leaves_only_the_object(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put_if_absent("a/b", b"1")
     store.put_if_absent("a/b", b"2")
@@ -134,7 +134,7 @@ def test_no_permission_for_real(tmp_path: Path) -> None:
         ("open", errno.EMFILE, Transient, "Too many open files"),
     ],
 )
-def test_what_the_system_refuses(
+def test_errors_of_the_system(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     call: str,
@@ -206,7 +206,7 @@ def test_object_is_synced_before_it_appears_and_its_folders_after(
     assert len(calls) == 3
 
 
-def test_no_sync_when_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", None)
     assert LocalStore(tmp_path, fsync=False).put_if_absent("k", b"")
 
@@ -256,7 +256,7 @@ def test_big_folder_lists_its_first_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [3, 5, 6])
-def test_what_is_deleted_during_a_list_hides_nothing_behind_it(
+def test_a_delete_during_a_list_hides_no_later_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: int
 ) -> None:
     store = LocalStore(tmp_path, fsync=False)
@@ -289,7 +289,7 @@ def _racer(root: Path, barrier: Barrier, number: int) -> None:
 
 
 @pytest.mark.process
-def test_of_eight_processes_one_creates_the_object(tmp_path: Path) -> None:
+def test_one_of_eight_processes_creates_the_object(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(8)
     racers = [context.Process(target=_racer, args=(tmp_path / "log", barrier, n)) for n in range(8)]
@@ -421,7 +421,7 @@ def test_an_age_counts_from_when_the_object_appears(
     assert os.stat(tmp_path / "two").st_mtime_ns > 0
 
 
-def test_what_killed_writers_leave_is_found_by_its_key(tmp_path: Path) -> None:
+def test_drafts_of_killed_writers_are_found_by_their_key(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     upload = store.upload("sequencers/é x/batches/1")
     upload.part(1, 0, b"half of it")
@@ -468,7 +468,7 @@ def test_a_key_too_long_for_a_files_name_is_stored_all_the_same(tmp_path: Path) 
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no file system that has no folders")
-def test_where_the_system_makes_no_folder_is_no_store_that_answers_again() -> None:
+def test_a_folder_that_cannot_be_created_is_no_transient_error() -> None:
     store = LocalStore(Path("/proc/sparkwal/log"))
     for put in (store.put, store.put_if_absent):
         with pytest.raises(OptionError, match="no folder can be made in /proc.* another path"):

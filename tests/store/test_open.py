@@ -101,7 +101,7 @@ def test_a_percent_encoded_url_names_no_other_folder(tmp_path: Path) -> None:
     assert open_log(from_keywords(SinkOptions, f"file://{folder}", {})).url == f"file://{folder}"
 
 
-def test_nothing_is_created_by_opening(tmp_path: Path) -> None:
+def test_opening_creates_nothing(tmp_path: Path) -> None:
     open_store(str(tmp_path / "log"), None, RetryPolicy())
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Many requests at once: in order, bounded, ended when nobody reads on."""
+"""Many requests at once: in order, bounded, and ended when the reader stops."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_item_is_taken_when_it_is_needed() -> None:
     assert next(here) == 0 and taken == [0]
 
 
-def test_what_is_here_and_a_single_item_need_no_thread() -> None:
+def test_results_at_hand_and_a_single_item_need_no_thread() -> None:
     def who(_: int) -> str:
         return threading.current_thread().name
 
@@ -104,7 +104,7 @@ def test_an_error_comes_where_its_item_stands() -> None:
     wait_for_no_thread_but(before)
 
 
-def test_who_ends_in_the_middle_leaves_no_thread() -> None:
+def test_a_reader_that_stops_early_leaves_no_thread() -> None:
     before, begun = ours(), []
     work = run_parallel(WIDE, lambda item: begun.append(item) or item, range(1000))
     assert next(work) == 0
@@ -114,7 +114,7 @@ def test_who_ends_in_the_middle_leaves_no_thread() -> None:
 
 
 @pytest.mark.process
-def test_a_forked_child_goes_on_with_what_its_parent_began() -> None:
+def test_a_forked_child_reads_the_rest_of_its_parents_requests() -> None:
     work = run_parallel(WIDE, lambda number: number, range(20))
     assert [next(work), next(work)] == [0, 1]
     child = os.fork()

@@ -36,7 +36,7 @@ SMALL = Trial(rounds=4, threads=8, seed=7)
 
 
 def at(url: str) -> S3Store:
-    """A bucket of its own."""
+    """A new bucket."""
     bucket = f"prove-{uuid.uuid4().hex}"
     make_bucket(url, bucket)
     return S3Store(bucket, config(url))
@@ -107,7 +107,7 @@ def test_s3proxy_3_loses_every_race(old: str) -> None:
 
 @pytest.mark.slow
 def test_moto_loses_a_race_of_uploads(moto_url: str) -> None:
-    # Of 46 raced keys 7 showed it; the first one that does is the last.
+    # 7 of 46 raced keys showed it; the check stops at the first.
     uploads = [each for each in CHECKS if each.name in ("put-if-absent", "multipart, raced")]
     report = report_of([at(moto_url)], "log", Trial(rounds=60, seed=3), checks=uploads)
     assert (wrong(report), report.verdict) == (["multipart, raced"], "NOT FIT")
@@ -146,7 +146,7 @@ def test_conflicts_are_repeated_and_decided(ministack_url: str, s3_proxy: S3Prox
     assert "409 ConditionalRequestConflict" in said
 
 
-def test_the_command_tells_the_verdict_and_no_secret(ministack_url: str) -> None:
+def test_the_command_prints_the_verdict_and_no_secret(ministack_url: str) -> None:
     store = at(ministack_url)
     keys = ["--log-option", "accessKeyId=t", "--log-option", "secretAccessKey=hush-hush"]
     arguments = [
@@ -173,7 +173,7 @@ def test_the_command_tells_the_verdict_and_no_secret(ministack_url: str) -> None
 
 
 def asked_alone(name: str) -> Report:
-    """What the sorted server answers to one check."""
+    """The answer of the sorted server to one check."""
     with serve(SortedDict()) as url:
         checks = [each for each in CHECKS if each.name == name]
         return report_of([S3Store("bucket", config(url))], "log", SMALL, checks=checks)

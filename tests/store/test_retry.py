@@ -70,7 +70,7 @@ class Scripted:
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         step = self.step()
-        # Some are gone, and the reply says that the others are not.
+        # Some keys were deleted, and the reply lists the others as errors.
         self.store.delete_many(keys[:1] if step == "partly" else keys)
         if step == "partly":
             raise Transient(f"delete of {keys[1]}: SlowDown")
@@ -196,7 +196,7 @@ def test_retry_after_is_a_lower_bound(bench: Bench) -> None:
     assert bench.slept == [30.0]
 
 
-def test_a_store_that_says_tomorrow_does_not_stop_a_writer_until_then(bench: Bench) -> None:
+def test_a_retry_after_of_a_day_is_capped(bench: Bench) -> None:
     bench.store(Transient("slow down", retry_after=86_400.0)).put_if_absent("k", b"x")
     assert bench.slept == [60.0]
 
@@ -225,7 +225,7 @@ def test_exhausted(bench: Bench, attempts: int, requests: int) -> None:
         ([NOBODY, StoreUnavailableError("disk full")], False),
     ],
 )
-def test_exhausted_put_tells_whether_it_may_be_there(
+def test_an_exhausted_put_reports_whether_it_may_be_stored(
     bench: Bench, script: list[Exception | str | None], maybe: bool
 ) -> None:
     with pytest.raises(StoreUnavailableError) as caught:
@@ -321,7 +321,7 @@ def test_missing_object_is_an_answer(bench: Bench) -> None:
     assert bench.slept == []
 
 
-def test_fail_fast_where_nobody_answers(bench: Bench) -> None:
+def test_fail_fast_without_an_answer(bench: Bench) -> None:
     store = bench.store(NOBODY, fail_fast=True)
     with pytest.raises(StoreUnavailableError, match="nothing answers at test://store") as caught:
         store.list("")
@@ -403,7 +403,7 @@ def test_complete_is_repeated_and_may_have_been_applied(bench: Bench) -> None:
     upload.abort()
 
 
-def test_abort_that_fails_only_tells(bench: Bench, seen: list[events.Event]) -> None:
+def test_a_failing_abort_only_emits_an_event(bench: Bench, seen: list[events.Event]) -> None:
     upload = bench.store(None, *[RESET] * 4).upload("k")
     upload.part(1, 0, b"x")
     upload.abort()

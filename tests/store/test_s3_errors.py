@@ -67,7 +67,7 @@ PASSING: list[Reply] = [
 
 @pytest.mark.parametrize("reply", PASSING)
 @pytest.mark.parametrize("act", [put, get, listing])
-def test_what_may_pass(
+def test_transient_errors(
     stub: Stub, store: S3Store, reply: Reply, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [reply]
@@ -93,7 +93,7 @@ def test_what_may_pass(
     ],
 )
 @pytest.mark.parametrize("act", [put, get, listing])
-def test_what_must_be_changed_is_said_at_once(
+def test_permanent_errors_are_raised_at_once(
     stub: Stub, store: S3Store, reply: Reply, said: str, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [reply]
@@ -115,7 +115,7 @@ def test_what_must_be_changed_is_said_at_once(
     ],
 )
 @pytest.mark.parametrize("act", [put, get, listing])
-def test_what_was_served_before_is_asked_again(
+def test_a_refusal_of_a_bucket_that_was_served_before_is_retried(
     stub: Stub, store: S3Store, reply: Reply, act: Callable[[Store], object]
 ) -> None:
     served: Reply = listed() if act is listing else (200, {}, b"")
@@ -127,7 +127,7 @@ def test_what_was_served_before_is_asked_again(
 
 
 @pytest.mark.parametrize("act", [put, get])
-def test_what_is_asked_again_is_signed_anew(
+def test_a_retry_has_a_new_signature(
     stub: Stub, store: S3Store, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [(200, {}, b""), error(403, "RequestTimeTooSkewed"), (200, {}, b"")]
@@ -233,7 +233,7 @@ def test_list_that_was_cut_off(stub: Stub, store: S3Store) -> None:
         listing(store)
 
 
-def test_list_keeps_its_keys_whatever_else_is_there(stub: Stub, store: S3Store) -> None:
+def test_list_ignores_unknown_elements(stub: Stub, store: S3Store) -> None:
     space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
     owner = "<Owner><ID>7</ID></Owner><LastModified>no date at all</LastModified>"
     entry = f"<Contents>{owner}<Key>a%2Fb%26%20%C3%A9</Key><Size>3</Size></Contents>"
@@ -393,7 +393,7 @@ def unused_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_endpoint_where_nobody_listens_fails_fast() -> None:
+def test_an_endpoint_without_a_server_fails_fast() -> None:
     endpoint = f"http://127.0.0.1:{unused_port()}"
     config = replace(CONFIG, endpoint=endpoint)
     with pytest.raises(Transient) as refused:
@@ -513,7 +513,7 @@ def test_a_client_whose_keys_were_replaced_is_closed_and_dropped(stub: Stub) -> 
     assert closed == [0]
 
 
-def test_who_still_uses_a_client_that_was_closed_connects_anew(stub: Stub) -> None:
+def test_a_client_that_was_closed_connects_again(stub: Stub) -> None:
     store = S3Store("bucket", replace(CONFIG, endpoint=stub.url))
     stub.replies = [(200, {}, body) for body in (b"one", b"two", b"three")]
     assert store.get("k") == b"one"

@@ -46,7 +46,7 @@ def asked(stub: Stub, store: S3Store, key: str) -> tuple[str, dict[str, str]]:
     ((method, target, headers),) = stub.requests
     stub.requests.clear()
     assert method == "GET"
-    # botocore's own; nothing depends on them.
+    # botocore's own headers; no test depends on them.
     return target, {k: v for k, v in headers.items() if not k.startswith("amz-sdk-")}
 
 

@@ -1,4 +1,4 @@
-"""What S3 answers to deletes of many, ages and lists of uploads, and what is made of it."""
+"""Answers of S3 to DeleteObjects, HEAD and ListMultipartUploads, and their meaning."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ACTS: list[Callable[[Store], object]] = [
 @pytest.mark.parametrize(
     "reply", [error(503, "SlowDown"), error(500, "InternalError"), None, (502, {}, b"<html>")]
 )
-def test_what_may_pass(
+def test_transient_errors(
     stub: Stub, store: S3Store, reply: Reply, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [reply]
@@ -69,7 +69,7 @@ def test_what_may_pass(
     ("reply", "said"),
     [(error(403, "AccessDenied"), "s3:DeleteObject"), (error(404, "NoSuchBucket"), "create the")],
 )
-def test_what_must_be_changed(
+def test_permanent_errors(
     stub: Stub, store: S3Store, reply: Reply, said: str, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [reply]
@@ -119,14 +119,14 @@ def test_one_key_that_is_refused_is_not_lost(stub: Stub, store: S3Store) -> None
     assert len(stub.requests) == 1
 
 
-def test_a_key_that_some_store_calls_absent_is_gone(stub: Stub, store: S3Store) -> None:
+def test_a_key_that_a_store_reports_as_absent_counts_as_deleted(stub: Stub, store: S3Store) -> None:
     stub.replies = [kept(("a/1", "NoSuchKey"))]
     store.delete_many(["a/1"])
 
 
 @pytest.mark.s3
 @pytest.mark.parametrize("server", ["ministack", "moto"])
-def test_what_was_recreated_since_the_list_stays_where_the_store_can_tell(
+def test_an_object_recreated_since_the_list_stays_if_the_store_compares_etags(
     request: pytest.FixtureRequest, server: str
 ) -> None:
     url, bucket = request.getfixturevalue(f"{server}_url"), f"log-{uuid.uuid4().hex}"
@@ -139,7 +139,7 @@ def test_what_was_recreated_since_the_list_stays_where_the_store_can_tell(
         store.put("a/2", b"new")
         store.delete("a/3")
         store.delete_many([each.key for each in listed], [each.etag for each in listed])
-        # Of the two, ministack knows the condition.
+        # ministack enforces the condition, moto does not.
         stays = ["a/2"] if server == "ministack" else []
         assert [each.key for each in store.list("a/").entries] == stays
         listed = store.list("a/").entries
@@ -235,7 +235,7 @@ def test_an_age_is_the_servers_and_rounded_down(
     assert [method for method, _, _ in stub.requests] == ["GET", "GET", "HEAD"]
 
 
-def test_a_store_that_tells_no_time_is_refused(
+def test_a_store_without_a_date_header_is_refused(
     stub: Stub, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub.replies = [(206, {}, b"x")]
@@ -308,7 +308,7 @@ def test_pages_of_uploads_that_lead_nowhere_are_no_end(stub: Stub, store: S3Stor
         store.unfinished("a/", "u1\na/1")
 
 
-def test_an_upload_that_is_gone_is_discarded(stub: Stub, store: S3Store) -> None:
+def test_discarding_a_missing_upload_is_no_error(stub: Stub, store: S3Store) -> None:
     stub.replies = [error(404, "NoSuchUpload"), (204, {}, b"")]
     store.discard(UPLOAD)
     store.discard(UPLOAD)

@@ -29,7 +29,7 @@ def retrying(store: Store, attempts: int = 1) -> RetryingStore:
 
 @pytest.fixture
 def store(stub: Stub) -> S3Store:
-    """Of a client that knows nothing of the store."""
+    """A store of a new client, which has not checked the store's ETags yet."""
     s3_client._clients.clear()
     return S3Store("bucket", replace(CONFIG, endpoint=stub.url))
 

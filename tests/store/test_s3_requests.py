@@ -1,4 +1,4 @@
-"""What is asked of S3 besides what a request does: seen on the wire, and read back."""
+"""Headers and parameters of requests to S3, as sent and as read back."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ def test_an_option_is_a_header_of_the_requests_that_take_it(
             assert asked == (headers if kind in kinds else dict.fromkeys(headers)), kind
 
 
-def test_nothing_is_asked_that_nobody_said(opened: Any, wire: Any) -> None:
+def test_requests_have_no_unrequested_headers(opened: Any, wire: Any) -> None:
     do_all(opened({}))
     reported = {name for kind in wire for found, _ in wire[kind] for name in found}
-    assert reported <= {"x-amz-checksum-crc32"}  # of the keys that a DeleteObjects names
+    assert reported <= {"x-amz-checksum-crc32"}  # of a DeleteObjects' body
     assert not [found for kind in SENT for found, _ in wire[kind] if found]
 
 
-def test_what_is_sent_has_the_checksum_of_its_bytes(
+def test_a_body_has_the_checksum_of_its_bytes(
     opened: Any, wire: Any, s3_bucket: str, ministack_url: str
 ) -> None:
     do_all(opened({"checksum": "crc32"}))
@@ -155,7 +155,7 @@ def test_what_is_sent_has_the_checksum_of_its_bytes(
     assert kept["ChecksumCRC32"] == "AAAAAA=="
 
 
-def test_a_log_is_encrypted_and_kept_as_it_was_said(
+def test_encryption_and_storage_class_are_those_of_the_options(
     ministack_url: str, s3_proxy: S3Proxy, s3_bucket: str
 ) -> None:
     schema = pa.schema([("v", pa.int64())])
@@ -199,20 +199,18 @@ def addressed(
     return headers["host"].partition(":")[0], path
 
 
-def test_a_request_names_the_bucket_where_the_option_says(
-    stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_addressing_style_of_the_option(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert addressed(stub, monkeypatch) == ("store.test", "/bucket/a/1")
     assert addressed(stub, monkeypatch, "path") == ("store.test", "/bucket/a/1")
     assert addressed(stub, monkeypatch, "virtual") == ("bucket.store.test", "/a/1")
 
 
-def test_a_request_names_the_bucket_where_the_configuration_says(
+def test_addressing_style_of_the_configuration(
     stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "config").write_text("[default]\ns3 =\n  addressing_style = virtual\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    # A region of its own: no client of another test.
+    # An unused region, so that no client of another test is reused.
     found = [addressed(stub, monkeypatch, style, "eu-west-3") for style in (None, "path")]
     assert found == [("bucket.store.test", "/a/1"), ("store.test", "/bucket/a/1")]
 

@@ -1,4 +1,4 @@
-"""Who the store must prove to be, and who may read what is sent to it."""
+"""TLS: the store's certificate is checked, and plain HTTP to another machine is reported."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_https_unless_it_is_said_otherwise() -> None:
         assert made.meta.endpoint_url.startswith("https://")
 
 
-def test_an_endpoint_without_tls_on_another_machine_is_told_once() -> None:
+def test_plain_http_to_another_machine_is_reported_once() -> None:
     seen: list[events.Event] = []
     forget = events.subscribe(seen.append)
     host = f"http://{uuid.uuid4().hex}.invalid:9000"
@@ -119,7 +119,7 @@ def test_https_against_a_plain_server_is_said_at_once() -> None:
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_http_against_a_tls_server_is_told_what_to_write(ours: Authority, answers: bool) -> None:
+def test_http_to_a_tls_server_advises_https(ours: Authority, answers: bool) -> None:
     """It closes the connection, or answers 400 in words that are not S3's."""
     server = Stub()
     if answers:
