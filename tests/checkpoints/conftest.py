@@ -24,7 +24,7 @@ from .stream import FileStream
 
 @dataclass
 class Room:
-    """What a test works on.
+    """The log, the folders and the events of a test.
 
     Attributes:
         reported: every event, in order.
@@ -51,7 +51,7 @@ class Room:
         return [each for each in self.reported if isinstance(each, kinds)][-1]
 
     def why(self) -> str | None:
-        """Why the last folder was rebuilt; None if it was not."""
+        """The reason for the last rebuild; None without a rebuild."""
         return getattr(self.made(), "reason", None)
 
     def commits(self) -> list[CommitHeader]:
@@ -60,7 +60,7 @@ class Room:
         return [each.header for each in records if isinstance(each.header, CommitHeader)]
 
     def values(self) -> list[int]:
-        """Of the log, in its order."""
+        """The values in the log, in its order."""
         return stored(self.store)
 
 

@@ -28,10 +28,10 @@ class FileStream:
     """A query whose every file holds one row, the file's number.
 
     Attributes:
-        place: of its checkpoint.
-        hidden: files that its filter drops.
+        place: the folder of its checkpoint.
+        hidden: the files that its filter drops.
         source: the name of its source.
-        version: of the files in offsets/.
+        version: the version of the files in offsets/.
     """
 
     log: LogStore

@@ -1,4 +1,4 @@
-"""The block of files in a commit record: what comes out is what went in, or an error."""
+"""The block of files in a commit record: decoding gives the encoded files, or an error."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_verify_reports_any_damage_of_the_block(local: FileStream, tmp_path: Pat
         assert str(keys.slot(3, 1000)) in problem
         with pytest.raises(InvalidLogError, match="does not match its CRC-32"):
             carry.read_block(local.log, 1000, local.query_id, 3)
-        # Nobody who reads rows is concerned.
+        # Reads of rows do not need it.
         assert sparkwal.Log(path).to_pandas()["v"].tolist() == [0, 1, 2]
 
 
@@ -220,7 +220,7 @@ def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
         assert room.store.counts == {"GET": 1 if size > len(data) else 2}
 
 
-def test_verify_reports_a_record_that_forgets_where_a_checkpoint_is(
+def test_verify_reports_a_record_without_the_position_of_a_checkpoint(
     local: FileStream, tmp_path: Path
 ) -> None:
     """Another leader's: it was made of a head that it did not read."""

@@ -1,4 +1,4 @@
-"""What a record carries of a checkpoint, and which replays it stands for."""
+"""The part of a checkpoint that a record carries, and the repeated microbatches it identifies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_only_compacted_lists_last() -> None:
     assert carry.decode(again.block, "") == SMALL and not again.files
 
 
-def test_the_largest_goes_first_where_there_is_no_room() -> None:
+def test_without_room_the_largest_file_is_left_out_first() -> None:
     files = {"offsets/9": noise(100), COMPACT: noise(5000, 1), "sources/0/10": noise(2000, 2)}
     for limit, nowhere in ((9000, {COMPACT}), (1500, {COMPACT, "sources/0/10"})):
         carried = packed(files, {}, limit)
@@ -65,12 +65,12 @@ def test_the_largest_goes_first_where_there_is_no_room() -> None:
         assert carry.decode(carried.block, "").keys() == files.keys() - nowhere
 
 
-def test_what_was_too_large_is_not_read_again() -> None:
+def test_a_file_that_was_too_large_is_not_read_again() -> None:
     carried = pack({COMPACT: 10**9}, lambda name: pytest.fail(name), {COMPACT: (NOWHERE, 10**9)}, 9)
     assert carried.files == {COMPACT: (NOWHERE, 10**9)}
 
 
-def test_what_could_never_be_read_back_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_could_never_be_read_back_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carry, "LARGEST", 100)
     sizes = {COMPACT: 101, "offsets/9": 2}
     carried = pack(sizes, {"offsets/9": b"v1"}.__getitem__, {}, 2**20)
@@ -160,8 +160,8 @@ def test_a_stateful_query_is_refused_only_where_more_was_promised(room: Room) ->
     assert len(room.commits()) == 1
 
 
-def test_a_folder_that_spark_does_not_use_is_told_at_once(room: Room) -> None:
-    """Where Spark's default file system is no disk, a plain path is a path on it."""
+def test_a_folder_that_spark_does_not_use_is_reported_at_once(room: Room) -> None:
+    """If Spark's default file system is no disk, a plain path is a path on it."""
     place = room.checkpoint()
     with pytest.raises(OptionError, match="fs.defaultFS.*put file:// before"):
         StreamCheckpoint(str(place), "the query's id", 2**20).check_promise()
@@ -169,7 +169,7 @@ def test_a_folder_that_spark_does_not_use_is_told_at_once(room: Room) -> None:
     StreamCheckpoint(str(room.tmp), "the query's id", 2**20).check_promise()
 
 
-def test_one_event_tells_of_a_file_that_is_too_large(room: Room) -> None:
+def test_one_event_names_a_file_that_is_too_large(room: Room) -> None:
     stream = room.stream(room.checkpoint(), max_bytes=50)
     stream.run(range(2))
     reported = [each for each in room.reported if isinstance(each, events.CheckpointTooLarge)]
@@ -279,7 +279,7 @@ def leadership_of(room: Room):  # type: ignore[no-untyped-def]
 
 
 def test_folders_are_compared_where_the_checkpoint_moved(room: Room, tmp_path: Path) -> None:
-    """Its location is no part of what a checkpoint says."""
+    """The location of a checkpoint is not compared."""
     stream = room.stream(room.tmp / "ck")
     stream.run(range(3))
     (stream.place / "commits/2").unlink()
@@ -294,7 +294,7 @@ def test_the_log_knows_a_query_by_its_name(room: Room) -> None:
     stream.run(range(2))
     first, second = room.commits()
     assert first.query == second.query == "orders" != second.query_id
-    # Also where the folder was lost and is made from the log.
+    # Also if the folder was lost and is rebuilt from the log.
     shutil.rmtree(place)
     room.stream(room.checkpoint("orders")).run(range(3))
     assert room.commits()[-1].query == "orders"
@@ -308,7 +308,7 @@ def test_a_query_without_a_name_is_known_by_its_id(room: Room) -> None:
     assert b'"name"' not in to_json(commit)
 
 
-def test_a_new_checkpoint_on_a_log_that_another_query_wrote_is_told_once(room: Room) -> None:
+def test_a_new_checkpoint_on_a_log_of_another_query_is_reported_once(room: Room) -> None:
     reported: list[events.Event] = []
     unsubscribe = events.subscribe(reported.append)
     try:

@@ -14,7 +14,7 @@ from ..reading.collected import collect, move_floor
 from .conftest import Room
 
 
-def test_a_folder_is_made_again_from_a_record_below_the_floor(room: Room) -> None:
+def test_a_folder_is_rebuilt_from_a_record_below_the_floor(room: Room) -> None:
     place = room.checkpoint()
     room.stream(place).run(range(12))
     limits = replace(LIMITS, inline_threshold=2**20)
@@ -32,7 +32,7 @@ def test_a_folder_is_made_again_from_a_record_below_the_floor(room: Room) -> Non
     assert room.log.key(keys.slot(1, 1000)) not in room.store.objects
     shutil.rmtree(place)
     assert room.checkpoint() == place
-    # The query goes on after its twelfth microbatch; nothing of it is written twice.
+    # The query continues after its twelfth microbatch, and writes no row twice.
     room.stream(place).run(range(12, 14))
     found = find_head(room.log)
     assert found.live is not None

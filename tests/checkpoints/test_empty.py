@@ -32,7 +32,7 @@ def test_a_query_that_rarely_matches_reads_nothing_again(room: Room) -> None:
     before = folder.latest(place, "commits")
     room.store.counts.clear()
     assert room.checkpoint() == place and room.why() is None
-    # No record is read: the note says which one the folder goes on after.
+    # No record is read: the note has the position after which the folder continues.
     assert room.store.counts == {"LIST": 1, "GET": 1}
     assert folder.latest(place, "commits") == before == 5
     room.stream(place, hidden=HIDDEN).run(range(53))
@@ -86,7 +86,7 @@ def test_a_log_that_was_put_back_is_not_taken_for_one_without_rows(room: Room) -
     assert room.values() == [0, 1, 2, 5]
 
 
-def test_another_machine_went_on_after_microbatches_without_rows(room: Room) -> None:
+def test_another_machine_continued_after_microbatches_without_rows(room: Room) -> None:
     place = passing(room, 4)
     other = room.checkpoint("orders", "other")
     room.stream(other).run(range(1), 1)
@@ -123,7 +123,7 @@ def test_a_note_that_does_not_fit_is_not_believed(room: Room, change) -> None:  
     assert not (place / names.EMPTY).exists()
 
 
-def test_what_the_folder_did_not_note_is_not_noted_later(room: Room) -> None:
+def test_a_missing_note_is_not_written_later(room: Room) -> None:
     """Whether that microbatch wrote rows is not known any more."""
     place = passing(room, 4)
     (place / names.EMPTY).unlink()
@@ -133,7 +133,7 @@ def test_what_the_folder_did_not_note_is_not_noted_later(room: Room) -> None:
 
 
 def test_the_first_microbatch_of_a_query_is_carried_though_it_has_no_rows(room: Room) -> None:
-    """Where the query began, only its checkpoint knows."""
+    """Only the checkpoint has the start of the query."""
     place = room.checkpoint()
     room.stream(place, hidden=frozenset({0, 1, 2})).run(range(3))
     assert [(each.batch_id, each.rows) for each in room.commits()] == [(0, 0)]
@@ -198,7 +198,7 @@ def test_a_folder_that_sparkwal_did_not_make_is_promised_nothing(room: Room) -> 
 OFFSETS = b'v1\n{"batchTimestampMs":1}\n%s\n%s'
 
 
-def test_of_each_source_that_is_a_log_the_way_without_rows_is_held(tmp_path: Path) -> None:
+def test_positions_read_without_rows_are_held_for_each_source_log(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets/4").write_bytes(
         OFFSETS % (b'{"logOffset":4}', b'{"a":7,"log_id:a":"A","log_id:b":"B"}')
@@ -206,7 +206,7 @@ def test_of_each_source_that_is_a_log_the_way_without_rows_is_held(tmp_path: Pat
     (tmp_path / "offsets/9").write_bytes(
         OFFSETS % (b'{"logOffset":9}', b'{"a":12,"b":3,"log_id:a":"A","log_id:b":"B"}')
     )
-    # A sequencer that is new begins anew in a rebuilt checkpoint.
+    # A new sequencer begins at its start in a rebuilt checkpoint.
     assert folder.spans(tmp_path, 4, 9) == {"A": [(7, 12)], "B": [(0, 3)]}
     assert folder.spans(tmp_path, 4, 4) == {"A": [(7, 7)]}
     assert folder.spans(tmp_path, 3, 9) is None and folder.spans(tmp_path, 4, 10) is None

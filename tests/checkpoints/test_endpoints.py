@@ -58,7 +58,7 @@ def test_the_default_folder_is_found_by_another_endpoint(
     place = sparkwal.checkpoint(endpoints.path, "orders", **endpoints.one)
     endpoints.run(place, range(2), endpoints.one)
     assert sparkwal.checkpoint(endpoints.path, "orders", **endpoints.other) == place
-    # Another log of the same store has a folder of its own.
+    # Another log of the same store has another folder.
     another = sparkwal.checkpoint(f"{endpoints.path}-2", "orders", **endpoints.other)
     assert another != place
 

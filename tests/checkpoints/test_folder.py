@@ -18,7 +18,7 @@ def fill(place: Path, *names: str) -> Path:
     return place
 
 
-def test_of_a_file_source_the_last_compacted_list_and_all_after_it(tmp_path: Path) -> None:
+def test_a_file_source_needs_its_last_compacted_list_and_all_later_ones(tmp_path: Path) -> None:
     lists = [*map(str, range(9)), "9.compact", *map(str, range(10, 19)), "19.compact", "20", "21"]
     fill(tmp_path, "metadata", "offsets/30", "offsets/29", "offsets/28", "commits/29", "commits/28")
     fill(tmp_path, *(f"sources/0/{name}" for name in lists))
@@ -42,7 +42,7 @@ def test_each_source_is_looked_at_alone(tmp_path: Path) -> None:
     assert found == {"offsets/0", "sources/0/9.compact", *kafka, *other}
 
 
-def test_a_query_without_sources_of_its_own(tmp_path: Path) -> None:
+def test_a_query_without_a_folder_of_sources(tmp_path: Path) -> None:
     assert folder.microbatch_files(tmp_path, 0) == {}
     fill(tmp_path, "offsets/0")
     assert folder.microbatch_files(tmp_path, 0).keys() == {"offsets/0"}
@@ -97,7 +97,7 @@ def test_the_same_input_planned_at_another_time_is_the_same(tmp_path: Path) -> N
     "name, data",
     [
         ("offsets/3", offsets('{"logOffset":2}')),
-        ("offsets/3", offsets() + b"\n{}"),  # of one more source
+        ("offsets/3", offsets() + b"\n{}"),  # with one more source
         ("offsets/3", b""),
         ("offsets/3", b"v1\n{}"),
         ("offsets/3", offsets()[:-1]),
@@ -120,7 +120,7 @@ def test_two_torn_files_are_not_the_same(tmp_path: Path) -> None:
     assert folder.other_input(torn, {}, write(tmp_path, torn), 3) == "offsets/3"
 
 
-def test_of_what_earlier_records_carry_the_size_counts(tmp_path: Path) -> None:
+def test_the_size_of_files_in_earlier_records_counts(tmp_path: Path) -> None:
     write(tmp_path, {**THEIRS, "sources/0/9.compact": b"12345"})
     assert folder.other_input(THEIRS, {"sources/0/9.compact": (1, 5)}, tmp_path, 3) is None
     for elsewhere in ({"sources/0/9.compact": (1, 6)}, {"sources/0/19.compact": (1, 5)}):
@@ -141,5 +141,5 @@ def test_of_what_earlier_records_carry_the_size_counts(tmp_path: Path) -> None:
         (" ", None),
     ],
 )
-def test_where_a_location_is_on_this_disk(location: str, expected: str | None) -> None:
+def test_locations_on_this_disk(location: str, expected: str | None) -> None:
     assert folder.local_folder(location) == (Path(expected) if expected else None)

@@ -41,7 +41,7 @@ def test_a_lost_folder_is_made_from_the_log(room: Room, stream: Any, at: str) ->
     assert room.values() == [*range(files + 3)] and room.why() == "there is none"
 
 
-def test_a_folder_that_lost_its_newest_list_is_made_anew(room: Room, stream: Any) -> None:
+def test_a_folder_without_its_newest_list_is_rebuilt(room: Room, stream: Any) -> None:
     life = stream("A")
     life.hidden = frozenset({1})
     life.run(range(2))
@@ -82,7 +82,7 @@ def test_a_commit_of_a_version_to_come_is_refused_before_the_next_commit(room: R
 
 
 @pytest.mark.parametrize("name", ["mine/x", "sources/a-b/0", "README", "commits/notes"])
-def test_what_is_no_part_of_a_checkpoint_is_refused_before_the_first_commit(
+def test_an_unknown_file_in_a_checkpoint_is_refused_before_the_first_commit(
     room: Room, name: str
 ) -> None:
     place = room.checkpoint()

@@ -1,4 +1,4 @@
-"""What the files in offsets/ say of each source, in both versions that Spark writes."""
+"""The offsets of each source in the files of offsets/, in both versions that Spark writes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def values(folder: Path) -> list[int]:
 def test_with_a_remote_checkpoint_the_microbatch_is_marked_as_done_by_hand(
     spark, tmp_path: Path
 ) -> None:
-    # Another file system, as far as anyone knows: what is there is nobody's disk.
+    # Perhaps another file system: its files may not be on this disk.
     checkpoint = tmp_path / "checkpoint"
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     hadoop.set("fs.viewfs.mounttable.far.link./away", tmp_path.as_uri())
@@ -58,7 +58,7 @@ def test_with_a_remote_checkpoint_the_microbatch_is_marked_as_done_by_hand(
     with pytest.raises(Exception, match="DivergedCheckpointError") as error:
         run(spark, tmp_path, location, "value % 5 = 0")
     assert 'sparkwal help "other rows"' in str(error.value)
-    # What the page says.
+    # The advice of the page.
     page = (ROOT / "sparkwal" / "docs" / "operations.md").read_text()
     block = page.partition("### Other rows")[2].partition("```text\n")[2].partition("\n```")[0]
     (checkpoint / "commits" / "1").write_text(block)

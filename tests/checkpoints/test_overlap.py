@@ -70,7 +70,7 @@ def test_a_folder_that_holds_the_log_or_lies_in_it_is_refused(
 def test_a_folder_that_would_hold_the_log_one_day_or_lie_in_it_is_refused(
     tmp_path: Path, place: str
 ) -> None:
-    """What is made before the log is would take the log along when it is replaced."""
+    """A folder made before the log would remove the log when it is replaced."""
     log = tmp_path / ("data/wal" if place == "data" else "wal")
     with pytest.raises(OptionError, match="share a folder"):
         sparkwal.checkpoint(str(log), "orders", folder=tmp_path / place)
@@ -99,7 +99,7 @@ def test_an_overlap_is_found_however_the_two_are_spelled(
 
 
 def test_the_objects_of_a_log_may_lie_on_another_disk(wal: Path, tmp_path: Path) -> None:
-    """A link leads to them: what it leads to is the log's as well."""
+    """A link leads to them: its target belongs to the log too."""
     (wal / "batches").rename(tmp_path / "disk")
     (wal / "batches").symlink_to(tmp_path / "disk")
     for place in (tmp_path / "disk", tmp_path / "disk/ck"):
@@ -128,7 +128,7 @@ def test_the_folder_beside_the_log_is_no_overlap(wal: Path) -> None:
         "offsets/wal/0",
     ],
 )
-def test_what_lies_beside_a_checkpoint_stops_its_replacement(room: Room, foreign: str) -> None:
+def test_an_unknown_file_stops_the_replacement_of_a_checkpoint(room: Room, foreign: str) -> None:
     place = room.checkpoint()
     room.stream(place).run(range(2))
     (place / "offsets/1").unlink()
@@ -144,7 +144,7 @@ def test_what_lies_beside_a_checkpoint_stops_its_replacement(room: Room, foreign
     assert (room.checkpoint() / "offsets/1").exists()
 
 
-def test_a_folder_that_is_used_as_it_is_may_hold_more(room: Room) -> None:
+def test_a_folder_that_is_not_replaced_may_hold_other_files(room: Room) -> None:
     place = room.checkpoint()
     room.stream(place).run(range(2))
     (place / "notes.txt").write_text("x")
@@ -175,9 +175,7 @@ def test_a_folder_that_is_a_link_leaves_what_it_led_to(room: Room) -> None:
 
 
 @pytest.mark.parametrize("left", ["", "-old"])
-def test_what_a_rebuild_left_is_removed_only_where_it_is_a_checkpoint(
-    room: Room, left: str
-) -> None:
+def test_only_a_checkpoint_is_removed_after_an_interrupted_rebuild(room: Room, left: str) -> None:
     folders = {name: room.tmp / f"ck.new-{name * 32}{left}" for name in "ab"}
     for place in folders.values():
         (place / "offsets").mkdir(parents=True)

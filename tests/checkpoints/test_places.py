@@ -1,4 +1,4 @@
-"""The folder on the disk: whose it is, and that it is there whole or not at all."""
+"""The folder on the disk: its owner, and that it exists whole or not at all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .conftest import Room
     ],
     ids=lambda name: ascii(name[:12]),
 )
-def test_any_printable_name_gets_a_folder_of_its_own(room: Room, name: str) -> None:
+def test_each_printable_name_gets_another_folder(room: Room, name: str) -> None:
     place = room.checkpoint(name, None)
     assert place.parent == room.tmp / "state/sparkwal/checkpoints"
     assert place.name.isascii()
@@ -114,7 +114,7 @@ def test_the_folder_of_another_log_is_refused(room: Room, tmp_path: Path) -> Non
         room.checkpoint()
 
 
-def test_what_is_not_a_checkpoint_is_left_alone(room: Room) -> None:
+def test_a_folder_that_is_no_checkpoint_is_not_changed(room: Room) -> None:
     (room.tmp / "ck").mkdir()
     (room.tmp / "ck/precious").write_text("x")
     (room.tmp / "file").write_text("x")
@@ -143,7 +143,7 @@ def test_a_place_that_cannot_be_made_is_an_error_with_the_way_out(room: Room, pl
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EBUSY, errno.EACCES])
 @pytest.mark.parametrize("call", ["rename", "fsync"])
-def test_a_disk_that_refuses_leaves_the_folder_as_it_was(
+def test_an_error_of_the_disk_leaves_the_folder_unchanged(
     room: Room, monkeypatch: pytest.MonkeyPatch, code: int, call: str
 ) -> None:
     place = room.checkpoint()
@@ -195,7 +195,7 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("at", [1, 5, 9, 10, 11, 12, 13])
-def test_a_rebuild_that_dies_anywhere_is_made_again_and_leaves_nothing(
+def test_a_rebuild_killed_at_any_step_is_repeated_without_remains(
     room: Room, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     place = room.checkpoint()
@@ -289,7 +289,7 @@ sparkwal.checkpoint(sys.argv[1], "orders", folder=sys.argv[2])
 
 
 @pytest.mark.process
-def test_a_process_killed_between_the_renames_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_process_killed_between_the_renames_blocks_no_other(tmp_path: Path) -> None:
     log, place = local_query(tmp_path)
     killed = subprocess.run([sys.executable, "-c", KILLED, log, place], timeout=60)
     assert killed.returncode == -signal.SIGKILL
@@ -300,7 +300,7 @@ def test_a_process_killed_between_the_renames_holds_nobody_up(tmp_path: Path) ->
     assert {each.name for each in tmp_path.iterdir()} == {"wal", "ck", "h"}
 
 
-def test_the_default_folder_is_made_anew_when_what_names_its_owner_is_damaged(
+def test_the_default_folder_is_rebuilt_when_the_note_of_its_owner_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

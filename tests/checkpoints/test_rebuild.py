@@ -66,7 +66,7 @@ def test_every_machine_gives_a_query_the_same_id(room: Room) -> None:
 
 @pytest.mark.proves("rebuild-from-last", "rebuild-offsets", "rebuild-commit")
 @pytest.mark.parametrize("microbatches", [1, 2, 9, 10, 11, 12, 19, 20, 21, 23])
-def test_a_lost_folder_is_made_again_as_it_was(room: Room, microbatches: int) -> None:
+def test_a_lost_folder_is_rebuilt_unchanged(room: Room, microbatches: int) -> None:
     place = room.checkpoint()
     room.stream(place).run(range(microbatches))
     last = microbatches - 1
@@ -94,7 +94,7 @@ def test_files_in_any_grouping_arrive_once_whenever_the_folder_is_lost(
     assert room.values() == list(files)
 
 
-# Every reason for which a folder is not used as it is. The log's last microbatch is 4.
+# Every reason to rebuild a folder. The log's last microbatch is 4.
 
 
 def behind(stream: FileStream) -> None:
@@ -198,7 +198,7 @@ REASONS = [
 
 
 @pytest.mark.parametrize("change, reason", REASONS, ids=lambda x: getattr(x, "__name__", "-"))
-def test_a_folder_that_tells_another_story_is_made_again(
+def test_a_folder_that_contradicts_the_log_is_rebuilt(
     room: Room, change: Callable[[FileStream], None], reason: str
 ) -> None:
     stream = room.stream(room.checkpoint())
@@ -238,7 +238,7 @@ def forgot_what_spark_forgets(stream: FileStream) -> None:
         forgot_what_spark_forgets,
     ],
 )
-def test_a_folder_that_agrees_with_the_log_is_used_as_it_is(
+def test_a_folder_that_agrees_with_the_log_is_not_changed(
     room: Room, change: Callable[[FileStream], None]
 ) -> None:
     stream = room.stream(room.checkpoint())
@@ -253,13 +253,13 @@ def test_a_folder_that_agrees_with_the_log_is_used_as_it_is(
     assert room.values() == list(range(9))
 
 
-def test_what_another_machine_wrote_and_archived_is_not_read_again(room: Room) -> None:
+def test_files_that_another_machine_wrote_and_archived_are_not_read_again(room: Room) -> None:
     room.stream(room.checkpoint(folder="one")).plan(0, range(1), each=1)
     room.stream(room.checkpoint(folder="two")).run(range(1))
     assert folder.latest(room.checkpoint(folder="one"), "commits") == 0
 
 
-def test_the_log_is_gone(room: Room) -> None:
+def test_a_missing_log(room: Room) -> None:
     stream = room.stream(room.checkpoint())
     first = stream.query_id
     stream.run(range(3))
@@ -292,7 +292,7 @@ def test_a_log_that_its_first_query_planned_and_did_not_reach_is_not_gone(room: 
     assert room.values() == list(range(5))
 
 
-def test_another_log_is_there_now(room: Room) -> None:
+def test_another_log_at_the_path(room: Room) -> None:
     """Deleted, and recreated by someone else."""
     stream = room.stream(room.checkpoint("orders", "old"))
     stream.run(range(3))
@@ -346,7 +346,7 @@ def test_a_folder_is_lost_among_microbatches_without_rows(room: Room, lost_after
 # Queries that were started without sparkwal.checkpoint.
 
 
-def test_a_query_goes_on_by_its_id_in_the_folder_that_it_has(room: Room) -> None:
+def test_a_query_continues_by_its_id_in_its_folder(room: Room) -> None:
     stream = room.stream(room.tmp / "ck")
     stream.run(range(12))
     given = stream.query_id
@@ -388,10 +388,10 @@ def test_a_query_whose_checkpoint_was_elsewhere_is_explained(room: Room) -> None
     assert (stream.place / "state").is_dir()
 
 
-def test_what_was_too_large_is_explained(room: Room) -> None:
+def test_a_checkpoint_that_was_too_large_is_explained(room: Room) -> None:
     place = room.checkpoint()
     room.stream(place, max_bytes=50).run(range(3))
-    # Where it ran it goes on.
+    # On its own machine it continues.
     room.stream(room.checkpoint(), max_bytes=50).run(range(5))
     assert room.why() is None or room.values() == list(range(5))
     with pytest.raises(OptionError, match="larger than checkpointMaxBytes.*a larger checkpointMax"):
@@ -433,7 +433,7 @@ def test_a_rebuild_costs_a_few_requests_however_long_the_log_is(room: Room) -> N
     room.checkpoint("orders", "new")
     assert room.why() is None
     assert room.store.counts == {"LIST": 1, "GET": 2}
-    # And where one of them is gone, there is no folder that lacks half.
+    # If one of them is missing, no incomplete folder is made.
     ((carrier, _),) = last.checkpoints[last.query_id].files.values()
     room.store.delete(room.log.key(keys.slot(carrier, 1000)))
     expected = rf"position {carrier} of .* is missing, and it holds the checkpoint"

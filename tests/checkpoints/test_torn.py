@@ -16,7 +16,7 @@ from sparkwal.format.header import REMOTE, STATEFUL, Checkpoint
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
-# What it is said of a folder that is whole, by a log without a microbatch of its query.
+# The verdict on a whole folder, by a log without a microbatch of its query.
 AHEAD = "it is ahead of the log"
 QUERY = "1b4e28ba-2fa1-4a4c-9d7e-1f0c5a7c7f55"
 OURS = Owner("log", "log-id", "orders")
@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def why(place: Path, last: int, *, log_id: str | None = "log-id") -> str | None:
-    """Without a log to read from: what is torn is found before."""
+    """The reason for a rebuild without a log: torn files are found before the log is read."""
     state = State(QUERY, log_id, 1000, last, None)
     return why_rebuild(LogStore(MemoryStore(), "wal"), state, place, OURS)
 
@@ -119,7 +119,7 @@ def test_a_query_whose_first_plan_was_killed_in_the_middle_begins_again(
     left.mkdir()
     for name in (".0.0fb5a830-eb53-4111-820c-79afb7b5d31e.tmp", "..0.0fb5a830.tmp.crc"):
         (left / name).write_bytes(b"v1")
-    # Spark begins only where there is nothing, hidden or not.
+    # Spark begins only in an empty folder, without hidden files.
     assert sparkwal.checkpoint(log, "orders", folder=tmp_path / "checkpoint") == checkpoint
     rows = spark.readStream.schema("value BIGINT").json(str(tmp_path / "in"))
     writer = rows.writeStream.format("weaselwal").option("checkpointLocation", checkpoint)
@@ -127,7 +127,7 @@ def test_a_query_whose_first_plan_was_killed_in_the_middle_begins_again(
     assert list(sparkwal.Log(log).to_pandas()["value"]) == [7]
 
 
-def test_what_spark_does_not_read_at_a_start_may_be_torn(place: Path) -> None:
+def test_files_that_spark_does_not_read_at_a_start_may_be_torn(place: Path) -> None:
     for name in ("offsets/6", "commits/6", "sources/0/.8.crc", "offsets/.9.0b5c.tmp"):
         (place / name).write_bytes(b"")
     assert why(place, -1) == AHEAD

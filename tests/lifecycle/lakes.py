@@ -36,9 +36,9 @@ class Lake:
     """A log with a table.
 
     Args:
-        folder: of both, on a disk or on S3.
-        sequencer: of several logs under `folder` that go into one table.
-        options: of the log's store.
+        folder: the folder of log and table, on a disk or on S3.
+        sequencer: the name of one of several logs under `folder` that share the table.
+        options: the options of the log's store.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Lake:
         self._put(INTENT, k=head.k + 1, to=self.end if to is None else to, **changes)
 
     def write(self, **given: Any) -> None:
-        """What is in the open range goes into the table, as one version."""
+        """Write the rows of the open range into the table, as one version."""
         head = self.head()
         reported = {"log_id": head.log_id, "k": head.k, "cut": head.cut, "to": head.to}
         commit = CommitProperties(

@@ -148,7 +148,7 @@ def test_a_range_that_was_accepted_after_it_was_taken_away_does_not_count(life: 
     check_all_once(life)
 
 
-def test_who_accepts_may_die_at_every_store_call() -> None:
+def test_accepting_a_table_survives_a_kill_at_every_store_call() -> None:
     for answered in (True, False):
         for lives in range(1, 100):
             life = with_open_range()
@@ -165,7 +165,7 @@ def test_who_accepts_may_die_at_every_store_call() -> None:
                 break
 
 
-def test_a_history_that_does_not_reach_back_says_nothing_of_an_open_range(life: Life) -> None:
+def test_a_history_that_does_not_reach_back_proves_no_open_range(life: Life) -> None:
     life.table.restore(1)
     table = life.table.look
 
@@ -189,7 +189,7 @@ def test_a_history_that_does_not_reach_back_says_nothing_of_an_open_range(life: 
 
 @pytest.mark.proves("log-after-table")
 @pytest.mark.parametrize("open_range", [False, True])
-def test_a_log_that_came_back_with_its_lifecycle_goes_on_when_the_table_is_restored(
+def test_a_log_restored_with_its_lifecycle_continues_after_a_restore_of_the_table(
     open_range: bool,
 ) -> None:
     life = Life()

@@ -1,4 +1,4 @@
-"""A log and its table lie apart: whoever deletes in one of them must not reach the other."""
+"""A log and its table lie apart, so that a delete in one never reaches the other."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ def test_on_s3_no_log_begins_in_a_folder_of_another(
     begin(f"{path}2/{within}", **options)
 
 
-def test_a_log_that_is_there_goes_on(tmp_path: Path) -> None:
-    """It is read and written as before: only where a log begins is looked at."""
+def test_an_existing_log_continues(tmp_path: Path) -> None:
+    """It is read and written as before: only the beginning of a log is checked."""
     begin(f"{tmp_path}/table/wal")
     write_deltalake(tmp_path / "table", pa.table({"n": [1]}))
     begin(f"{tmp_path}/table/wal")
@@ -176,7 +176,7 @@ def test_no_journal_shares_a_folder_with_a_table_a_log_or_a_journal(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_journal_that_is_there_is_opened_though_a_log_begins_around_it(tmp_path: Path) -> None:
+def test_an_existing_journal_is_opened_though_a_log_begins_around_it(tmp_path: Path) -> None:
     begin(f"{tmp_path}/wal", journal=f"{tmp_path}/around/j")
     begin(f"{tmp_path}/around")
     begin(f"{tmp_path}/wal", journal=f"{tmp_path}/around/j")
@@ -207,7 +207,7 @@ def test_on_s3_one_list_finds_the_table(
     assert lists == ["LIST", "LIST"]
 
 
-def test_who_may_list_the_logs_own_keys_alone_begins_a_log() -> None:
+def test_a_writer_that_may_list_only_the_logs_keys_begins_a_log() -> None:
     asked: list[str] = []
 
     class Guarded(MemoryStore):
@@ -221,7 +221,7 @@ def test_who_may_list_the_logs_own_keys_alone_begins_a_log() -> None:
 
 
 @pytest.mark.parametrize("key", ["other/part-0.parquet", "other/_delta_log/0.json"])
-def test_where_only_the_bucket_is_above_the_list_is_of_the_path(key: str) -> None:
+def test_for_a_path_at_the_root_of_a_bucket_the_list_is_of_the_path(key: str) -> None:
     store = MemoryStore()
     store.put(key, b"x")
     check_place("s3://bucket/wal", LogStore(store, "wal"))

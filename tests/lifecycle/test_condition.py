@@ -1,4 +1,4 @@
-"""Delete conditions without Spark: what they mean, and what is refused."""
+"""Delete conditions without Spark: their meaning, and the refused ones."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_condition_means_what_it_means_in_spark_or_is_refused(
         ("n = 1234567890123456789", "too many digits"),
     ],
 )
-def test_a_condition_that_a_log_cannot_hold_says_why(condition: str, reason: str) -> None:
+def test_a_condition_that_a_log_cannot_hold_names_the_cause(condition: str, reason: str) -> None:
     with pytest.raises(OptionError, match=re.escape(reason)):
         holds(condition, ROWS)
 

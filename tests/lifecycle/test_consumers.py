@@ -1,4 +1,4 @@
-"""Who reads a log, and what is kept for them."""
+"""Consumers of a log, and the positions kept for them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def requests(store: MemoryStore) -> dict[str, int]:
     return found
 
 
-def test_a_consumer_is_read_as_it_was_told(log: LogStore) -> None:
+def test_a_published_consumer_is_read_back(log: LogStore) -> None:
     assert read(log, "daily") is None
     publish(log, NAMED)
     publish(log, at(9))
@@ -102,9 +102,7 @@ def test_all_of_more_consumers_than_one_page_shows_count() -> None:
     assert [consumer.position for consumer, _ in standing(log)] == [60, 40, 30, 20, 10]
 
 
-def test_a_consumer_expires_only_where_an_expiry_is_given(
-    log: LogStore, store: MemoryStore
-) -> None:
+def test_a_consumer_expires_only_with_an_expiry(log: LogStore, store: MemoryStore) -> None:
     publish(log, at(20))
     older(store, "daily", 10_000)
     assert bound(log, "log-1", 50, None) == 20
@@ -130,7 +128,9 @@ def test_leases_that_count_no_more_are_deleted(log: LogStore, store: MemoryStore
     assert {consumer.name for consumer, _ in standing(log)} == {"daily", "new"}
 
 
-def test_who_tells_while_its_age_is_asked_is_alive(log: LogStore, store: MemoryStore) -> None:
+def test_a_consumer_that_publishes_during_the_age_check_is_alive(
+    log: LogStore, store: MemoryStore
+) -> None:
     """Between the GET of an old consumer and the question for its age it reports again."""
     publish(log, at(20))
     older(store, "daily", 10_000)
@@ -160,13 +160,13 @@ def test_a_copied_consumer_is_refused(log: LogStore, store: MemoryStore) -> None
         bound(log, "log-1", 50, None)
 
 
-def test_what_else_lies_among_the_consumers_is_named(log: LogStore, store: MemoryStore) -> None:
+def test_an_unknown_object_among_the_consumers_is_named(log: LogStore, store: MemoryStore) -> None:
     store.put("wal/consumers/notes", b"")
     with pytest.raises(InvalidLogError, match="wal/consumers/notes: this is no intact consumer"):
         bound(log, "log-1", 50, None)
 
 
-def test_a_consumer_of_a_log_that_was_there_before_counts_as_none(log: LogStore) -> None:
+def test_a_consumer_of_a_former_log_does_not_count(log: LogStore) -> None:
     publish(log, at(20))
     assert bound(log, "log-2", 50, None) == 50
     ((consumer, age_ms),) = standing(log)
@@ -249,7 +249,7 @@ def test_the_floor_that_moves_while_a_consumer_joins(log: LogStore, store: Memor
     assert (head := look(log)) is not None and head.floor == 8
 
 
-def test_a_consumer_that_comes_back_keeps_what_it_told(log: LogStore) -> None:
+def test_a_returning_consumer_keeps_its_position(log: LogStore) -> None:
     publish(log, at(10))
     assert join(log, at(12, run_id="run-2")) == 12
     assert read(log, "daily") == at(10, run_id="run-2")
@@ -262,7 +262,7 @@ def test_a_consumer_that_comes_back_from_an_older_checkpoint_needs_more(log: Log
     assert bound(log, "log-1", 50, None) == 4
 
 
-def test_a_consumer_that_comes_back_to_a_log_made_again_begins_anew(log: LogStore) -> None:
+def test_a_returning_consumer_of_a_recreated_log_begins_at_its_start(log: LogStore) -> None:
     publish(log, at(10, log_id="log-0"))
     assert join(log, at(12)) == 12
     assert read(log, "daily") == at(12)
@@ -354,5 +354,5 @@ def test_wrong_names_and_times_are_refused(tmp_path: Path) -> None:
         sparkwal.consumers(str(tmp_path), expiry="soon")
 
 
-def test_the_relation_of_consumers_has_what_is_told_of_each() -> None:
+def test_the_relation_of_consumers_has_every_published_field() -> None:
     assert [each.name for each in fields(ConsumerInfo)] == CONSUMERS.names

@@ -32,7 +32,7 @@ GRACE_MS = 3_600_000
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 class Mortal(MemoryStore):
@@ -124,7 +124,7 @@ def test_each_range_is_one_version(life: Life) -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_killed_at_every_store_call_it_goes_on(answered: bool) -> None:
+def test_a_kill_at_every_store_call_is_survived(answered: bool) -> None:
     for lives in range(1, 200):
         life = Life()
         life.write(4)
@@ -148,7 +148,7 @@ def test_killed_at_every_store_call_it_goes_on(answered: bool) -> None:
 
 
 @pytest.mark.parametrize("step", ["prepare", "look", "write", "written"])
-def test_killed_at_every_call_of_the_table_it_goes_on(life: Life, step: str) -> None:
+def test_a_kill_at_every_call_of_the_table_is_survived(life: Life, step: str) -> None:
     for nth in range(4):
         life.write(2)
         count = 0
@@ -222,7 +222,7 @@ def test_a_conflict_is_tried_again_with_the_same_number(life: Life) -> None:
     assert life.table.rows == life.written and life.table.ranges == [1]
 
 
-def test_a_range_that_another_finished_and_collected_is_no_failure_of_who_slept(
+def test_a_range_finished_and_collected_by_another_is_no_failure_of_a_sleeper(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reported: list[events.Event] = []
@@ -282,7 +282,7 @@ def test_a_table_that_was_restored_suspends_it_until_someone_accepts(life: Life)
     assert life.table.rows == life.written
 
 
-def test_a_table_made_again_suspends_it(life: Life) -> None:
+def test_a_recreated_table_suspends_compaction(life: Life) -> None:
     life.write(2)
     life.process().run_once()
     life.table.make_again()
@@ -294,7 +294,7 @@ def test_a_table_made_again_suspends_it(life: Life) -> None:
         life.process().run_once()
 
 
-def test_a_table_that_is_gone_is_not_made_again_by_who_looks_for_it(life: Life) -> None:
+def test_a_missing_table_is_not_recreated_by_a_look(life: Life) -> None:
     life.write(2)
     life.process().run_once()
     life.table.versions = []
@@ -312,7 +312,7 @@ def test_how_it_is_compacted_is_fixed_by_the_first_run(life: Life) -> None:
         life.process(target=other).run_once()
 
 
-def test_a_log_made_again_at_the_same_path_is_not_compacted_into_the_old_table(life: Life) -> None:
+def test_a_log_recreated_at_the_same_path_is_not_compacted_into_the_old_table(life: Life) -> None:
     life.write(3)
     life.process().run_once()
     for key in [key for key in life.plot.store.objects if "/batches/" in key]:
@@ -323,7 +323,7 @@ def test_a_log_made_again_at_the_same_path_is_not_compacted_into_the_old_table(l
 
 
 @pytest.mark.proves("grace-before-delete")
-def test_nothing_is_deleted_within_the_grace(life: Life) -> None:
+def test_no_object_is_deleted_within_the_grace(life: Life) -> None:
     life.write(5)
     assert life.process().run_once().collection is None or not _collected(life)
     life.later(GRACE_MS - 2000)
@@ -352,7 +352,7 @@ def test_slot_records_below_the_bound_go_but_for_the_last_thousand(
     assert sorted(kept) == sorted(life.log.key(keys.slot(p, 1000)) for p in range(gap - 5, gap))
 
 
-def test_what_is_put_while_a_collection_deletes_stays(
+def test_an_object_put_during_a_collection_stays(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = life.plot.store
@@ -410,7 +410,7 @@ def test_a_table_that_comes_after_retention_begins_at_the_floor(life: Life) -> N
     assert len(life.table.rows) == 2
 
 
-def test_all_that_is_there_goes_to_the_table_when_that_is_asked_for(life: Life) -> None:
+def test_whole_compacts_every_row(life: Life) -> None:
     life.write(3)
     # Dated a little ahead of the clock here: the policy would let it wait.
     life.plot.clock.wall_ms -= 2000
@@ -419,7 +419,7 @@ def test_all_that_is_there_goes_to_the_table_when_that_is_asked_for(life: Life) 
     assert life.process(policy=Policy()).run_once(whole=True).compacted is None
 
 
-def test_a_limit_is_told_when_it_is_reached_and_not_again(life: Life) -> None:
+def test_a_limit_emits_one_event_when_it_is_reached(life: Life) -> None:
     reported: list[str] = []
     stop = events.subscribe(
         lambda event: reported.append(event.option) if isinstance(event, events.SizeLimit) else None
@@ -435,7 +435,7 @@ def test_a_limit_is_told_when_it_is_reached_and_not_again(life: Life) -> None:
     assert reported == ["softLimitBytes"]
 
 
-def test_a_collection_tells_what_holds_it_back(life: Life) -> None:
+def test_a_collection_names_the_holder_of_its_bound(life: Life) -> None:
     life.write(3)
     life.process().run_once()
     young = life.process().collect(dry_run=True)
@@ -456,7 +456,7 @@ def test_a_log_without_a_lifecycle_and_no_log_at_all(life: Life) -> None:
     assert look(life.log) is None
 
 
-def test_every_failure_tells_its_stage() -> None:
+def test_every_failure_names_its_stage() -> None:
     stages = {kind.stage for kind in CompactionError.__subclasses__()}
     assert stages == {"plan", "read", "write", "confirm", "publish"}
 
@@ -467,7 +467,7 @@ def test_a_grace_is_never_shortened(life: Life) -> None:
     life.write(1)
     life.process(gc_grace_ms=GRACE_MS).run_once()
     life.later(2 * GRACE_MS)
-    # Those who looked at a record rely on the day that it names.
+    # Readers of a record rely on the grace that it names.
     assert life.process(gc_grace_ms=GRACE_MS).run_once().collection is None
     life.later(24 * GRACE_MS)
     assert life.process(gc_grace_ms=GRACE_MS).run_once().collection is not None

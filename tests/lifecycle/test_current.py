@@ -48,9 +48,7 @@ def test_there_is_no_log(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_appended_rows_are_there_once_at_every_stage_of_a_compaction(
-    lake: Lake, stage: str
-) -> None:
+def test_appended_rows_are_read_once_at_every_stage_of_a_compaction(lake: Lake, stage: str) -> None:
     lake.append(values(1, 2))
     lake.compact()
     lake.append(values(2, 3))
@@ -114,7 +112,7 @@ def test_keyed_rows_are_a_dictionary_at_every_stage(tmp_path: Path, seed: int, b
         assert rows(lake.reader().current()) == expected, (seed, stage)
 
 
-def test_what_was_pinned_stays(lake: Lake) -> None:
+def test_a_pinned_state_stays(lake: Lake) -> None:
     lake.append(values(1))
     lake.compact()
     lake.append(values(2))
@@ -249,7 +247,7 @@ def test_a_version_that_a_vacuum_took_is_an_error(lake: Lake) -> None:
         current.to_arrow()
 
 
-def test_the_table_is_gone(lake: Lake, tmp_path: Path) -> None:
+def test_a_missing_table(lake: Lake, tmp_path: Path) -> None:
     lake.append(values(1))
     lake.compact()
     Path(lake.table).rename(tmp_path / "elsewhere")
@@ -257,7 +255,7 @@ def test_the_table_is_gone(lake: Lake, tmp_path: Path) -> None:
         lake.reader().current()
 
 
-def test_columns_are_chosen_and_polars_and_duckdb_take_it_as_it_is(lake: Lake) -> None:
+def test_columns_are_selected_and_polars_and_duckdb_read_it(lake: Lake) -> None:
     import duckdb
     import polars
 
@@ -274,7 +272,7 @@ def test_columns_are_chosen_and_polars_and_duckdb_take_it_as_it_is(lake: Lake) -
         current.reader(["no_such"])
 
 
-def test_an_event_tells_what_is_read(lake: Lake) -> None:
+def test_an_event_names_the_version_and_the_positions(lake: Lake) -> None:
     lake.append(values(1))
     lake.compact()
     cut = lake.end
@@ -376,7 +374,7 @@ def test_a_table_on_the_logs_own_s3_is_read_with_the_logs_options(
         lake.reader().current()
 
 
-def test_a_column_that_comes_while_the_current_state_is_looked_at_is_there(
+def test_a_column_added_during_the_look_is_read(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sparkwal.lifecycle import snapshot

@@ -1,4 +1,4 @@
-"""A table's log as files: what others did to the table, and what it costs to know."""
+"""A table's log as files: the changes by other writers, and the requests to read them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_commit_that_came_after_the_version_was_pinned_is_not_looked_at(lake: 
 
 
 @pytest.mark.parametrize("whole", [0, 2**20])
-def test_a_checkpoint_and_the_versions_after_it_tell_what_delta_rs_tells(
+def test_a_checkpoint_and_the_versions_after_it_agree_with_delta_rs(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
     monkeypatch.setattr(files, "_WHOLE_BYTES", whole)
@@ -93,7 +93,7 @@ def test_the_newest_checkpoint_that_is_whole_is_read() -> None:
     assert files.newest_checkpoint([*others, *parts, name(6, "parquet")]) == [name(6, "parquet")]
 
 
-def test_a_table_that_takes_the_place_of_another_is_read_anew(lake: Lake, tmp_path: Path) -> None:
+def test_a_table_that_replaces_another_is_read_from_its_start(lake: Lake, tmp_path: Path) -> None:
     log = opened(lake)
     append(lake, 3)
     assert log.update()
@@ -106,7 +106,7 @@ def test_a_table_that_takes_the_place_of_another_is_read_anew(lake: Lake, tmp_pa
 
 @contextmanager
 def counting(upstream: str) -> Iterator[str]:
-    """A proxy in a process of its own: delta-rs lets no other thread of this one run."""
+    """A proxy in a separate process, because delta-rs blocks the threads of this one."""
     command = [sys.executable, "-m", "sparkwal.testing.proxy", "--upstream", upstream]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
         assert it.stderr is not None
@@ -155,7 +155,7 @@ def test_requests_do_not_grow_with_what_others_do_to_the_table(
         pytest.param("restore after the open range", ("id",), marks=pytest.mark.slow),
     ],
 )
-def test_what_was_taken_away_is_found_among_many_versions(
+def test_a_removal_is_found_among_many_versions(
     tmp_path: Path, keys: tuple[str, ...], undoes: str
 ) -> None:
     lake = Lake(tmp_path, MERGE if keys else APPEND, keys)
@@ -238,7 +238,7 @@ def test_an_error_of_the_tables_store_shows_no_secret() -> None:
         ("SET TBLPROPERTIES", {}, False),
     ],
 )
-def test_operations_that_undo_are_told_apart(
+def test_operations_that_undo_are_recognized(
     operation: str, parameters: dict[str, str], undoes: bool
 ) -> None:
     info = {"operation": operation, "operationParameters": parameters}

@@ -1,4 +1,4 @@
-"""A log that is quiet while others write its table: what was confirmed moves on with them."""
+"""A log without commits while others write its table: the confirmed version follows them."""
 
 from __future__ import annotations
 

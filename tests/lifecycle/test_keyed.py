@@ -26,7 +26,7 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 @pytest.mark.parametrize("by", ["", "n"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_merge_is_a_dictionary(seed: int, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of both, table and tail, one row for each key is left, whatever is compared at once."""
+    """Table and tail together give one row for each key, for every size of a part."""
     monkeypatch.setattr(keyed, "PART_ROWS", 7)
     random_ = random.Random(seed)
     names = random_.sample(sorted(KEYS), random_.randrange(1, 4))
@@ -128,7 +128,7 @@ def test_nan_is_the_greatest_value_as_in_spark(kind: pa.DataType) -> None:
     nan, inf = float("nan"), float("inf")
 
     def winner(*values: float | None) -> str:
-        """Of rows of one key: the first is the table's."""
+        """The winner among rows of one key, of which the first is the table's."""
         rows = [{"k": 1, "v": str(place), "n": value} for place, value in enumerate(values)]
         (found,) = after_merge(rows[:1], rows[1:], schema, "n")
         return str(found["v"])
@@ -161,7 +161,7 @@ def test_a_struct_is_a_key() -> None:
 
 
 @pytest.mark.parametrize(("key", "by"), [("list", ""), ("k", "list"), ("k", "struct")])
-def test_what_arrow_does_not_compare_is_for_spark(key: str, by: str) -> None:
+def test_types_that_arrow_cannot_compare_need_spark(key: str, by: str) -> None:
     schema = pa.schema(
         [("k", pa.int64()), ("list", pa.list_(pa.int64())), ("struct", pa.struct([LONG.field(0)]))]
     )

@@ -1,4 +1,4 @@
-"""What is known of a log before the policy decides, and what knowing it costs."""
+"""The measured state of a log before the policy decides, and the requests to measure it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plot() -> Plot:
     return Plot()
 
 
-# Enough rows and never enough: what is counted is the rows that the window has let through.
+# Few rows and many rows: only rows behind the late window count.
 NEVER = Policy(late_window_seconds=10, persist_age_seconds=1000)
 
 
@@ -44,7 +44,7 @@ def test_rows_within_the_window_are_not_counted(plot: Plot) -> None:
     assert decide(state, replace(NEVER, persist_rows=12), plot.at(60)) == Due(plot.at(50))
 
 
-def test_what_was_counted_is_not_read_again(plot: Plot) -> None:
+def test_counted_records_are_not_read_again(plot: Plot) -> None:
     plot.write(*range(40))
     head, chain = plot.head(), plot.chain()
     plot.requests()
@@ -53,7 +53,7 @@ def test_what_was_counted_is_not_read_again(plot: Plot) -> None:
     again = measure(plot.log, head, chain, NEVER, plot.at(42), before=state)
     assert again == replace(state, counted=state.counted + 2, rows=33, bytes=again.bytes)
     assert plot.requests() <= 4
-    # Of another range, or another log, nothing is known.
+    # A count of another range, or of another log, is not used.
     for other in (replace(chain, cut=5, to=5), replace(chain, log_id="")):
         state = measure(plot.log, head, other, NEVER, plot.at(40), before=again)
         assert state.rows == 31 - other.cut + (other.cut > 0)
@@ -137,7 +137,7 @@ def test_a_split_takes_a_logarithm_of_requests(plot: Plot) -> None:
     plot.requests()
     assert first_at_or_after(plot.log, head, plot.at(100) + 1, start=0) == 102
     assert plot.requests() <= 9
-    # Nothing is newer: no request.
+    # No newer record: no request.
     assert first_at_or_after(plot.log, head, plot.at(299) + 1, start=50) == head.gap
     assert first_at_or_after(plot.log, head, plot.at(0) + 1, start=head.gap) == head.gap
     assert plot.requests() == 0
@@ -171,7 +171,7 @@ def test_a_split_parts_the_log_at_its_moment(
     st.integers(0, 5),
     st.integers(0, 30),
 )
-def test_what_is_persisted_ends_where_the_window_begins(
+def test_the_persisted_count_ends_at_the_late_window(
     pauses: list[int], second: int, threshold: int, window: int
 ) -> None:
     plot, moments = Plot(), [0]

@@ -130,9 +130,7 @@ def policies(draw: st.DrawFn) -> Policy:
 
 
 @given(states(), policies(), moments)
-def test_whatever_is_known_a_decision_keeps_the_rules(
-    state: LogState, policy: Policy, now_ms: int
-) -> None:
+def test_every_decision_keeps_the_rules(state: LogState, policy: Policy, now_ms: int) -> None:
     due = decide(state, policy, now_ms)
     assert (due.limit == "hardLimitBytes") == (state.waiting_bytes >= (policy.hard_limit or 99))
     if due.before_ms is not None:
@@ -144,10 +142,10 @@ def test_whatever_is_known_a_decision_keeps_the_rules(
 
 
 @given(states(), policies(), moments, st.integers(0, 2**33))
-def test_what_is_due_stays_due_while_time_goes_on(
+def test_a_due_compaction_stays_due_later(
     state: LogState, policy: Policy, now_ms: int, later: int
 ) -> None:
-    # Where the dates are to be believed.
+    # Only with plausible dates.
     dates = [date for date in (state.first_ms, state.last_ms) if date is not None]
     now_ms = max(now_ms, max(dates, default=now_ms) - MISDATED_MS)
     first, then = decide(state, policy, now_ms), decide(state, policy, now_ms + later)

@@ -60,7 +60,9 @@ def warned() -> Iterator[list[events.Event]]:
     unsubscribe()
 
 
-def test_a_stream_tells_its_first_commit_at_once_and_others_now_and_then(stream: Stream) -> None:
+def test_a_stream_publishes_its_first_commit_at_once(
+    stream: Stream,
+) -> None:
     run = stream.run(0)
     run.committed(stream.log, 3)
     assert stream.reported == 3
@@ -76,7 +78,7 @@ def test_a_stream_tells_its_first_commit_at_once_and_others_now_and_then(stream:
     assert stream.reported == 8
 
 
-def test_a_stream_that_ends_tells_what_it_committed_last(stream: Stream) -> None:
+def test_a_stream_that_ends_publishes_its_last_commit(stream: Stream) -> None:
     run = stream.run(0)
     run.committed(stream.log, 3)
     run.committed(stream.log, 5)
@@ -87,7 +89,7 @@ def test_a_stream_that_ends_tells_what_it_committed_last(stream: Stream) -> None
     assert not stream.store.counts
 
 
-def test_a_run_that_finds_nothing_new_tells_where_it_began(stream: Stream) -> None:
+def test_a_run_without_new_rows_publishes_its_start(stream: Stream) -> None:
     """Spark commits the last microbatch of a run only in the next one that has rows."""
     stream.run(0).catch_up()
     run = stream.run(7)
@@ -96,7 +98,7 @@ def test_a_run_that_finds_nothing_new_tells_where_it_began(stream: Stream) -> No
     assert stream.reported == 7
 
 
-def test_a_stream_that_crashed_goes_on(stream: Stream) -> None:
+def test_a_crashed_stream_continues(stream: Stream) -> None:
     stream.run(0).committed(stream.log, 5)
     run = stream.run(9)
     assert stream.reported == 5
@@ -104,7 +106,7 @@ def test_a_stream_that_crashed_goes_on(stream: Stream) -> None:
     assert stream.reported == 9
 
 
-def test_a_log_that_was_not_joined_is_told_nothing(stream: Stream) -> None:
+def test_a_stream_publishes_only_to_logs_that_it_joined(stream: Stream) -> None:
     run = Publisher("daily", MINUTE, stream.holds, stream.clock)
     assert run.join(stream.log, None, 3) == 3
     run.committed(stream.log, 5)
@@ -140,7 +142,7 @@ def test_a_stream_of_all_logs_protects_new_ones_now_and_then(
     assert not stream.store.counts
 
 
-def test_a_stream_over_two_sequencers_tells_each_its_own(stream: Stream) -> None:
+def test_a_stream_over_two_sequencers_publishes_to_both(stream: Stream) -> None:
     run = Publisher("daily", MINUTE, stream.holds, stream.clock)
     a, b = stream.log.sequencer("a"), stream.log.sequencer("b")
     run.join(a, "log-a", 1)
@@ -152,7 +154,7 @@ def test_a_stream_over_two_sequencers_tells_each_its_own(stream: Stream) -> None
     assert "wal/sequencers/a/consumers/daily" in stream.store.objects
 
 
-def test_a_stream_goes_on_where_it_can_not_tell(
+def test_a_stream_continues_when_it_cannot_publish(
     stream: Stream, warned: list[events.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = stream.run(0)
@@ -227,7 +229,7 @@ def test_a_stream_whose_namesake_cannot_be_read_publishes_nothing(
 
 
 @pytest.mark.parametrize("others", [1, 2])
-def test_of_streams_with_one_name_the_lowest_holds(
+def test_the_lowest_position_of_streams_with_one_name_counts(
     stream: Stream, warned: list[events.Event], others: int
 ) -> None:
     slow = stream.run(10)
@@ -240,7 +242,7 @@ def test_of_streams_with_one_name_the_lowest_holds(
         assert bound(stream.log, "log-1", 999, None) <= 10 + turn
     assert {event.name for event in warned} == {"consumer_shared"}
     warned.clear()
-    # The slow one is gone: the others are one, or still several.
+    # The slow stream ended: one or several others remain.
     stream.pass_ms(MINUTE)
     fast[0].committed(stream.log, 300)
     stream.pass_ms(MINUTE)
@@ -248,7 +250,7 @@ def test_of_streams_with_one_name_the_lowest_holds(
     assert stream.reported == 301
 
 
-def test_a_stream_of_a_log_that_was_made_again_is_silent(
+def test_a_stream_of_a_recreated_log_publishes_nothing(
     stream: Stream, warned: list[events.Event]
 ) -> None:
     old = stream.run(90)
@@ -259,7 +261,7 @@ def test_a_stream_of_a_log_that_was_made_again_is_silent(
     assert [event.name for event in warned] == ["consumer_not_published"]
 
 
-def test_a_stream_tells_what_a_rebuild_of_its_query_would_read_again(
+def test_a_stream_publishes_the_position_that_a_rebuild_would_read_from(
     stream: Stream, warned: list[events.Event]
 ) -> None:
     """A query that passes over rows: its sink's last record lies at position 3 of this log."""
@@ -275,7 +277,7 @@ def test_a_stream_tells_what_a_rebuild_of_its_query_would_read_again(
     assert warned == []
 
 
-def test_what_another_log_holds_is_not_this_streams(stream: Stream) -> None:
+def test_a_hold_of_another_log_does_not_count(stream: Stream) -> None:
     stream.holds.set("/ck", {"log-2": [(3, 9)]})
     stream.run(0).committed(stream.log, 7)
     assert stream.reported == 7

@@ -1,4 +1,4 @@
-"""A log that comes back older than its lifecycle or its table: nothing of it goes on unnoticed."""
+"""A log restored to a state before its lifecycle or its table: every run detects it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_coordinator import GRACE_MS, Life
 
 
 def restore_log(life: Life, copy: dict[str, bytes], folder: str = "") -> None:
-    """The log, or one folder of it, as it was when it was copied."""
+    """Restore the log, or one folder of it, from a copy."""
     store = life.plot.store
     for key in [key for key in store.objects if folder in key]:
         store.delete(key)
@@ -61,7 +61,7 @@ def test_a_log_that_ends_before_its_floor_is_not_collected() -> None:
     assert find_head(life.log).gap < 8
 
 
-def test_a_floor_is_found_where_older_records_of_the_lifecycle_are_gone() -> None:
+def test_a_floor_is_found_without_older_records_of_the_lifecycle() -> None:
     for gone in range(4):
         life = Life()
         alone: dict[str, Any] = {"policy": Policy(retain_seconds=0), "table": None, "target": None}
