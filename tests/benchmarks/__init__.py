@@ -1,1 +1,1 @@
-"""What tests/benchmark.sh measures, one module for each command or part."""
+"""The benchmarks of tests/benchmark.sh, one module for each command or part."""

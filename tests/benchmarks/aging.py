@@ -1,4 +1,4 @@
-"""A log of a million commits grows old: what opening, seeking and collecting it costs."""
+"""A log of a million commits: the cost of opening, seeking and collecting it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.testing.servers import log_options
 
-# Each in a process of its own, so that what one holds is not counted for the next.
+# Each in a separate process, so that the memory of one is not counted for the next.
 STEPS = ("open", "seek by position", "seek by time", "plan a collection", "collect")
 
 
 def step(name: str, url: str, path: str, commits: int) -> int:
-    """What one step does; returns how many objects it concerned."""
+    """Run one step, and return the number of its objects."""
     given = log_options(url, hedge=True)
     log = Log(path, **given)
     middle = commits // 2

@@ -122,7 +122,7 @@ def measure_appends(upstream: str, count: int, kind: str) -> dict[str, Any]:
     }
 
 
-# Of each part of the results: the title of its table, and from which value each column is.
+# For each part of the results: the title of its table, and the value of each column.
 TABLES = {
     "latency": (
         "From append to acknowledgement, against a bare PUT of the same bytes (ms)",
@@ -239,8 +239,8 @@ def main(
 ) -> None:
     """Measure the appender against bare conditional PUTs, in the same run.
 
-    Starts a store in memory and a proxy that adds latency, each a process of its own,
-    on this machine; nothing else is reached.
+    Starts a store in memory and a proxy that adds latency, each in a separate process,
+    on this machine; no other host is reached.
     """
     results: dict[str, Any] = {
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},

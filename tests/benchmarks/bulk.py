@@ -23,7 +23,7 @@ from sparkwal.testing.servers import s3_client
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROW_BYTES = 106  # of Arrow, of a row of `rows_of`
+ROW_BYTES = 106  # bytes of a row of `rows_of` in Arrow
 
 
 def rows_of(spark: SparkSession, count: int, partitions: int) -> DataFrame:
@@ -72,7 +72,7 @@ def write(spark: SparkSession, name: str, source: str, place: Place) -> float:
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
     if len(done) != 1:
-        raise RuntimeError(f"{name}: {len(done)} microbatches where one was expected")
+        raise RuntimeError(f"{name}: {len(done)} microbatches instead of one")
     return float(done[0].durationMs["addBatch"]) / 1000
 
 
@@ -132,7 +132,7 @@ def measure_read(
     repeats: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What each peer wrote is read by the same, in turns, and a source with nothing to do."""
+    """Each peer reads its own rows, in turns, beside a source with nothing to do."""
     places: list[Place] = []
     runs: dict[str, Callable[[], float]] = {}
     rows = spark.read.parquet(source)
@@ -245,7 +245,7 @@ def _workers() -> list[int]:
 
 
 def _peak_rss(pid: int) -> int:
-    """The most memory that a process ever had, in bytes; 0 when it is gone."""
+    """The peak memory of a process in bytes; 0 after its end."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

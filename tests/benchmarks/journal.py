@@ -20,7 +20,7 @@ from benchmarks.sinks import machine, one_of
 
 PARTS = ("flush", "latency", "bandwidth", "replay", "memory", "outage")
 
-# That append while the store is away.
+# Threads that append in an outage.
 _THREADS = 8
 
 console = Console(highlight=False)
@@ -198,7 +198,7 @@ def main(
 ) -> None:
     """Measure the journal beside its disk, in the same run and in turns.
 
-    Starts a store in memory, a process of its own on this machine; nothing else is reached.
+    Starts a store in memory, in a separate process on this machine, and reaches no other host.
     """
     results: dict[str, Any] = json.loads(output.read_text()) if output.exists() else {}
     results["machine"] = machine()
@@ -225,7 +225,7 @@ def main(
 
 
 def _new(place: Path) -> Path:
-    """An empty folder; what was measured before goes, so that the disk does not fill."""
+    """Make an empty folder, and remove the former one, so that the disk does not fill."""
     folder = place / "now"
     if folder.exists():
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""What the journal costs on a disk, beside a bare file and SQLite."""
+"""The cost of the journal on a disk, beside a bare file and SQLite."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_journal(folder: Path, **given: Any) -> Journal:
 
 
 def opened(disk: DiskFolder, contents: Contents, settings: Settings) -> Journal:
-    """What comes after `scan_folder`."""
+    """Open the journal after `scan_folder`."""
     schema = SCHEMA.serialize().to_pybytes()
     owner = Owner("benchmark", "log", "benchmark", -1, schema)
     return Opening(disk, contents, owner).begin(settings, lambda event: None)
@@ -112,7 +112,7 @@ def _flushes(folder: Path) -> tuple[int, int]:
 
 
 def _write_caches() -> dict[str, str]:
-    """Of each disk: one that says "write back" has to be flushed."""
+    """The write cache of each disk: one in mode "write back" must be flushed."""
     files = sorted(Path("/sys/block").glob("*/queue/write_cache"))
     return {file.parts[3]: file.read_text().strip() for file in files}
 
@@ -174,14 +174,16 @@ def _in_turns(
             seconds = [_seconds(ways[name]) for _ in range(run)]
             if turn:
                 taken[name] += seconds
-            between()  # else the next would be measured with what this one sends
+            between()  # keeps this run's requests out of the next measurement
             time.sleep(max(0.0, pause - sum(seconds)))
     return taken
 
 
 def measure_bandwidth(folder: Path, megabytes: int, rounds: int) -> list[dict[str, Any]]:
-    """Appends of 1 MiB as fast as they go: of one thread with one sync at the end, and of several
-    threads that wait for the disk each time."""
+    """Measure appends of 1 MiB at full speed.
+
+    One thread syncs once at the end; several threads wait for the disk each time.
+    """
     content = os.urandom(MIB - 500)
     numbers = itertools.count()
 

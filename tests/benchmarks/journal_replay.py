@@ -1,4 +1,4 @@
-"""What it costs to open a journal again: reading all of it, and the memory that takes."""
+"""The cost of opening a journal again: the time to read it, and the memory."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _forget(paths: list[Path]) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-# Memory: each in a process of its own.
+# Memory: each in a separate process.
 
 
 def measure_memory(folder: Path, size: int, megabytes: int) -> dict[str, Any]:

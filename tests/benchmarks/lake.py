@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def folder() -> Iterator[str]:
-    """One that is gone afterwards."""
+    """A folder that is removed at the end."""
     made = tempfile.mkdtemp(prefix="sparkwal-benchmark-")
     try:
         yield made

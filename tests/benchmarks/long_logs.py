@@ -41,7 +41,7 @@ def long_log(prefix: str, commits: int) -> Iterator[tuple[str, bytes]]:
     """Keys and objects of a log that one query wrote, the newest last.
 
     Every commit holds the same ten inlined rows. Only the header differs, so it is put
-    into the place of a widest one, as it is where rows are written (`arrowfile`).
+    into the space of a widest one, as a writer does (`arrowfile`).
     """
     common: dict[str, Any] = {
         "window": WINDOW,

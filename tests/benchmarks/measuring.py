@@ -1,4 +1,4 @@
-"""What benchmarks share: options that are lists, a store, a delay, bare PUTs, appends."""
+"""Shared parts of the benchmarks: options that are lists, a store, a delay, bare PUTs, appends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numbers(context: click.Context, parameter: click.Parameter, value: str) -> l
 
 @contextmanager
 def delayed(upstream: str, latency_ms: float, *flags: str) -> Iterator[str]:
-    """The URL of a proxy in a process of its own that delays every request; `flags` are its."""
+    """The URL of a proxy with `flags`, in a separate process, that delays every request."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -63,7 +63,7 @@ def delayed(upstream: str, latency_ms: float, *flags: str) -> Iterator[str]:
 
 @contextmanager
 def spawned(target: Callable[..., None], *given: object) -> Iterator[Any]:
-    """What `target(*given, pipe)` sends first, from a process that ends with this block."""
+    """The first message of `target(*given, pipe)`, from a process that ends with this block."""
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=target, args=(*given, theirs))
@@ -79,7 +79,7 @@ def spawned(target: Callable[..., None], *given: object) -> Iterator[Any]:
 
 @contextmanager
 def store() -> Iterator[str]:
-    """The URL of a store in memory, a process of its own, with the bucket."""
+    """The URL of a store in memory with the bucket, in a separate process."""
     with start_ministack() as server:
         make_bucket(server.url, BUCKET)
         yield server.url
@@ -112,7 +112,7 @@ class Bare:
 
 
 def record_bytes(url: str, rows: pa.RecordBatch) -> bytes:
-    """One record's object as the appender stores it: what the bare PUTs put too."""
+    """One record's object as the appender stores it; the bare PUTs send the same bytes."""
     path = uuid.uuid4().hex
     options: dict[str, Any] = dict(log_options(url, hedge=True))
     with Appender(
@@ -206,7 +206,7 @@ def put_all(bare: Bare, threads: int, count: int) -> float:
 
 
 def append_all(wal: Appender, rows: pa.RecordBatch, count: int) -> float:
-    """Seconds for `count` records, as fast as they are taken."""
+    """Seconds for `count` records at full speed."""
     began = time.perf_counter()
     for _ in range(count):
         wal.append(rows)
@@ -230,5 +230,5 @@ _CHARGED = {
 
 
 def dollars(requests: Mapping[str, float]) -> float:
-    """What these requests cost by default, by the testing proxy's kinds."""
+    """The default price of these requests, by the testing proxy's kinds."""
     return sum(price({_CHARGED[kind]: number}) for kind, number in requests.items())

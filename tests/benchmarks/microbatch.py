@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROWS = 1000
 PARTITIONS = 2
-# What one data object of such a microbatch is like.
+# One data object of such a microbatch.
 PUT_BYTES = 8192
 
 
@@ -75,11 +75,11 @@ def run_query(
     checkpoint: str | None = None,
     conf: Mapping[str, str] = MappingProxyType({}),
 ) -> Run:
-    """Run one peer's query with nothing to wait for but the sink.
+    """Run one peer's query, whose time is only the sink's.
 
     Args:
-        checkpoint: where; a new folder on this machine if not given.
-        conf: of Spark, beside the peer's own.
+        checkpoint: its folder or URL; a new folder on this machine if None.
+        conf: settings of Spark, beside the peer's own.
     """
     folder = tempfile.mkdtemp(prefix="sparkwal-benchmark-")
     rows = (
@@ -170,8 +170,10 @@ def measure(
 
 
 def seldom_puts(bare: Bare, count: int) -> list[float]:
-    """Seconds of each of so many PUTs, as seldom as microbatches make them: what has just answered
-    answers sooner."""
+    """Seconds of each of `count` PUTs with pauses like those between microbatches.
+
+    A store answers sooner shortly after another request.
+    """
     taken = []
     for _ in range(count):
         time.sleep(0.1)
@@ -182,7 +184,7 @@ def seldom_puts(bare: Bare, count: int) -> list[float]:
 
 
 def requests_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """What one microbatch of these asks of the store, and what it costs."""
+    """The requests of one microbatch, and their price."""
     batches = sum(len(run.add_batch_ms) for run in runs)
     requests: Counter[str] = sum((run.requests for run in runs), Counter())
     each: Mapping[str, float] = {k: round(v / batches, 3) for k, v in sorted(requests.items())}

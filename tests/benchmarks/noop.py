@@ -1,4 +1,4 @@
-"""A Python sink and a Python source that do nothing: what none in Python can be faster than."""
+"""A Python sink and a Python source that do nothing: the lower bound for Python sources."""
 
 from __future__ import annotations
 

@@ -33,8 +33,9 @@ _LOOK_SECONDS = 0.1
 def measure(
     folder: Path, outage_seconds: float, rate: float, threads: int, before_seconds: float = 10
 ) -> dict[str, Any]:
-    """Stop a store for so long while another process appends one row of 200 bytes `rate` times a
-    second; what the appender did, and whether each row is in the log once and in its order.
+    """Stop a store while another process appends one row of 200 bytes `rate` times a second.
+
+    Reports the appender's work, and whether each row is in the log once and in order.
 
     The store is a server that is stopped, not ended: requests hang, and those that it had begun
     are carried out afterwards.
@@ -88,7 +89,7 @@ def measure(
 def _watch(
     lines: Any, server: int, outage_seconds: float, before_seconds: float, rate: float
 ) -> dict[str, Any]:
-    """From the first append until the backlog is gone."""
+    """Watch from the first append until the backlog is empty."""
     samples = (json.loads(line) for line in lines)
     first = next(samples)
     start = next(x for x in samples if x["at"] >= first["at"] + before_seconds)
@@ -122,7 +123,7 @@ def _watch(
 
 
 def _check(path: str, url: str, numbers: list[int]) -> list[str]:
-    """What is wrong with a log that must hold so many rows of each thread, once and in order."""
+    """The faults of a log that must hold `count` rows of each thread, once and in order."""
     given = log_options(url, hedge=True)
     problems = list(sparkwal.verify(path, **given).problems)
     next_of: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""What is measured side by side: sparkwal and what else writes a stream to S3."""
+"""The peers that are measured side by side: sparkwal and other ways to write a stream to S3."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # Peers at their best: uploads from memory, connections enough, and no request that only checks
-# what others may have created.
+# for objects of others.
 S3A = {
     "fs.s3a.performance.flags": "*",
     "fs.s3a.access.key": ACCESS_KEY,
@@ -41,7 +41,7 @@ S3A = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where one run of one peer writes.
+    """The target of one run of one peer.
 
     Attributes:
         endpoint: the URL of the S3 server, or of a proxy in front of it.
@@ -73,12 +73,12 @@ Reader = Callable[["SparkSession", Place], "DataFrame"]
 
 @dataclass(frozen=True)
 class Peer:
-    """One way to write a stream to S3, and where it has one, to read it back.
+    """One way to write a stream to S3 and, if it has one, to read it back.
 
     Attributes:
         jvm: writes by S3A and needs its jars.
-        conf: of Spark, while its query starts.
-        microbatches, bulk: whether there it differs from its brothers.
+        conf: settings of Spark while its query starts.
+        microbatches, bulk: whether it differs from the other peers in this benchmark.
     """
 
     title: str
@@ -116,8 +116,10 @@ def _client(endpoint: str) -> Any:
 
 
 def _foreach_batch(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
-    """What many write by hand: the rows through the driver into one object for each
-    microbatch, under its number, so that a repeated one replaces itself."""
+    """A common handwritten sink: the driver writes one object for each microbatch.
+
+    The object's name is the microbatch's number, so a repeated one replaces itself.
+    """
 
     def put(rows: DataFrame, batch_id: int) -> None:
         import pyarrow.parquet as pq

@@ -70,7 +70,7 @@ def _serve(commits: int, pipe: Connection) -> None:
 
 
 def _ask(line: str, url: str, folder: Path) -> dict[str, Any]:
-    """What the command took: seconds, CPU seconds, requests."""
+    """The cost of a command: seconds, CPU seconds, requests."""
     options = folder / "options"
     options.write_text("\n".join(map(" = ".join, log_options(url).items())))
     words = line.replace("s3://bucket/wal", f"s3://{BUCKET}/wal")
@@ -81,7 +81,7 @@ def _ask(line: str, url: str, folder: Path) -> dict[str, Any]:
     seconds, spent = time.perf_counter() - began, os.times()
     with urlopen(f"{url}/__counts") as answer:
         requests = json.load(answer)
-    cpu = sum(spent[2:4]) - sum(used[2:4])  # of children
+    cpu = sum(spent[2:4]) - sum(used[2:4])  # child processes
     return {"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "requests": requests}
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark found: tables for people, goals, a chart."""
+"""The results of the benchmark: tables for people, goals, a chart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Results = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Goal:
-    """One line of the goals: `met` is None where it was not measured."""
+    """One line of the goals: `met` is None if it was not measured."""
 
     what: str
     goal: str
@@ -195,7 +195,7 @@ _COLOURS = {
 
 
 def draw(results: Results, file: Path) -> None:
-    """The chart as SVG; nothing where no part of it was measured."""
+    """Draw the chart as SVG, unless no part of it was measured."""
     if (figure := chart(results)) is not None:
         figure.savefig(file, metadata={"Date": None})
 

@@ -30,7 +30,7 @@ console = Console(stderr=True, highlight=False)
 
 @dataclass(frozen=True)
 class Place:
-    """Where one repeat keeps its log, its checkpoint and what its applications print."""
+    """The folders of one repeat: its log, its checkpoint and the output of its applications."""
 
     folder: Path
     endpoint: str

@@ -1,4 +1,4 @@
-"""What a large deployment asks of S3, counted on the protocol's own code."""
+"""The requests of a large deployment to S3, counted on the protocol's own code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparkwal.protocol.task import write_partition
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
-# What S3 promises for each prefix of a bucket, requests a second.
+# S3's documented limit for each prefix of a bucket, in requests a second.
 PUTS_PER_PREFIX = 3500
 ROOT = "wal"
 SPARK_SCHEMA = schema.from_arrow(pa.schema([("id", pa.int64()), ("body", pa.string())]))
@@ -63,8 +63,8 @@ class Deployment:
     """Sequencers that each commit a microbatch of so many partitions every second."""
 
     sequencers: int
-    partitions: int  # of one sequencer's microbatch
-    rows: int  # of one partition
+    partitions: int  # in one sequencer's microbatch
+    rows: int  # in one partition
     inlined: bool
 
     @property
@@ -191,7 +191,7 @@ def _requests(counts: Mapping[str, float]) -> str:
 
 
 def show(found: Sequence[Mapping[str, Any]]) -> None:
-    """What was counted, one line for each deployment."""
+    """Print the counts, one line for each deployment."""
     table = Table(title="Each sequencer commits one microbatch a second", title_justify="left")
     for column in (
         "sequencers × partitions",

@@ -40,7 +40,7 @@ def one_of(known: Sequence[str]) -> Callable[..., list[str]]:
 
 
 def machine() -> dict[str, object]:
-    """What this was measured on."""
+    """A description of the machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -121,11 +121,11 @@ def main(
     quick: bool,
     output: Path,
 ) -> None:
-    """Measure sparkwal and its peers side by side and print what comes out against the goals.
+    """Measure sparkwal and its peers side by side, and print the results against the goals.
 
-    Starts a store in memory, and a proxy for each added latency, as processes of their own
-    on this machine; nothing else is reached, except that Spark downloads S3A and Delta
-    Lake the first time. Peers take turns; figures are medians.
+    Starts a store in memory, and a proxy for each added latency, in separate processes on
+    this machine. It reaches no other host, but Spark downloads S3A and Delta Lake the first
+    time. Peers take turns; figures are medians.
     """
     length = microbatch.Length(measured=microbatches)
     if quick:
@@ -226,6 +226,6 @@ def _measure(
 
 
 def _with(found: Sequence[dict[str, Any]], one: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was found before, with this latency's new figures."""
+    """The earlier results, with the new figures of this latency."""
     others = [x for x in found if x["latency_ms"] != one["latency_ms"]]
     return sorted([*others, one], key=lambda x: int(x["latency_ms"]))

@@ -69,7 +69,7 @@ def _serve(commits: int, seed: int, latency_ms: int, pipe: Connection) -> None:
 def _runs(
     url: str, names: list[str], commits: int, hedge: bool, spark: Any
 ) -> dict[str, Callable[[], int]]:
-    """What is measured: each returns the rows, or objects, that it read."""
+    """The measured reads: each returns the rows, or objects, that it read."""
     given = log_options(url, hedge=hedge)
     path = f"s3://{BUCKET}/small"
     store = open_log(from_keywords(SourceOptions, path, given)).store
@@ -105,7 +105,7 @@ def _runs(
 def measure(
     url: str, names: list[str], commits: int, turns: int, hedge: bool, spark: Any
 ) -> dict[str, tuple[float, float, str]]:
-    """Of each run, in turns: median seconds, least CPU seconds of this process, requests."""
+    """For each run, in turns: median seconds, least CPU seconds of this process, requests."""
     wall: dict[str, list[float]] = defaultdict(list)
     cpu: dict[str, list[float]] = defaultdict(list)
     requests: dict[str, str] = {}

@@ -54,7 +54,7 @@ def measure(upstream: str, rate: int, count: int, seed: int, tail: bool) -> list
         seconds = put(bare, pool, count, rate)
     least, ordered = latency(seconds), latency(in_order(seconds, rate))
     lines = [["PUT, no stalls", rate, *_of(least), "", "", "", 1.0]]
-    # What any log that acknowledges in order takes, without a tail of its own.
+    # The time of any log that acknowledges in order and adds no delay.
     ratios = [round(a / b, 2) for a, b in zip(_of(ordered), _of(least), strict=True)]
     lines.append(["the same, acknowledged in order", rate, *_of(ordered), *ratios, 1.0])
     for hedge in (False, True):

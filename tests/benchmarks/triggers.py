@@ -1,4 +1,4 @@
-"""A whole trigger, its checkpoint included: what a stream's user waits for and pays."""
+"""A whole trigger with its checkpoint: the user's waiting time and price."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ console = Console(stderr=True, highlight=False)
 
 @dataclass(frozen=True)
 class Row:
-    """One sink and where its checkpoint is.
+    """One sink with the place of its checkpoint.
 
     Attributes:
         checkpoint: a folder or URL for the query at that place, which must be fresh; None for a
-            folder that this machine alone has.
+            local folder of this machine.
     """
 
     title: str
@@ -68,7 +68,7 @@ ROWS: Mapping[str, Row] = {
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
-    """Of all runs of one row: medians of medians, and requests of one microbatch."""
+    """Summarize all runs of one row: medians of medians, and requests of one microbatch."""
     return {
         "trigger_ms": statistics.median(statistics.median(run.trigger_ms) for run in runs),
         "add_batch_ms": statistics.median(statistics.median(run.add_batch_ms) for run in runs),
@@ -78,7 +78,7 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def goals(found: Mapping[str, Any], put_ms: float) -> Iterator[Goal]:
-    """What was wanted, of the rows that were measured."""
+    """The goals for the measured rows."""
     ours = found.get("sparkwal")
     if ours is None:
         return

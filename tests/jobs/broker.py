@@ -27,7 +27,7 @@ from sparkwal.testing.servers import Server, ServerError
 
 BROKER = (Module("org.apache.kafka", "kafka_2.13", "4.3.1"),)
 # Spark's connector, in pieces that fit each other: not each can be had in Spark's own version.
-# What else they need is among Spark's jars.
+# Spark's jars have their other dependencies.
 CONNECTOR = (
     Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
@@ -58,7 +58,7 @@ class Broker(Server):
 
     Attributes:
         jars: its class path, which has a client too.
-        connector: what Spark needs beyond its own jars.
+        connector: the jars that Spark needs beyond its own.
     """
 
     jars: str

@@ -90,7 +90,7 @@ def started_jobs() -> Iterator[Callable[..., Job]]:
 
 
 def metrics(job: Job) -> str:
-    """What /metrics reports, without the labels that say which log it is."""
+    """The report of /metrics, without the labels of the log."""
     reported = job.get("/metrics")[1]
     assert reported.count('sequencer="default"') == reported.count("log=") > 0
     reported = re.sub('(log|sequencer)="[^"]+",?', "", reported)

@@ -76,7 +76,7 @@ def run_here(
     *arguments: object,
     **environment: str,
 ) -> Result:
-    """A job in this process, on the Spark that it has: that goes on, with the settings it had."""
+    """Run a job in this process, on its Spark session, and restore the settings of the session."""
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
     settings = dict(spark.conf.getAll)
     words = [str(argument) for argument in arguments]

@@ -1,4 +1,4 @@
-"""The benchmark runs, counts what the protocol promises, and says how it compares."""
+"""The benchmark runs, counts the requests of the protocol, and prints the comparison."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Session:
     [
         ("file:///data/checkpoint", checkpoint_file_manager(Session.version)),
         ("/data/checkpoint", checkpoint_file_manager(Session.version)),
-        ("s3a://bucket/checkpoint", None),  # where a rename copies
+        ("s3a://bucket/checkpoint", None),  # a rename copies
     ],
 )
 def test_only_a_checkpoint_on_the_disk_is_written_plainly(

@@ -1,4 +1,4 @@
-"""The compaction as a user runs it: what is done, what is refused, how it ends."""
+"""jobs/compact.py as a user runs it: effects, refusals, exit codes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_wrong_usage_ends_with_2_before_spark_starts(
     assert chain(tmp_path / "wal") is None
 
 
-def test_what_strangers_call_a_table_commands_a_terminal_nothing(
+def test_a_tables_name_never_controls_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "wal", range(9))
@@ -132,7 +132,7 @@ def test_suspended_it_ends_with_3_and_one_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_suspended_in_one_log_the_others_go_on(tmp_path: Path) -> None:
+def test_a_suspended_log_does_not_stop_the_others(tmp_path: Path) -> None:
     made_again(tmp_path / "wal")
     write(tmp_path / "wal", range(9), "b")
     failed = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--all")
@@ -142,7 +142,7 @@ def test_suspended_in_one_log_the_others_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_continuously_it_waits_for_the_log_goes_on_and_ends_by_sigterm(tmp_path: Path) -> None:
+def test_continuous_waits_for_the_log_and_ends_by_sigterm(tmp_path: Path) -> None:
     arguments = ("wal", "--retain-bytes", "1kb", "--continuous", "--interval", "100ms")
     with running(tmp_path, "compact", *arguments) as job:
         write(tmp_path / "wal", range(5))
@@ -155,7 +155,7 @@ def test_continuously_it_waits_for_the_log_goes_on_and_ends_by_sigterm(tmp_path:
 
 
 @pytest.mark.process
-def test_continuously_a_suspended_one_tries_again_and_tells_so(tmp_path: Path) -> None:
+def test_continuous_retries_a_suspended_compaction_and_reports_it(tmp_path: Path) -> None:
     made_again(tmp_path / "wal")
     arguments = ("wal", "--retain-bytes", "1kb", "--continuous", "--interval", "100ms")
     with running(tmp_path, "compact", *arguments) as job:
@@ -231,14 +231,14 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
         job.until(lambda: "is a RESTORE" in job.reported())
         assert job.terminate() == 143
         assert "Traceback" not in job.reported()
-    # Somebody repairs the table, and says so.
+    # A user repairs the table, and accepts it.
     DeltaTable(lake).restore(2)
     again = run(tmp_path, "compact", *settings, "--accept-table", "--now")
     assert again.returncode == 0, again.stderr
     assert rows() == expected
     head, state = sparkwal.Log(str(wal)).head(), chain(wal)
     assert head is not None and state is not None and state.cut == head.position + 1
-    # What may go is reported without a JVM.
+    # The report of collectable objects needs no JVM.
     reported = collect(tmp_path, "wal")
     assert reported.returncode == 0, reported.stderr
     assert "the grace" in reported.stdout and JVM_SAYS_FIRST not in reported.stderr

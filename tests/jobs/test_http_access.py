@@ -1,4 +1,4 @@
-"""Who may send a request to the HTTP job: hosts, origins, tokens and time limits."""
+"""Access to the HTTP job: hosts, origins, tokens and time limits."""
 
 from __future__ import annotations
 

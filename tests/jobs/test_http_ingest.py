@@ -1,4 +1,4 @@
-"""The HTTP job as a process: what its answers mean, back-pressure, draining, fencing."""
+"""The HTTP job as a process: the meaning of its answers, back-pressure, draining, fencing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_answer_means_durable(start: Callable[..., Job], tmp_path: Path) -> N
 
 
 @pytest.mark.process
-def test_a_log_that_exists_tells_its_schema(start: Callable[..., Job], tmp_path: Path) -> None:
+def test_an_existing_log_gives_its_schema(start: Callable[..., Job], tmp_path: Path) -> None:
     refused = subprocess.run(
         [sys.executable, str(JOB), "--log", str(tmp_path / "wal")], capture_output=True, text=True
     )
@@ -108,7 +108,7 @@ def test_rows_that_unpack_to_more_than_they_may_are_refused_before_they_are_unpa
     packed = arrow_stream(
         pa.record_batch([column, pa.nulls(2**20)], names=["v", "s"]), compression="zstd"
     )
-    # The stream says how much it unpacks to; 12 batches of it are 96 MiB.
+    # The stream declares its unpacked size; 12 batches of it are 96 MiB.
     with pa.ipc.open_stream(packed) as stream:
         batch = stream.read_next_batch()
     sink = pa.BufferOutputStream()
@@ -142,7 +142,7 @@ def test_a_buffer_that_announces_a_negative_length_hides_no_other() -> None:
         for place in range(len(packed) - 7)
         if struct.unpack_from("<q", packed, place)[0] < -(2**62)
     )
-    # Of three buffers the first, offset and size.
+    # The offset and the size of the first of three buffers.
     place = body.index(struct.pack("<I3q", 3, 0, 0, 0)) + 4
     patched = struct.pack("<2q", negative, -(2**62)).join((body[:place], body[place + 16 :]))
     with pa.ipc.open_stream(patched) as stream:
@@ -171,7 +171,7 @@ def test_arrow_that_is_damaged_is_400_and_does_not_poison_the_log(
 
 
 @pytest.mark.process
-def test_what_is_not_supported_is_415_and_says_what_is(
+def test_an_unsupported_content_type_is_415_and_names_the_supported_ones(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
     job = start("--log", tmp_path / "wal", "--schema", "v long")
@@ -335,7 +335,7 @@ def test_a_schema_without_columns_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_port_that_is_taken_is_told_before_the_log_is_taken_over(tmp_path: Path) -> None:
+def test_a_used_port_is_reported_before_the_log_is_taken_over(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = subprocess.run(
@@ -357,7 +357,7 @@ def test_a_port_that_is_taken_is_told_before_the_log_is_taken_over(tmp_path: Pat
 
 
 @pytest.mark.process
-def test_after_another_writer_came_it_says_503(
+def test_after_a_takeover_the_answer_is_503(
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = start("--log", tmp_path / "wal", "--schema", "v long")
@@ -412,7 +412,7 @@ def test_back_pressure_is_429_and_sigterm_drains(
 
 
 @pytest.mark.process
-def test_help_tells_what_the_answers_mean() -> None:
+def test_help_explains_the_answers() -> None:
     shown = subprocess.run(
         [sys.executable, str(JOB), "--help"], capture_output=True, text=True, check=True
     ).stdout

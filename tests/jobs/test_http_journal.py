@@ -69,7 +69,7 @@ def test_each_row_that_was_answered_before_kill_9_is_in_the_log_once(
 ) -> None:
     arguments = [*away[0], "--journal", tmp_path / "journal"]
     job = start(*arguments)
-    # The log falls behind: what is answered is in the journal alone.
+    # The log falls behind: the acknowledged rows are only in the journal.
     s3_proxy.faults = [Fault("delay", kind="PUT", key_contains="batches/", seconds=0.5)]
     accepted: dict[int, int] = {}
 
@@ -102,7 +102,7 @@ def test_each_row_that_was_answered_before_kill_9_is_in_the_log_once(
     assert verify(path, **options).ok
 
 
-def test_rows_are_accepted_while_the_store_is_away(
+def test_rows_are_accepted_in_an_outage(
     start: Callable[..., Job],
     tmp_path: Path,
     s3_path: tuple[str, dict[str, str]],
@@ -212,7 +212,7 @@ def test_a_full_disk_is_429_and_passes(start: Callable[..., Job], tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_what_was_answered_before_another_writer_came_is_sent_by_the_next_process(
+def test_rows_acknowledged_before_a_takeover_are_sent_by_the_next_process(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
     log = tmp_path / "wal"
@@ -267,7 +267,7 @@ def test_a_disk_that_does_not_sync_is_503_and_the_outcome_unknown(
 
 
 @pytest.mark.slow
-def test_what_is_damaged_on_the_disk_is_told_at_the_start(
+def test_damage_of_the_journal_is_reported_at_the_start(
     start: Callable[..., Job],
     tmp_path: Path,
     s3_path: tuple[str, dict[str, str]],
@@ -302,7 +302,7 @@ def test_what_is_damaged_on_the_disk_is_told_at_the_start(
 def test_one_sync_is_for_all_that_wait_and_others_are_answered_meanwhile(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
-    """A pipe as a clock: the disk stands still until it may go on."""
+    """A pipe as a clock: the disk blocks until the test releases it."""
     syncs, slow = tmp_path / "syncs", tmp_path / "slow"
     os.mkfifo(tmp_path / "gate")
     script = tmp_path / "slow.py"
@@ -349,7 +349,7 @@ def test_one_sync_is_for_all_that_wait_and_others_are_answered_meanwhile(
 
 
 @pytest.mark.process
-def test_a_journal_that_another_process_holds_is_refused_and_nobody_is_fenced(
+def test_a_journal_of_another_process_is_refused_without_fencing(
     start: Callable[..., Job], tmp_path: Path
 ) -> None:
     arguments = ("--log", tmp_path / "wal", "--schema", "v long", "--journal", tmp_path / "journal")

@@ -36,7 +36,7 @@ class Pipeline:
     """A topic, the log that it is ingested into, and the machine where that happens.
 
     Args:
-        where: the arguments that say where the checkpoint is; {machine} is a folder.
+        where: the arguments for the place of the checkpoint; {machine} is a folder.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Pipeline:
             life.end()
 
     def position(self) -> int:
-        """Of the log's head; −1 before there is one."""
+        """The position of the log's head; −1 without a log."""
         head = self._log().head()
         return head.position if head is not None else -1
 

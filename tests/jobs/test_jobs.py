@@ -46,7 +46,7 @@ def a_log(path: Path, writer: str = "p") -> None:
 
 
 def submit(cwd: Path, job: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """By spark-submit, as somebody has it who has set nothing."""
+    """Run a job by spark-submit with no settings."""
     import pyspark
 
     script = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -71,7 +71,9 @@ def test_replay_reads_a_log_into_nothing_as_documented(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_under_spark_submit_without_settings_a_job_says_its_own_lines_only(tmp_path: Path) -> None:
+def test_under_spark_submit_a_job_prints_only_its_own_lines(
+    tmp_path: Path,
+) -> None:
     a_log(tmp_path / "wal")
     replayed = submit(tmp_path, "replay", "--log", "wal")
     assert replayed.returncode == 0, replayed.stderr
@@ -100,7 +102,7 @@ def test_jars_come_too_late_under_spark_submit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_connector_that_cannot_be_downloaded_is_told_as_that(tmp_path: Path) -> None:
+def test_a_failed_download_of_the_connector_is_named_in_the_error(tmp_path: Path) -> None:
     failed = run(
         tmp_path,
         "ingest",
@@ -117,7 +119,7 @@ def test_a_connector_that_cannot_be_downloaded_is_told_as_that(tmp_path: Path) -
 
 @pytest.mark.process
 @pytest.mark.parametrize("job", ["ingest", "replay", "compact", "http_ingest", "quickstart"])
-def test_what_is_not_installed_is_told_in_one_line(tmp_path: Path, job: str) -> None:
+def test_a_missing_package_is_named_in_one_line(tmp_path: Path, job: str) -> None:
     bare = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     failed = subprocess.run(
         [sys.executable, "-S", str(JOBS / f"{job}.py")],
@@ -134,8 +136,10 @@ def test_what_is_not_installed_is_told_in_one_line(tmp_path: Path, job: str) -> 
 def test_files_to_log_to_parquet_also_when_the_disk_is_lost_between(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """json → ingest → log → replay → parquet is the identity, order included; a named ingest
-    goes on where the log ends."""
+    """json → ingest → log → replay → parquet is the identity, order included.
+
+    A named ingest continues at the end of the log.
+    """
     source, log = tmp_path / "in", tmp_path / "wal"
     expected = json_files(source, files=3, rows=100)
     options = tmp_path / "options.conf"
@@ -180,7 +184,7 @@ def test_files_to_log_to_parquet_also_when_the_disk_is_lost_between(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("lives", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path, lives: int) -> None:
+def test_sigterm_drains_and_the_next_run_continues(tmp_path: Path, lives: int) -> None:
     """SIGTERM while microbatches run → 143; the checkpoint owes nothing to the log, and
     after the next run the log holds every value exactly once."""
     arguments = (
@@ -206,7 +210,7 @@ def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path, lives: int) -> 
             job.until(lambda n=least: (tmp_path / "wal").exists() and len(commits()) >= n)
             assert job.terminate() == 128 + signal.SIGTERM, job.reported()
             assert "Traceback" not in job.reported()
-        # What the log holds Spark knows as committed: the last microbatch was not cut off.
+        # Spark has committed every microbatch of the log: the last one was not cut off.
         done = {int(p.name) for p in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")}
         assert {record.batch_id for record in commits()} == done
     values = sparkwal.Log(str(tmp_path / "wal")).scan(columns=["value"]).read_all()["value"]
@@ -218,7 +222,7 @@ def test_sigterm_drains_and_the_next_run_goes_on(tmp_path: Path, lives: int) -> 
 
 
 @pytest.mark.spark
-def test_quickstart_proves_equality_and_goes_on(tmp_path: Path) -> None:
+def test_quickstart_proves_equality_and_continues(tmp_path: Path) -> None:
     """A small quickstart, stopped in the middle; a second one refuses the taken path."""
     arguments = ("--rows", 2000, "--files", 4, "--path", tmp_path / "wal")
     first = run(tmp_path, "quickstart", *arguments)
@@ -317,7 +321,7 @@ def test_wrong_usage_ends_with_2_before_spark_starts(
 
 @pytest.mark.process
 @pytest.mark.parametrize("job", ["ingest", "replay", "compact"])
-def test_help_tells_the_exit_codes(tmp_path: Path, job: str) -> None:
+def test_help_lists_the_exit_codes(tmp_path: Path, job: str) -> None:
     helped = run(tmp_path, job, "--help")
     assert helped.returncode == 0
     assert "Exit codes:" in helped.stdout and "143 stopped by SIGTERM" in helped.stdout

@@ -54,7 +54,7 @@ def read(kind: str, body: str | bytes) -> list[Any]:
         ("double", "null", None),
     ],
 )
-def test_a_value_is_what_the_text_says(kind: str, text: str, value: Any) -> None:
+def test_a_value_equals_its_text(kind: str, text: str, value: Any) -> None:
     assert read(kind, f'{{"v":{text}}}') == [value]
 
 

@@ -1,4 +1,4 @@
-"""jobs/replay.py --cursor: every commit's rows once in the output, whatever breaks off."""
+"""jobs/replay.py --cursor: every commit's rows are once in the output after any interruption."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def record(path: Path, position: int) -> Path:
     return path / "batches" / keys.encode(keys.slot(position, 1000))
 
 
-def test_each_run_goes_on_after_the_last(path: Path) -> None:
+def test_each_run_continues_after_the_last(path: Path) -> None:
     assert run(path).exit_code == 0
     assert values(path) == [0, 1, 2]
     append(path, 3, 4)
@@ -130,7 +130,7 @@ def test_columns_that_came_later_are_null_in_the_rows_before(path: Path) -> None
     assert unknown.exit_code == 2 and "column 'nam' is not in the log" in unknown.output
 
 
-# Where it stops
+# The interrupted step
 
 
 def test_the_first_invalid_entry_is_reported_and_ends_it(path: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_first_invalid_entry_is_reported_and_ends_it(path: Path) -> None:
     reported = " ".join(stopped.output.split())
     for part in ("position 2", f"batches/{file.name}", "CRC", "positions after it 1"):
         assert part in reported
-    # Again: the same end, nothing twice. Mended: it goes on.
+    # A second run: the same end, no row twice. After a repair it continues.
     assert run(path).exit_code == INVALID_ENTRY and values(path) == [0]
     content[200] ^= 1
     file.write_bytes(content)
@@ -169,7 +169,7 @@ def test_a_damaged_cursor_is_refused(path: Path) -> None:
 def test_a_cursor_that_is_missing_or_older_than_the_output_is_refused(
     path: Path, lost: str
 ) -> None:
-    """Going on from it would write rows a second time."""
+    """To continue from it would write rows a second time."""
     cursor = path.parent / "cursor"
     run(path)
     older = cursor.read_text()
@@ -186,7 +186,7 @@ def test_a_cursor_that_is_missing_or_older_than_the_output_is_refused(
     assert run(path, output="elsewhere").exit_code == 0
 
 
-def test_a_collected_cursor_has_an_outcome_of_its_own(path: Path) -> None:
+def test_a_collected_cursor_has_a_separate_exit_code(path: Path) -> None:
     run(path)
     append(path, 3, 4)
     log = LogStore(LocalStore(path, fsync=False), "")
@@ -218,7 +218,7 @@ def test_a_cursor_of_another_log_is_refused(path: Path) -> None:
     assert other.exit_code == 1 and "recreated" in " ".join(other.output.split())
 
 
-def test_what_a_cursor_does_not_go_with_is_refused(path: Path, tmp_path: Path) -> None:
+def test_options_that_contradict_a_cursor_are_refused(path: Path, tmp_path: Path) -> None:
     for more, says in (
         (("--from", "1"), "--cursor goes with"),
         (("--stream",), "--cursor goes with"),
@@ -243,7 +243,7 @@ def test_what_a_cursor_does_not_go_with_is_refused(path: Path, tmp_path: Path) -
         (("--output", "/dev/null/out"), "no folder for the output"),
     ],
 )
-def test_what_a_replay_cannot_do_is_refused_before_a_cursor_is_made(
+def test_an_impossible_replay_is_refused_before_the_cursor_is_written(
     path: Path, more: tuple[str, ...], reported: str
 ) -> None:
     done = run(path, *more)

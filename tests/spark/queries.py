@@ -87,7 +87,7 @@ def commits(path: object, **options: object) -> list[CommitHeader]:
 
 
 def objects(path: Path) -> set[str]:
-    """What is stored under a local path, relative to it."""
+    """The files under a local path, relative to it."""
     return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
 
 

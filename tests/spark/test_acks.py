@@ -32,7 +32,7 @@ def test_a_socket_that_delays_acknowledgements_stops_to(worker_end: socket.socke
     assert worker_end.getsockopt(socket.IPPROTO_TCP, QUICK)
 
 
-def test_what_is_no_tcp_socket_is_left_alone(worker_end: socket.socket) -> None:
+def test_other_sockets_are_not_changed(worker_end: socket.socket) -> None:
     ours, theirs = socket.socketpair()
     reading, writing = os.pipe()
     before = sorted(os.listdir("/proc/self/fd"))

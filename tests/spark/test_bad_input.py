@@ -1,4 +1,4 @@
-"""What new users get wrong: each is answered by one line that says what to do."""
+"""Mistakes of new users: each gives one line of error with advice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Case:
     Attributes:
         does: "write", "stream", "complete", "overwrite" or "read" (of a log with a column id).
         options: `path` among them stands for the log; {log} and {folder} are filled in.
-        says: what the one line must hold.
+        says: words that the error must contain.
     """
 
     does: str
@@ -257,7 +257,7 @@ def test_a_table_of_the_catalog_is_refused(spark: SparkSession, folder: Path) ->
     shown = refused(lambda: spark.sql(f"CREATE TABLE refused {given}"))
     assert_one_error(shown, "OptionError", "cannot be a table of the catalog", "TEMPORARY VIEW")
     assert not spark.catalog.tableExists("refused")
-    # Of this one the data source hears only when it is read.
+    # The data source gets this option only when it is read.
     spark.sql(f"CREATE TABLE unread (id bigint) {given}")
     try:
         shown = refused(lambda: spark.table("unread").collect())
@@ -266,7 +266,7 @@ def test_a_table_of_the_catalog_is_refused(spark: SparkSession, folder: Path) ->
         assert_one_error(shown, "OptionError", "option path is missing")
     finally:
         spark.sql("DROP TABLE unread")
-    # Of this one it hears from the rows.
+    # The data source detects this one by the rows.
     rows = spark.range(3).write.format("weaselwal").option("path", f"{folder}/as-table")
     for action in (
         lambda: rows.saveAsTable("refused"),

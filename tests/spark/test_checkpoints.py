@@ -29,7 +29,7 @@ COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
 @pytest.fixture(autouse=True)
 def fast_files(spark: SparkSession) -> Iterator[None]:
-    """As docs/operations.md says."""
+    """Apply the settings of docs/operations.md."""
     spark.conf.set(FILE_MANAGER, checkpoint_file_manager(spark.version))
     yield
     spark.conf.unset(FILE_MANAGER)
@@ -52,7 +52,7 @@ def read_files(spark: SparkSession, source: Path, each: int = 1, **options: obje
 
 
 def stored(path: object, **options: object) -> list[int]:
-    """Of the log, sorted."""
+    """The values in the log, sorted."""
     return sorted(sparkwal.Log(str(path), **options).to_pandas()["value"].tolist())
 
 
@@ -86,7 +86,7 @@ def test_the_third_of_many_backups_is_refused_and_the_log_brings_all_rows(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_the_users_own_does_not_go_on_in_another_log(
+def test_a_users_own_checkpoint_is_refused_for_another_log(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log, other, place, source = (tmp_path / name for name in ("log", "other", "ck", "in"))
@@ -133,7 +133,7 @@ def test_the_folder_is_lost_again_and_again_and_each_run_costs_a_few_requests(
         assert counted() == ({"LIST": 1, "GET": 2, "PUT": more} if done else first)
         done += more
         for file in source.iterdir():
-            file.unlink()  # Archived: nobody can read them a second time.
+            file.unlink()  # Archived: no query can read them a second time.
         shutil.rmtree(place)
     assert stored(path, **options) == list(range(10 * done))
     assert sparkwal.verify(path, **options).ok
@@ -158,7 +158,7 @@ def test_a_log_is_copied_to_a_log_by_machines_that_lose_their_disks(
 @pytest.mark.parametrize(
     "lost", ["the folder", pytest.param("its last microbatch", marks=pytest.mark.slow)]
 )
-def test_a_source_of_numbers_goes_on_where_the_log_ends(
+def test_a_rate_source_of_numbers_continues_at_the_end_of_the_log(
     spark: SparkSession, tmp_path: Path, lost: str
 ) -> None:
     log = tmp_path / "log"
@@ -177,7 +177,9 @@ def test_a_source_of_numbers_goes_on_where_the_log_ends(
 
 
 @pytest.mark.slow
-def test_a_source_of_times_goes_on_where_the_log_ends(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_rate_source_of_times_continues_at_the_end_of_the_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """It counts from the moment of its first start, which only its checkpoint knows."""
     log = tmp_path / "log"
 
@@ -202,12 +204,12 @@ def test_a_source_of_times_goes_on_where_the_log_ends(spark: SparkSession, tmp_p
     assert len(found) >= 21 and found == list(range(len(found)))
 
 
-def test_a_stateful_query_is_told_where_it_may_keep_its_checkpoint(
+def test_the_error_of_a_stateful_query_names_the_places_for_its_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log, own = tmp_path / "log", tmp_path / "own"
     place = checkpoint(log, tmp_path / "ck")
-    # Also where it has no rows to write.
+    # Also without rows to write.
     for rows in (numbers(spark, 10), numbers(spark, 10).where("value < 0")):
         shown = refused(lambda: append(rows.dropDuplicates(["value"]), log, place))  # noqa: B023
         assert_one_error(shown, "OptionError", "stateful", "Nothing was written", "s3a://")
@@ -242,9 +244,7 @@ def test_the_folders_of_two_queries_are_swapped(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_log_is_deleted_and_made_again_under_a_folder(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_log_is_deleted_and_recreated_under_a_folder(spark: SparkSession, tmp_path: Path) -> None:
     log, source = tmp_path / "log", tmp_path / "in"
     add(source, range(3))
     place = checkpoint(log, tmp_path / "ck")
@@ -253,7 +253,7 @@ def test_a_log_is_deleted_and_made_again_under_a_folder(
     append(numbers(spark, 10).selectExpr("value + 1000 as value"), log, tmp_path / "another")
     add(source, range(3, 4))
     before = objects(log)
-    # The writer of the new log is the leader; whoever takes it over must know its beginning.
+    # The writer of the new log is the leader; a takeover must recognize the log's beginning.
     refused(lambda: append(read_files(spark, source), log, place))
     shown = refused(lambda: append(read_files(spark, source), log, place))
     assert_one_error(shown, "DivergedCheckpointError", "deleted and recreated")
@@ -314,7 +314,7 @@ def test_each_of_several_sources_is_remembered(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_is_too_large_stays_where_it_is(
+def test_a_checkpoint_that_is_too_large_stays_in_its_folder(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log, source = tmp_path / "log", tmp_path / "in"
@@ -347,7 +347,7 @@ def test_a_crash_between_the_log_and_sparks_note_costs_nothing(
 
 
 @pytest.mark.slow
-def test_another_machine_goes_on_while_the_first_still_runs(
+def test_another_machine_continues_while_the_first_still_runs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log, source = tmp_path / "log", tmp_path / "in"

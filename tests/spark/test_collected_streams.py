@@ -45,7 +45,7 @@ class Writer:
 
 
 @pytest.mark.proves("floor-after-read")
-def test_a_stream_that_resumes_below_the_floor_stops_or_goes_on_at_the_floor(
+def test_a_stream_that_resumes_below_the_floor_stops_or_continues_at_the_floor(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path, checkpoint = tmp_path / "log", tmp_path / "cp"
@@ -86,7 +86,7 @@ def rows(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> li
     ]
 
 
-def test_a_microbatch_that_was_planned_and_then_collected_is_told(tmp_path: Path) -> None:
+def test_a_microbatch_that_was_planned_and_then_collected_raises(tmp_path: Path) -> None:
     writer = Writer(tmp_path, tmp_path / "log")
     writer.write(5)
     first = stream(tmp_path / "log")
@@ -152,7 +152,7 @@ def test_a_sequencer_that_appears_may_begin_at_its_floor_and_that_is_remembered(
     assert rows(reader, before, end) == [2, 3, 4, 5, 6]
     assert rows(stream(root, sequencers="*", **options), before, end) == [2, 3, 4, 5, 6]
     late.collect(4)
-    # What it was to hold is not what there is left.
+    # The remaining rows are fewer than the planned ones.
     if "failOnDataLoss" not in options:
         with pytest.raises(CollectedError):
             stream(root, sequencers="*", **options).plan(before, end)

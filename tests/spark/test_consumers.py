@@ -58,7 +58,7 @@ def test_a_stream_registers_before_it_reads(stream: Stream) -> None:
     )
 
 
-def test_a_stream_tells_what_spark_committed_and_not_what_it_planned(stream: Stream) -> None:
+def test_a_stream_publishes_committed_and_not_planned_positions(stream: Stream) -> None:
     first, _ = stream.turn(stream.reader.begin({}))
     stream.write(4)
     second, _ = stream.turn(first)
@@ -140,7 +140,7 @@ def test_a_stream_reports_no_microbatch_that_it_may_read_again(stream: Stream) -
     assert reported(stream).position == 0
 
 
-def test_a_stream_without_a_name_tells_nothing(tmp_path: Path) -> None:
+def test_a_stream_without_a_name_publishes_nothing(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1)
     offset, _ = stream.turn(stream.reader.begin({}))
@@ -180,7 +180,7 @@ def test_a_stream_from_an_older_checkpoint_holds_the_floor_again(stream: Stream)
     assert reported(stream).position == 4
 
 
-def test_a_stream_from_a_checkpoint_below_the_floor_is_told_so(stream: Stream) -> None:
+def test_a_stream_from_a_checkpoint_below_the_floor_raises(stream: Stream) -> None:
     old, _ = stream.turn(stream.reader.begin({}))
     stream.write(4, 5)
     new, _ = stream.turn(old)
@@ -189,12 +189,12 @@ def test_a_stream_from_a_checkpoint_below_the_floor_is_told_so(stream: Stream) -
     stream.restart()
     with pytest.raises(CollectedError, match="position 4 .* below the log's floor, 6"):
         stream.turn(old)
-    # And it holds nothing down that is gone for it.
+    # And it does not hold the floor at collected positions.
     assert reported(stream).position == 6
 
 
 def moving(stream: Stream, floor: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Someone who had not seen the consumer moves the floor just after it has registered."""
+    """A run that had not seen the consumer moves the floor just after it registered."""
     publish, moved = consumers.publish, iter([floor])
 
     def publish_then_move(log: LogStore, consumer: Any) -> None:
@@ -215,7 +215,7 @@ def test_a_stream_that_joins_while_the_floor_moves_begins_at_the_floor(
     assert reported(stream).position == 2
 
 
-def test_a_stream_that_asked_for_a_position_is_told_that_it_is_gone(
+def test_a_stream_from_a_collected_position_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = Stream(tmp_path, consumer="daily", startingPosition=1)
@@ -225,7 +225,7 @@ def test_a_stream_that_asked_for_a_position_is_told_that_it_is_gone(
         stream.reader.begin({})
 
 
-def test_a_stream_that_waits_for_its_log_registers_when_it_is_there(tmp_path: Path) -> None:
+def test_a_stream_that_waits_for_its_log_registers_when_the_log_begins(tmp_path: Path) -> None:
     stream = Stream(tmp_path, consumer="daily")
     start = stream.reader.begin({})
     stream.reader.stop()
@@ -235,7 +235,7 @@ def test_a_stream_that_waits_for_its_log_registers_when_it_is_there(tmp_path: Pa
     assert reported(stream).position == 0
 
 
-def test_a_log_that_was_made_again_is_told_by_the_new_stream_only(stream: Stream) -> None:
+def test_only_the_new_stream_publishes_to_a_recreated_log(stream: Stream) -> None:
     offset, _ = stream.turn(stream.reader.begin({}))
     stream.reader.commit(offset)
     stream.clear()
@@ -269,7 +269,7 @@ def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> N
         ("c", offset["c"], 0),
     ]
     assert [each.name for each in (log / "consumers").iterdir()] == ["daily.all"]
-    # What holds a floor is forgotten in all logs, or not at all.
+    # A consumer is removed in all logs, or in none.
     with pytest.raises(OptionError, match="daily reads all logs .*forget it in all of them"):
         sparkwal.forget_consumer(str(log), "daily", sequencer="a")
     sparkwal.forget_consumer(str(log), "daily", sequencers="*")
@@ -278,7 +278,7 @@ def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> N
 
 
 @pytest.mark.proves("unseen-logs-held")
-def test_a_log_that_began_while_its_consumer_was_away_is_read_from_its_beginning(
+def test_a_log_that_began_while_its_consumer_was_stopped_is_read_from_its_start(
     tmp_path: Path,
 ) -> None:
     log, options = tmp_path / "log", {"sequencers": "*", "consumer": "daily"}
@@ -367,7 +367,7 @@ def test_a_scan_gives_its_lease_back(tmp_path: Path) -> None:
     assert sparkwal.consumers(path) == []
 
 
-def test_each_kind_of_read_is_told_which_option_is_its(tmp_path: Path, stream: Stream) -> None:
+def test_the_error_names_the_right_option_for_a_read(tmp_path: Path, stream: Stream) -> None:
     path = str(tmp_path / "log")
     with pytest.raises(OptionError, match="consumer is for spark.readStream; .* a lease"):
         batch_reader(stream, consumer="daily")
@@ -391,7 +391,9 @@ def test_two_streams_with_one_name_are_warned(
 
 
 @pytest.mark.proves("floor-below-consumers")
-def test_spark_tells_the_log_how_far_a_query_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_log_gets_the_committed_position_of_a_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     log, checkpoint = tmp_path / "log", tmp_path / "cp-r"
     append(numbers(spark, 10), log, tmp_path / "cp")
     batches, query = follow(spark, log, checkpoint, consumer="daily", available_now=False)

@@ -29,7 +29,7 @@ QUICK = {"maxRetryAttempts": "1", "retryBaseDelayMs": "1"}
 
 
 def shown(query: StreamingQuery) -> str:
-    """What the query ended with, as exception() has it and as awaitTermination raises it."""
+    """The error of a query, from exception() and from awaitTermination."""
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination()
     error = query.exception()
@@ -48,7 +48,7 @@ def assert_readable(text: str, kind: str, *parts: str) -> None:
 
 
 def endless(spark: SparkSession, path: object, checkpoint: Path, **options: str) -> StreamingQuery:
-    """A query that goes on until something fails, after its first microbatch."""
+    """A query that runs until it fails, after its first microbatch."""
     writer = numbers(spark, 10).writeStream.format("weaselwal").options(**options)
     query = writer.option("checkpointLocation", str(checkpoint)).start(str(path))
     wait_for(lambda: query.lastProgress is not None or not query.isActive)
@@ -97,7 +97,7 @@ def test_invalid_log_error(spark: SparkSession, tmp_path: Path) -> None:
         append(numbers(spark, 10), log, checkpoint)
     middle = commits(log)[1]
     (log / keys.key("", middle.number)).unlink()
-    # The hint of the last run lets a query go on without a look at the log.
+    # The hint of the last run lets a query continue without a look at the log.
     query = start(numbers(spark, 10), log, tmp_path / "other")
     named = (f"the record of position {middle.position} is missing", "restore it")
     assert_readable(shown(query), "InvalidLogError", *named)
@@ -128,7 +128,7 @@ def test_outcome_unknown_error(
 ) -> None:
     path, options = proxied
     query = endless(spark, path, tmp_path / "cp", **options)
-    # Of the numbers of these windows only slots end in 615.
+    # In these windows only the numbers of slots end in 615.
     s3_proxy.faults = [Fault("lost_reply", kind="PUT", key_contains="615")]
     text = shown(query)
     assert_readable(text, "OutcomeUnknownError", "It may be durable", "same checkpoint")
@@ -138,7 +138,7 @@ def test_a_log_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     shown = refused(lambda: read(spark, nowhere))
     assert_one_error(shown, "OptionError", "no log at", str(nowhere))
-    # As Spark's own files: a path with a typo is no empty log, whatever its columns would be.
+    # As with Spark's own files: a path with a typo is an error and no empty log.
     reader = spark.read.format("weaselwal").schema("value bigint")
     for options in ({}, {"sequencers": "*"}):
         load = reader.options(**options).load

@@ -61,7 +61,7 @@ def test_a_task_that_does_not_see_the_drivers_disk_is_refused_and_writes_nothing
 ) -> None:
     folder = tmp_path / "wal"
     sent = planned(str(folder), inlineThreshold="0")
-    # Another machine has another disk: what the driver wrote is not there.
+    # Another machine has another disk, without the driver's files.
     folder.rename(tmp_path / "the driver's")
     with pytest.raises(OptionError, match=r"all of them see: use s3://"):
         run_task(pickle.loads(sent))
@@ -76,7 +76,7 @@ def test_rows_that_travel_through_the_driver_need_no_disk_of_the_task(tmp_path: 
     assert not folder.exists()
 
 
-def test_who_waits_for_a_table_says_so_each_minute_and_who_has_it(tmp_path: Path) -> None:
+def test_a_wait_for_a_table_names_the_holder_each_minute(tmp_path: Path) -> None:
     other = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
 

@@ -22,7 +22,7 @@ def upload(folder: Path, url: str, bucket: str, prefix: str) -> None:
     client = s3_client(url)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = file.relative_to(folder).as_posix()
-        # What is under way, or was: no part of a log.
+        # Drafts of writes: no part of a log.
         if name.startswith((".tmp/", "proof/")):
             continue
         client.put_object(Bucket=bucket, Key=f"{prefix}/{name}", Body=file.read_bytes())
@@ -76,7 +76,7 @@ def test_a_log_moves_from_a_disk_to_s3_with_all_that_it_has(
     with pytest.raises(CollectedError):
         sparkwal.Log(new, **options).to_pandas(start=floor - 1)
 
-    # The producer goes on after what it had sent, a replay after what it had read.
+    # The producer continues after its last row, a replay after its last entry.
     write(new, range(20, 25), **options)
     write(new, range(3, 5), sequencer="other", **options)
     assert ids(new, **options)[-6:] == [*range(19, 25)]
@@ -95,7 +95,7 @@ def _cursor(log: sparkwal.Log) -> str:
     return replay.cursor
 
 
-def test_what_waits_in_a_journal_reaches_the_log_where_it_is_now(
+def test_entries_in_a_journal_reach_the_moved_log(
     tmp_path: Path, ministack_url: str, s3_bucket: str, s3_proxy: S3Proxy
 ) -> None:
     old, new = f"s3://{s3_bucket}/old", f"s3://{s3_bucket}/new/place"
@@ -143,7 +143,7 @@ def test_a_copy_that_broke_off_is_a_shorter_log_or_none(
         sparkwal.Appender(new, SCHEMA, producer_id="p", **options)
 
 
-def test_queries_that_write_and_read_go_on_where_the_log_is_now(
+def test_queries_that_write_and_read_continue_in_the_moved_log(
     spark: SparkSession, tmp_path: Path, ministack_url: str, s3_bucket: str
 ) -> None:
     old, new = f"s3://{s3_bucket}/a", f"s3://{s3_bucket}/b/c"
@@ -158,7 +158,7 @@ def test_queries_that_write_and_read_go_on_where_the_log_is_now(
     ingest(old, "one")
     first, _ = follow(spark, old, tmp_path / "reader", **options)
     copy(ministack_url, s3_bucket, "a", "b/c")
-    # The folder of the old path is another log's; on this machine or another it is made anew.
+    # The folder of the old path belongs to another log, so it is rebuilt on each machine.
     ingest(new, "two")
     ingest(new, "two")
     second, _ = follow(spark, new, tmp_path / "reader", **options)

@@ -68,7 +68,7 @@ class Stream:
         return end, self.rows(start, end) if end != start else []
 
     def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-        """Of one microbatch."""
+        """The rows of one microbatch."""
         found: list[int] = []
         for task in self.reader.plan(start, end):
             for batch in self.reader.read(task):
@@ -76,7 +76,7 @@ class Stream:
         return found
 
 
-def test_a_checkpoint_of_a_log_that_was_made_again_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_recreated_log_is_refused(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1, 2, 3)
     offset, rows = stream.turn(stream.reader.begin({}))
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_a_log_that_was_made_again_is_refused(tmp_path: Path) ->
         stream.reader.plan(dict(offset, default=1), offset)
 
 
-def test_a_log_made_again_under_a_running_stream_is_noticed(tmp_path: Path) -> None:
+def test_a_log_recreated_under_a_running_stream_is_detected(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1, 2)
     offset, _ = stream.turn(stream.reader.begin({}))
@@ -114,7 +114,7 @@ def test_a_checkpoint_beyond_the_end_of_a_log_is_refused(tmp_path: Path) -> None
         stream.turn(offset)
 
 
-def test_a_log_that_is_gone_is_reported_as_gone(tmp_path: Path) -> None:
+def test_a_missing_log_is_reported(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.write(1, 2)
     offset, _ = stream.turn(stream.reader.begin({}))
@@ -124,7 +124,7 @@ def test_a_log_that_is_gone_is_reported_as_gone(tmp_path: Path) -> None:
         stream.turn(offset)
 
 
-def test_a_stream_of_all_sequencers_does_not_go_on_with_one(tmp_path: Path) -> None:
+def test_a_stream_of_all_sequencers_does_not_continue_with_one(tmp_path: Path) -> None:
     """It would forget the others, and read them again from the start later."""
     stream = Stream(tmp_path, sequencers="*")
     stream.write(1, sequencer="a")
@@ -183,7 +183,7 @@ def test_a_slow_trigger_keeps_a_bounded_part_of_what_came_since(tmp_path: Path) 
     finally:
         tracemalloc.stop()
     assert kept < 20 * 2**20
-    # What was not kept is fetched again.
+    # Records that were not kept are fetched again.
     tasks = read_tasks(log, 1, 401, None, 2)
     assert sum(piece.rows for task in tasks for piece in task.pieces or ()) == 399 * 6000 + 1
 

@@ -161,7 +161,7 @@ def test_limits_count_from_the_second_microbatch_of_a_run_on(tmp_path: Path) -> 
     assert [event.limits for event in warned] == 2 * ["maxCommitsPerTrigger=1"]
 
 
-def test_available_now_ends_at_the_head_that_was_there_when_it_began(tmp_path: Path) -> None:
+def test_available_now_ends_at_the_head_of_its_start(tmp_path: Path) -> None:
     query = Query(tmp_path, maxCommitsPerTrigger=1)
     query.write(1, 2, 3)
     query.available_now()
@@ -176,7 +176,7 @@ def test_available_now_ends_at_the_head_that_was_there_when_it_began(tmp_path: P
     assert query.rows == [[1, 2, 3], [4, 5], [6]]
 
 
-def test_available_now_reads_nothing_that_came_after_it_began(query: Query) -> None:
+def test_available_now_reads_no_commit_after_its_start(query: Query) -> None:
     query.write(1)
     reader = query.open()
     end = kept(reader.latestOffset())

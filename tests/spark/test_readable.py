@@ -1,4 +1,4 @@
-"""What Spark shows of an error in one of its Python workers."""
+"""The text that Spark shows for an error in a Python worker."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ spark.stop()
 
 
 def run(script: str, log: Path, pythonpath: list[Path]) -> str:
-    """What a Python of its own prints."""
+    """Run a separate Python, and return its output."""
     done = running(script, log, pythonpath)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
@@ -84,7 +84,7 @@ def running(
 
 
 def installed(tmp_path: Path) -> list[Path]:
-    """Where to import from, so that Spark finds the module that setup.cfg puts at the top."""
+    """A folder to import from, with the top-level module of setup.cfg that Spark looks for."""
     if (SOURCE.parent / "pyspark_weaselwal").exists():
         return [SOURCE.parent]
     (tmp_path / "site").mkdir()
@@ -146,7 +146,7 @@ def test_an_older_spark_is_one_sentence(version: str, monkeypatch: pytest.Monkey
     )
 
 
-def test_an_older_spark_finds_nothing_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_spark_finds_no_data_source_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", "3.5.4")
     monkeypatch.setitem(sys.modules, "sparkwal.spark.datasource", None)
     file = SOURCE.parent / "pyspark_weaselwal" / "__init__.py"
@@ -199,7 +199,7 @@ def test_an_environment_that_is_not_activated_is_enough(tmp_path: Path) -> None:
 
 @dataclass
 class Context:
-    """What `register` asks of a cluster's SparkContext."""
+    """The calls that `register` makes to a cluster's SparkContext."""
 
     settings: dict[str, str] = field(default_factory=dict)
     master: str = "spark://host:7077"
@@ -222,7 +222,7 @@ def told_of_python(context: Context, monkeypatch: pytest.MonkeyPatch, path: Path
     return reported
 
 
-def test_on_a_cluster_another_python_is_told_before_any_job(
+def test_on_a_cluster_another_python_raises_before_any_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)

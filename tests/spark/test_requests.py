@@ -102,7 +102,7 @@ def test_a_restarted_application_starts_cold_with_one_list_one_get_one_put(
     for _ in range(3):
         append(numbers(spark, 30, PARTITIONS), path, tmp_path / "cp", **options)
     counted(s3_proxy)
-    # Another leader: what a new application is.
+    # Another leader, as of a new application.
     append(numbers(spark, 30, PARTITIONS), path, tmp_path / "other", **options)
     assert counted(s3_proxy) == {"LIST": 1, "GET": 1, "PUT": 1 + PARTITIONS + 1}
 

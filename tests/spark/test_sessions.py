@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_query_goes_on_after_a_batch_write_of_its_session(
+def test_a_query_continues_after_a_batch_write_of_its_session(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log, stream = tmp_path / "log", numbers(spark, 2)

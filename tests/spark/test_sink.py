@@ -1,4 +1,4 @@
-"""The sink: each input row once, in one order, whatever happens to checkpoints and queries."""
+"""The sink writes each input row once and in order, under any loss of checkpoints and queries."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_a_second_query_takes_the_log_over_and_the_first_stops_without_loss(
     shown = refused(first.awaitTermination)
     assert_one_error(shown, "FencedError", "another writer leads", "host", "position 2", "Stop one")
     assert values(read(spark, log).collect()) == [*range(10), *range(1000, 1010)]
-    # A restart takes over again; the fenced microbatch is there once.
+    # A restart takes over again; the fenced microbatch is in the log once.
     append(numbers(spark, 10), log, tmp_path / "first")
     assert values(read(spark, log).collect()) == [*range(30), *range(1000, 1010)]
 

@@ -125,7 +125,7 @@ def seldom(case: dict[str, object] | str, *always: dict[str, object] | str) -> l
 
 
 def reading(path: Path, **options: object) -> tuple[SourceOptions, StructType]:
-    """What Spark gives to a reader."""
+    """The options that Spark gives to a reader."""
     given = {name: str(value) for name, value in options.items()}
     return parse(SourceOptions, {"path": str(path), **given}), StructType.fromJson(
         json.loads(SCHEMA)
@@ -247,7 +247,7 @@ def test_a_stream_takes_whole_commits_up_to_the_limits(
     assert values([row for batch in batches for row in batch]) == span(0, 4)[50 - sum(expected) :]
 
 
-def test_available_now_ends_where_the_log_ended_and_the_next_run_goes_on(
+def test_available_now_ends_at_the_head_and_the_next_run_continues(
     spark: SparkSession, log: Writer, tmp_path: Path
 ) -> None:
     batches, query = follow(spark, log.path, tmp_path / "cp", maxCommitsPerTrigger=4)
@@ -256,7 +256,7 @@ def test_available_now_ends_where_the_log_ended_and_the_next_run_goes_on(
     log.append(2)
     batches, query = follow(spark, log.path, tmp_path / "cp", maxCommitsPerTrigger=4)
     assert [values(batch) for batch in batches] == [span(5, 6)]
-    # Nothing new: nothing read.
+    # No new commit: no read.
     assert follow(spark, log.path, tmp_path / "cp")[0] == []
 
 
@@ -291,7 +291,7 @@ def test_position_partition_and_row_are_a_total_order(
     assert [row["value"] for row in stable] == span(0, 4)
 
 
-def test_metadata_columns_tell_where_each_row_came_from(spark: SparkSession, log: Writer) -> None:
+def test_metadata_columns_name_the_origin_of_each_row(spark: SparkSession, log: Writer) -> None:
     plain, rows = read(spark, log.path), read(spark, log.path, includeMetadata=True)
     assert plain.columns == ["value"]
     row = rows.where("value = 27").selectExpr("*", "unix_millis(_wal_timestamp) as ms").first()
@@ -342,7 +342,7 @@ def test_more_partitions_are_read_when_asked_for(
     assert values(rows.collect()) == span(0, 4)
 
 
-# What is damaged → the words of the error.
+# The damaged part → the words of the error.
 DAMAGE: dict[str, tuple[str, ...]] = {
     "missing record": ("position 3", "missing", "failOnDataLoss=false"),
     "corrupt record": ("CRC-32",),
@@ -442,7 +442,7 @@ def test_on_corruption_stop_holds_a_stream_before_a_damaged_record_that_arrives(
         assert begin["default"] == 8
 
 
-def test_fail_on_data_loss_false_goes_on_behind_a_missing_record(
+def test_fail_on_data_loss_false_continues_behind_a_missing_record(
     spark: SparkSession, log: Writer, tmp_path: Path
 ) -> None:
     harm(log, "missing record")
@@ -452,9 +452,7 @@ def test_fail_on_data_loss_false_goes_on_behind_a_missing_record(
     assert values([row for batch in batches for row in batch]) == rest
 
 
-def test_without_checksums_a_flipped_value_is_read_as_it_is(
-    spark: SparkSession, log: Writer
-) -> None:
+def test_without_checksums_a_flipped_value_is_read(spark: SparkSession, log: Writer) -> None:
     flip_value_27(log)
     found = values(read(spark, log.path, verifyChecksums=False).collect())
     assert found == sorted([*span(0, 4)[:27], *span(0, 4)[28:], 26])
@@ -479,7 +477,7 @@ def test_a_stream_waits_for_the_first_writer(spark: SparkSession, tmp_path: Path
     assert values([row for batch in batches for row in batch]) == span(0, 1)
 
 
-def test_a_restarted_stream_goes_on_where_its_checkpoint_ends(
+def test_a_restarted_stream_continues_at_the_end_of_its_checkpoint(
     spark: SparkSession, log: Writer, tmp_path: Path
 ) -> None:
     seen: list[Row] = []
@@ -487,7 +485,7 @@ def test_a_restarted_stream_goes_on_where_its_checkpoint_ends(
         batches, _ = follow(spark, log.path, tmp_path / "cp", startingPosition="earliest")
         seen += [row for batch in batches for row in batch]
         if run == 0:
-            # The last microbatch is planned again: Spark's note of its end is gone.
+            # The last microbatch is planned again, because Spark's commit file was removed.
             lose_last(tmp_path / "cp", 1)
         else:
             log.append()

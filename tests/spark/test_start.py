@@ -1,4 +1,4 @@
-"""What is refused when a query starts, and when a batch append begins: not hours later."""
+"""Options are refused when a query starts or a batch append begins, not hours later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a log is compacted, as a user says it."""
+"""The target of a compaction, from a user's arguments."""
 
 from __future__ import annotations
 

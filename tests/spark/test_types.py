@@ -167,7 +167,7 @@ def rows(spark: SparkSession, types_enabled: None) -> DataFrame:
 
 @pytest.fixture(scope="module")
 def written(rows: DataFrame) -> dict[str, list[Any]]:
-    """What every log must give back; checked to hold the hard values."""
+    """The rows that every log must return; checked to contain the hard values."""
     expected = content(rows)
     assert -(2**63) in expected["double"]  # the bits of −0.0
     assert expected["timestamp"][0] == 2**63 - 1
@@ -208,7 +208,7 @@ def test_inlined_rows_and_large_arrow_strings_keep_every_bit(
     assert content(read(spark, tmp_path)) == written
 
 
-def test_what_one_session_time_zone_wrote_another_reads_as_the_same_instants(
+def test_another_session_time_zone_reads_the_same_instants(
     spark: SparkSession, rows: DataFrame, written: dict[str, list[Any]], tmp_path: Path
 ) -> None:
     times = ["id", "timestamp", "timestamp_ntz", "date", "array<struct<t: timestamp, v: variant>>"]

@@ -1,4 +1,4 @@
-"""What an executor says whose Python has pyspark and lacks sparkwal."""
+"""The error of an executor whose Python has pyspark and lacks sparkwal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def made(kind: type, folder: Path) -> object:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_python_without_sparkwal_says_so_in_one_sentence(
+def test_a_python_without_sparkwal_raises_one_sentence(
     kind: type, tmp_path: Path, spark: SparkSession
 ) -> None:
     pickled = CPickleSerializer().dumps(made(kind, tmp_path))
@@ -65,7 +65,7 @@ def test_a_python_without_sparkwal_says_so_in_one_sentence(
         f"ModuleNotFoundError: sparkwal is missing in this executor's Python, {sys.executable} on "
     )
     assert len(lines) == 1
-    # Where it is installed, nothing has changed.
+    # With sparkwal installed, loading works as before.
     assert isinstance(CPickleSerializer().loads(pickled), kind)
 
 

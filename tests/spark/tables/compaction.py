@@ -24,7 +24,7 @@ Rows = list[dict[str, Any]]
 
 
 class Compaction:
-    """What a test works on: `append` rows, `carry` them to the table, look at both."""
+    """A log and its table: `append` rows, `carry` them to the table, look at both."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class Compaction:
         return found
 
     def rows(self) -> Rows:
-        """Of the newest version."""
+        """The rows of the newest version."""
         found = self.spark.read.format("delta").load(spark_path(self.target.table)).collect()
         return [row.asDict(recursive=True) for row in found]
 
     def rows_of(self, *versions: int) -> list[Rows]:
-        """Of each of these versions, in one job of Spark's."""
+        """The rows of each of these versions, by one Spark job."""
         found: list[Rows] = [[] for _ in versions]
         path = spark_path(self.target.table)
         each = [
@@ -117,7 +117,7 @@ class Compaction:
         self.spark.sql(text.format(t=f"delta.`{self.target.table}`")).collect()
 
     def history(self) -> list[dict[str, Any]]:
-        """Of the table, oldest first."""
+        """The history of the table, oldest first."""
         shown = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.target.table}`").collect()
         return sorted((row.asDict() for row in shown), key=lambda row: row["version"])
 

@@ -16,7 +16,7 @@ from sparkwal.spark import delta
 
 
 class Gate:
-    """Two files: whoever comes touches the one, and goes on when the other is there."""
+    """Two files: a process touches one, and continues when the other exists."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a log says of its compaction, as a reader takes it: its writer may be anybody."""
+"""The compaction's settings in a log, as a reader uses them: their writer may be hostile."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ CALLS_JAVA = (
 
 
 def forged(lake: Lake, **changes: Any) -> None:
-    """A lifecycle record that says something else of the table than the compaction did."""
+    """A lifecycle record with other settings of the table than the compaction's."""
     target = lake.head().target
     assert target is not None
     lake.put(FLOOR, target=replace(target, **changes))

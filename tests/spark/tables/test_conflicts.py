@@ -17,7 +17,7 @@ from sparkwal.protocol.clock import Clock
 from .gate import Gate
 from .lake import Lake, value
 
-# Whether a MERGE that has read the table must begin anew.
+# Whether a MERGE that has read the table must start again.
 CHANGES = {
     "DELETE FROM {t} WHERE id = 1": True,
     "OPTIMIZE {t}": True,
@@ -41,7 +41,7 @@ def retried() -> Iterator[list[str]]:
 
 
 @pytest.mark.slow
-def test_a_merge_begins_anew_when_others_changed_what_it_read(
+def test_a_merge_starts_again_when_others_changed_the_rows_it_read(
     delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retried: list[str]
 ) -> None:
     lake = Lake(delta, tmp_path, "id")

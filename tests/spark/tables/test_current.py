@@ -33,7 +33,7 @@ def of(*expected: dict[str, Any]) -> Counter[Any]:
     return Counter(repr(row) for row in expected)
 
 
-def test_appended_rows_are_there_once_at_every_stage(delta: SparkSession, tmp_path: Path) -> None:
+def test_appended_rows_are_read_once_at_every_stage(delta: SparkSession, tmp_path: Path) -> None:
     lake = Lake(delta, tmp_path)
     lake.append(value(1), value(2))
     assert rows(lake.current()) == of(value(1), value(2))
@@ -45,7 +45,7 @@ def test_appended_rows_are_there_once_at_every_stage(delta: SparkSession, tmp_pa
         found, plan = lake.current(include_position=True)
         assert arrow_rows(lake) == expected
         lake.append(value(10 * number))
-        # What was pinned stays, also in a view.
+        # A pinned state stays, also in a view.
         found.createOrReplaceTempView("now")
         assert rows(delta.table("now")) == expected
         expected += of(value(10 * number))
@@ -206,9 +206,7 @@ def test_several_logs_in_one_table(delta: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_pinned_outlives_the_compactions_after_it(
-    delta: SparkSession, tmp_path: Path
-) -> None:
+def test_a_pinned_state_outlives_later_compactions(delta: SparkSession, tmp_path: Path) -> None:
     """Its rows are deleted a grace later at the earliest."""
     lake = Lake(delta, tmp_path)
     lake.append(value(1))
@@ -223,7 +221,7 @@ def test_what_was_pinned_outlives_the_compactions_after_it(
 
 
 @pytest.mark.parametrize("by", [pytest.param("", marks=pytest.mark.slow), "n"])
-def test_what_is_current_is_what_the_table_has_after_the_merge(
+def test_the_current_rows_are_those_of_the_table_after_the_merge(
     delta: SparkSession, tmp_path: Path, by: str
 ) -> None:
     """A key that the table has twice, a struct as key, NaN, and any name of the table's own."""
@@ -268,7 +266,7 @@ def test_what_is_current_is_what_the_table_has_after_the_merge(
 def test_a_delete_condition_means_what_it_means_to_the_compaction(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    """Whatever time zone and settings the session has that reads."""
+    """The time zone and the settings of the reading session do not matter."""
     schema = pa.schema(
         [("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.list_(pa.string()))]
     )

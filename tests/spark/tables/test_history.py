@@ -67,7 +67,7 @@ def log(begun: Compaction, tmp_path: Path) -> Compaction:
 
 
 @pytest.mark.proves("history-undoes-nothing")
-def test_what_takes_rows_of_others_away_is_seen(log: Compaction) -> None:
+def test_operations_that_remove_rows_of_others_are_detected(log: Compaction) -> None:
     state = log.intent()
     for what, statement in UNDOING.items():
         if what == "replace":
@@ -86,7 +86,7 @@ def test_what_takes_rows_of_others_away_is_seen(log: Compaction) -> None:
         check_history(state, log.table.look(state.log_id, state.table_version))
 
 
-def test_what_leaves_rows_where_they_are_is_no_matter(log: Compaction) -> None:
+def test_operations_that_keep_all_rows_are_accepted(log: Compaction) -> None:
     state = log.intent()
     for statement in HARMLESS:
         log.sql(statement)
@@ -99,7 +99,7 @@ def test_what_leaves_rows_where_they_are_is_no_matter(log: Compaction) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_dropped_and_made_again_is_another(log: Compaction) -> None:
+def test_a_recreated_table_is_another_table(log: Compaction) -> None:
     state = log.intent()
     shutil.rmtree(log.target.table)
     assert log.table.look(state.log_id, state.table_version) is None
@@ -113,7 +113,7 @@ def test_a_table_dropped_and_made_again_is_another(log: Compaction) -> None:
 
 
 @pytest.mark.slow
-def test_a_history_that_was_cleaned_tells_nothing(log: Compaction) -> None:
+def test_a_history_that_was_cleaned_proves_no_range(log: Compaction) -> None:
     log.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     log.sql("DELETE FROM {t} WHERE id = 7")
     log.sql("INSERT INTO {t} VALUES (8, 'user')")
@@ -137,7 +137,7 @@ def test_another_writer_leaves_the_checksum_of_the_note_before(log: Compaction) 
 
 
 @pytest.mark.slow
-def test_a_table_made_again_with_as_many_versions_at_the_same_moments_is_another(
+def test_a_recreated_table_with_equal_versions_and_times_is_another_table(
     log: Compaction, tmp_path: Path
 ) -> None:
     state = log.intent()
@@ -178,7 +178,7 @@ def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
     assert as_set(log.rows()) == as_set(ONE + TWO)
 
 
-def test_who_waits_for_the_table_says_so(log: Compaction) -> None:
+def test_a_wait_for_the_table_emits_an_event(log: Compaction) -> None:
     """On a local disk one writes at a time."""
     path = spark_path(log.target.table)
     waits, done = threading.Event(), threading.Event()

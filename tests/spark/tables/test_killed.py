@@ -25,7 +25,7 @@ Start = Callable[..., Application]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts compactors of the log at tmp_path / "log"; none outlives the test."""
+    """Start compactors of the log at tmp_path / "log"; each ends with the test."""
     started: list[Application] = []
     script = Path(__file__).with_name("compactor.py")
 
@@ -76,7 +76,7 @@ class Log:
 
 
 @pytest.mark.parametrize("place", ["in_the_write", "before_done"])
-def test_what_a_killed_compactor_began_the_next_one_ends(
+def test_the_next_compactor_finishes_the_range_of_a_killed_one(
     delta: SparkSession, tmp_path: Path, start: Start, place: str
 ) -> None:
     log = Log(delta, tmp_path, str(tmp_path / "table"))
@@ -95,7 +95,7 @@ def test_what_a_killed_compactor_began_the_next_one_ends(
 def test_a_compactor_that_slept_in_its_write_is_too_late(
     delta: SparkSession, tmp_path: Path, start: Start, bucket: str, ministack_url: str
 ) -> None:
-    """On S3: on a local disk nobody else of this library writes the table meanwhile."""
+    """On S3: on a local disk a lock keeps other compactors of this library out."""
     log = Log(delta, tmp_path, f"s3a://{bucket}/table")
     log.append(1, 2)
     settings = {f"spark.hadoop.{name}": each for name, each in s3a(ministack_url).items()}

@@ -54,7 +54,7 @@ def drawn(draw: random.Random, v: int) -> dict[str, Any]:
 
 
 class Model:
-    """What the table holds after each range."""
+    """A model of the table after each range."""
 
     def __init__(self, keys: tuple[str, ...], sequence_by: str, deletes: bool) -> None:
         self.keys = keys
@@ -157,7 +157,7 @@ def utc(row: dict[str, Any]) -> dict[str, Any]:
     return row if at is None else {**row, "at": at.astimezone(dt.UTC)}
 
 
-def test_a_key_of_nulls_is_deleted_whether_it_is_there_or_not(
+def test_a_delete_of_a_null_key_works_with_and_without_a_row(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     vectors = (("delta.enableDeletionVectors", "true"),)

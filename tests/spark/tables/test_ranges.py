@@ -1,4 +1,4 @@
-"""Ranges of a log in a Delta table: each is one version, and says which."""
+"""Ranges of a log in a Delta table: each is one version, with the number of the range."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_last_row_of_a_key_wins_over_tasks_frames_and_positions(
 
 
 @pytest.mark.slow
-def test_a_log_made_again_is_not_read(delta: SparkSession, tmp_path: Path) -> None:
+def test_a_recreated_log_is_not_read(delta: SparkSession, tmp_path: Path) -> None:
     log = Compaction(delta, tmp_path, NUMBERS)
     log.append(numbers(1))
     log.prepare()
@@ -132,7 +132,9 @@ def test_a_damaged_record_stops_the_range(delta: SparkSession, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_table_that_takes_no_such_rows_says_so(delta: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_refuses_the_rows_is_named_in_the_error(
+    delta: SparkSession, tmp_path: Path
+) -> None:
     log = Compaction(delta, tmp_path, NUMBERS)
     log.append(numbers(1))
     log.sql("CREATE TABLE {t} (id BIGINT, v STRING) USING delta")

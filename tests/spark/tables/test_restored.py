@@ -1,4 +1,4 @@
-"""A table that was restored, with a range that nobody confirmed, and a log that came back older."""
+"""A restored table with an unconfirmed range, and a log restored to an older state."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_open_range_that_a_restore_took_away_is_written_again(
         lifecycle(lake).run_once()
     lifecycle(lake).accept_table()
     assert lake.head().k == 3
-    # Who promised it first wakes up, before and after it is written again.
+    # The first compactor wakes up, before and after the range is written again.
     lake.table.write(before)
     lifecycle(lake).run_once()
     check(lake, 1, 2)
@@ -99,7 +99,7 @@ def test_a_restore_by_its_time_is_refused_and_one_that_keeps_the_open_range_is_n
 
 
 @pytest.mark.slow
-def test_a_log_that_came_back_with_its_lifecycle_goes_on_with_the_restored_table(
+def test_a_log_restored_with_its_lifecycle_continues_with_the_restored_table(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(delta, tmp_path)

@@ -1,4 +1,4 @@
-"""Tables on S3, and who may write one of their versions."""
+"""Tables on S3: exactly one writer writes each version."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Versions:
 
 
 def test_one_of_two_writers_of_a_version_wins(delta: SparkSession, bucket: str) -> None:
-    """Each has a LogStore of its own, as in two processes: no lock is shared."""
+    """Each has a separate LogStore, as in two processes: they share no lock."""
     folder = f"s3a://{bucket}/table/_delta_log"
     writers = [Versions(delta, log_store.CLASS, folder) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
@@ -63,7 +63,7 @@ def test_one_of_two_writers_of_a_version_wins(delta: SparkSession, bucket: str) 
             assert writers[0].read(version) == f"writer {won.index(True)}"
 
 
-def test_a_version_that_is_there_with_the_same_bytes_is_our_own(
+def test_an_existing_version_with_the_same_bytes_is_our_own(
     delta: SparkSession, bucket: str
 ) -> None:
     """The answer to a request was lost, and the client sent it again."""

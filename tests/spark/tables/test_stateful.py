@@ -20,7 +20,7 @@ STORE = "https://store.example.com:9000"
 
 
 def settings() -> dict[str, str]:
-    """Of the page, by name."""
+    """The settings of the page, by name."""
     (block,) = [block for block in blocks(PAGE, "text") if "fs.s3a.endpoint" in block.text]
     return dict(line.split(maxsplit=1) for line in block.text.splitlines())
 
@@ -49,7 +49,7 @@ def run(spark: SparkSession, source: Path, log: Path, checkpoint: str) -> None:
     writer.trigger(availableNow=True).start(str(log)).awaitTermination()
 
 
-def test_a_stateful_query_goes_on_by_the_settings_of_the_page(
+def test_a_stateful_query_restarts_with_the_settings_of_the_page(
     delta: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sparkwal.register(delta)
@@ -58,7 +58,7 @@ def test_a_stateful_query_goes_on_by_the_settings_of_the_page(
     for number, ids in enumerate(([1, 2], [2, 3], [1, 3, 4])):
         text = "\n".join(f'{{"id": {n}}}' for n in ids)
         (source / f"{number}.json").write_text(text)
-        # Nothing of the query is on the disk of the machine.
+        # The machine's disk holds no file of the query.
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / f"state-{number}"))
         run(delta, source, log, checkpoint)
     assert sorted(sparkwal.Log(str(log)).to_pandas()["id"]) == [1, 2, 3, 4]

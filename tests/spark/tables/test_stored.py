@@ -1,4 +1,4 @@
-"""What a table stores otherwise than the log: partitions without a value, and wider types."""
+"""Values that a table stores in another form than the log: null partitions, and wider types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwal.errors import OptionError, PlanError, WriteError
 from .lake import SCHEMA, Lake, value
 from .test_current import arrow_rows, of, rows
 
-# What Delta keeps as null in a partition column of texts.
+# Texts that Delta keeps as null in a partition column.
 NOTHING = ("", None, "__HIVE_DEFAULT_PARTITION__")
 
 
@@ -125,14 +125,14 @@ def test_a_table_that_does_not_hold_the_logs_values_is_refused_before_anything_i
     with pytest.raises(PlanError, match=f"'{column}' is .* in the log and {kind}") as refused:
         lake.compact("intent")
     assert advice.partition(" TO ")[0] in str(refused.value)
-    # What the error advises.
+    # Follow the advice of the error.
     delta.sql(f"ALTER TABLE {table} {advice}")
     lake.compact()
     assert rows(lake.current().select("id", "v")) == of(value(1))
 
 
 @pytest.mark.slow
-def test_a_table_that_was_changed_after_the_promise_says_what_to_do(
+def test_a_table_that_was_changed_after_the_promise_raises_with_advice(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(delta, tmp_path, properties=(("delta.columnMapping.mode", "name"),))
