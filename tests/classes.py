@@ -55,14 +55,14 @@ import sys; sys.orig_argv[1:3] == ["-m", "pyspark.daemon"] and [__import__(each)
 
 
 def options() -> str:
-    """For SPARK_SUBMIT_OPTS, with the archive; made where there is none for this Java and Spark."""
+    """Options for SPARK_SUBMIT_OPTS with a class archive, made once for this Java and Spark."""
     with _one_at_a_time():
         _import_plain_files()
         return _options()
 
 
 def with_delta() -> dict[str, str]:
-    """What the environment of a Spark with Delta Lake and S3A needs.
+    """The environment of a Spark with Delta Lake and S3A.
 
     On the class path behind Spark's own, so that the archive still fits, and no Ivy looks for them
     and no session copies them, at each start. An archive with their classes too takes 81 s of a
@@ -127,7 +127,7 @@ def _options() -> str:
 
 
 def _jars() -> list[str]:
-    """Of Delta Lake and of S3A, with all that they need, which Ivy downloads the first time."""
+    """The jars of Delta Lake and S3A with their dependencies, which Ivy downloads once."""
     import pyspark
 
     from sparkwal.spark import log_store

@@ -1,4 +1,4 @@
-"""Standalone clusters on this machine: a master and two workers, each a process of its own."""
+"""Standalone clusters on this machine: a master and two workers in separate processes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def standalone(folder: Path, environment: Mapping[str, str] | None = None) -> It
     """The URL of a standalone master with two workers, started from pyspark's own jars.
 
     Args:
-        folder: what they print, and the executors' working folders below work1 and work2.
-        environment: of all of them, and so of the executors; None: of this process.
+        folder: receives their output, and the executors' working folders below work1 and work2.
+        environment: the environment of all, and so of the executors; None for this process's.
     """
     (core,) = (HOME / "jars").glob("spark-core_*.jar")
     version = core.name.split("_")[1].split("-")[0]

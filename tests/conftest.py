@@ -39,8 +39,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What Spark's launcher gives to every JVM that a test starts. The first test makes it, while
-    other workers run tests without Spark."""
+    """Set the options that Spark's launcher gives to every JVM of a test.
+
+    The first test makes the archive, while other workers run tests without Spark.
+    """
     if item.get_closest_marker("spark") and "SPARK_SUBMIT_OPTS" not in os.environ:
         os.environ["SPARK_SUBMIT_OPTS"] = classes.options()
 
@@ -80,7 +82,7 @@ def s3_proxy(ministack_url: str) -> Iterator[S3Proxy]:
 
 @pytest.fixture
 def connect_port() -> Iterator[None]:
-    """Holds the one port where a local server of Spark Connect is looked for."""
+    """Hold the port of a local server of Spark Connect."""
     with (Path(tempfile.gettempdir()) / "sparkwal-connect.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -22,7 +22,7 @@ from sparkwal.testing.servers import ServerError
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 JAVA = f"{os.environ['JAVA_HOME']}/bin/java" if "JAVA_HOME" in os.environ else "java"
-# What lives for a minute starts sooner without the optimising compiler.
+# A short-lived JVM starts sooner without the optimising compiler.
 JVM = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
 
@@ -37,13 +37,14 @@ class Module(NamedTuple):
 def fetch(
     modules: Sequence[Module], home: Path, *, transitive: bool, without: Sequence[str] = ()
 ) -> list[str]:
-    """The jars of these modules, and of all that they need.
+    """Download the jars of these modules and of their dependencies.
 
     Args:
         home: a folder for Ivy's own files.
-        without: groups of Maven's that are left out.
+        without: groups of Maven that are left out.
 
-    Raises ServerError where there is no Java, or no network and the jars are not there yet.
+    Raises:
+        ServerError: Java is missing, or the network is and the jars are not downloaded yet.
     """
     (ivy,) = SPARK_JARS.glob("ivy-*.jar")
     wanted, found = home / "ivy.xml", home / "found"
@@ -57,7 +58,7 @@ def fetch(
         + "".join(f"<exclude org={quoteattr(group)}/>" for group in without)
         + "</dependencies></ivy-module>"
     )
-    # What was found is kept: a JVM that only looks takes seconds.
+    # The result is kept: a JVM takes seconds to look it up.
     known = Path.home() / ".ivy2" / f"sparkwal-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     with suppress(FileNotFoundError):
         jars = known.read_text().split(os.pathsep)
@@ -65,7 +66,7 @@ def fetch(
             return jars
     wanted.write_text(text)
     known.parent.mkdir(exist_ok=True)
-    # One at a time: Ivy writes each download to the same `.part` file, whichever process loads it.
+    # One process at a time: all write a download to the same `.part` file.
     with open(known.with_name("sparkwal.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run(
@@ -83,7 +84,7 @@ def fetch(
         )
     jars = found.read_text().strip().split(os.pathsep)
     found.write_text(os.pathsep.join(jars))
-    # At once, for those who look at the same moment.
+    # Atomically, for concurrent readers.
     shutil.copy(found, mine := known.with_name(f"{known.name}.{os.getpid()}"))
     mine.replace(known)
     return jars

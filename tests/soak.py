@@ -105,7 +105,7 @@ class Soak:
         )
 
     def kill(self, *drivers: Driver) -> None:
-        """All at once; of some the Python workers live on for a moment, or the disk does not."""
+        """Kill all at once; some Python workers outlive it for a moment, some disks are lost."""
         orphans = self.rng.random() < 0.2
         for driver in drivers:
             self.counted["driver_kills"] += driver.alive
@@ -127,7 +127,7 @@ class Soak:
             fate, self.streams[number] = befall(self.streams[number], self.rng)
             self.counted[f"disk_{fate}"] += 1
 
-    # What happens meanwhile
+    # Faults during the round
 
     def weather(self) -> None:
         """Another storm, or none."""
@@ -180,7 +180,7 @@ class Soak:
         self._fight(self.take(), self.take())
 
     def rivals(self) -> None:
-        """Two queries on one path, each of which goes on whenever it was fenced."""
+        """Two queries on one path; each restarts after it was fenced."""
         self._fight(self.take(0), self.take(self.rng.randint(1, 2)))
 
     def _fight(self, *drivers: Driver) -> None:
@@ -272,7 +272,7 @@ class Soak:
         shutil.rmtree(self.folder)
 
     def evidence(self) -> Path:
-        """Where the log of this round can be looked at after everything has ended."""
+        """The place of this round's log, to look at it after the run."""
         if self._server is not None:
             keep(self.log, self.options, self.folder / "log")
         return self.folder / "log"

@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._list(query)
             return
         if "uploads" in query:
-            # None can be begun here.
+            # No upload can begin on this server.
             xml = b"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>"
             self._answer(200, xml + b"</ListMultipartUploadsResult>")
             return
@@ -173,8 +173,8 @@ def serve(objects: Any, latency_ms: float = 0) -> Iterator[str]:
     """The URL of a server on 127.0.0.1, as long as the context lasts.
 
     Args:
-        objects: a sortedcontainers.SortedDict of "bucket/key" → bytes. Only what the
-            protocol asks of a store is answered; nothing is authenticated.
+        objects: a sortedcontainers.SortedDict of "bucket/key" → bytes. The
+            server answers only the protocol's requests, without authentication.
         latency_ms: added to each request.
     """
     own = {

@@ -1,4 +1,4 @@
-"""A missing package is reported in a line that says how to install it, before anything is read."""
+"""A missing package gives one line with the install command, before any read."""
 
 from __future__ import annotations
 

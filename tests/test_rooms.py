@@ -21,8 +21,8 @@ ROOMS_OUTSIDE = ("jobs", "notebooks")
 MOST_ROOMS = 20
 MOST_FLOORS = 9
 
-# Each room, from the bottom up, and the rooms that it may know. A module at the top level
-# is a room of its own.
+# Each room, from the bottom up, and the rooms that it may import. A module at the top level
+# is a room too.
 MAY_KNOW = {
     "errors": set(),
     "events": set(),
@@ -98,7 +98,7 @@ MAY_KNOW = {
     },
 }
 
-# What a room uses of one that it knows only in part.
+# The modules that a room may import of another room.
 ONLY = {
     ("store", "format"): {"format.keys"},
     # Plain values; `options.open` alone opens a store.
@@ -167,7 +167,7 @@ def imports(tree: ast.AST, source: str) -> Iterator[Import]:
 
 
 def _module(name: str) -> str:
-    """The module that `name` lies in: of "store.base.Store" it is "store.base"."""
+    """The module of `name`: "store.base" for "store.base.Store"."""
     path = ROOT / "sparkwal" / name.replace(".", "/")
     if path.with_suffix(".py").exists() or (path / "__init__.py").exists():
         return name
@@ -263,7 +263,7 @@ def test_the_base_installation_names_all_that_is_imported_without_spark() -> Non
         str(x)
         for x in every()
         if not x.ours and x.module not in known
-        # Whose rows or sessions these are has them.
+        # Modules with rows or sessions have them.
         if x.module not in LIBRARIES
     ]
     assert wrong == []
@@ -306,7 +306,7 @@ def test_ruff_alone_lays_out_the_code() -> None:
         ("protocol.task", "if TYPE_CHECKING:\n    import botocore.session", "library"),
     ],
 )
-def test_what_breaks_the_rules_is_found(module: str, line: str, wrong: str) -> None:
+def test_violations_of_the_rules_are_found(module: str, line: str, wrong: str) -> None:
     (found,) = imports(ast.parse(line), module)
     known = room(found.module) in MAY_KNOW[room(module)]
     part = found.module in ONLY.get((room(module), room(found.module)), {found.module})

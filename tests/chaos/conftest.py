@@ -20,7 +20,7 @@ ROWS = 40
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """Of the test's name and a printed seed."""
+    """A generator seeded by the test's name and a printed seed."""
     seed = SEED + zlib.crc32(request.node.name.encode()) % 1000
     print(f"seed {seed}")
     return random.Random(seed)
@@ -70,7 +70,7 @@ def all_drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
 
 @pytest.fixture
 def drivers(all_drivers: Drivers) -> Iterator[Drivers]:
-    """Whatever is still at work at the test's end is killed."""
+    """Start drivers; each is killed at the end of the test."""
     try:
         yield all_drivers
     finally:
@@ -116,11 +116,11 @@ class Scene:
         }
 
     def gather(self) -> Evidence:
-        """What is in the log, and what is wrong with it."""
+        """Collect the rows of the log and its faults."""
         return gather(self.log, self.options, self.streams)
 
     def prove(self, least: int = 1) -> Evidence:
-        """Every row of at least so many microbatches is there once and in order."""
+        """Check that every row of at least `count` microbatches is in the log once and in order."""
         found = self.gather()
         assert found.problems == []
         assert found.commits >= least

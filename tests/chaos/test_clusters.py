@@ -51,7 +51,7 @@ def test_an_executor_killed_at_work_costs_a_retry_elsewhere_and_nothing_else(
 
 def test_a_shuffle_that_is_computed_again_leaves_each_row_once(on_s3, tmp_path: Path) -> None:
     on_s3.rows = 30_000
-    # Microbatch 1, partition 0: stored, and its task hears nothing of it while its executor lives.
+    # Microbatch 1, partition 0: stored, and the reply never reaches the task.
     number = keys.encode(keys.data(2, DEFAULT_WINDOW, 0))
     on_s3.proxy.faults = [
         Fault("error_after", kind="PUT", key_contains=number, times=1, status=503),
@@ -68,14 +68,14 @@ def test_a_shuffle_that_is_computed_again_leaves_each_row_once(on_s3, tmp_path: 
         driver.finish()
     finally:
         driver.end()
-    # Its part of the shuffle was gone with it.
+    # Its part of the shuffle was lost with it.
     assert "FetchFailed(" in driver.errors()
     assert len({each[3] for each in attempts(on_s3) if each[:2] == (str(stage), "0")}) == 2
     found = on_s3.gather()
     # A shuffle keeps no order within a partition.
     assert [each for each in found.problems if " comes after " not in each] == []
     assert found.commits == 4
-    # What the killed task had stored was adopted, in whatever order the rows came again.
+    # The object of the killed task was adopted, although the rows came in another order.
     assert (found.orphans, driver.failures()) == (0, [])
 
 

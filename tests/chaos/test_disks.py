@@ -90,7 +90,7 @@ def test_a_kill_in_the_middle_of_a_checkpoint_write_leaves_it_whole(
         place = on_disk.stream().checkpoint
         found["killed in " + kill_while_writing(driver, place, rng)] += 1
         found += left_behind(place)
-        # What was renamed was whole. (A loss of power is another matter.)
+        # Each renamed file was whole. (This does not hold after a loss of power.)
         assert folder.torn(place) is None
         found["made anew"] += any(x.startswith("rebuilt ") for x in driver.lines())
     print(dict(found))
@@ -104,7 +104,7 @@ def test_a_kill_in_the_middle_of_a_checkpoint_write_leaves_it_whole(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_query_goes_on_whatever_became_of_its_disk(
+def test_a_query_continues_after_any_change_of_its_disk(
     drivers: Drivers, on_s3: Scene, rng: random.Random, times: int
 ) -> None:
     driver = drivers.take()

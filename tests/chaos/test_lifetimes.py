@@ -1,4 +1,4 @@
-"""A stream is compacted and collected while all who take part are killed; see tests/soak.py."""
+"""A stream is compacted and collected while all its processes are killed; see tests/soak.py."""
 
 from __future__ import annotations
 

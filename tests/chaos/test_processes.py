@@ -57,7 +57,7 @@ def test_python_workers_killed_again_and_again_lose_nothing(
 
 
 @pytest.mark.slow
-def test_a_driver_that_slept_through_a_takeover_is_fenced_and_told_by_whom(drivers, on_s3) -> None:
+def test_a_driver_that_slept_through_a_takeover_is_fenced_by_name(drivers, on_s3) -> None:
     sleeper, other = drivers.take(), drivers.take()
     sleeper.go(**on_s3.work(0))
     sleeper.wait_batch(1)
@@ -137,7 +137,7 @@ def test_an_appender_killed_again_and_again_beside_a_sink_loses_nothing_of_eithe
     while kills < 3:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
-        reported = child.stdout.readline()  # nothing: fenced before
+        reported = child.stdout.readline()  # empty: it was fenced before
         time.sleep(rng.uniform(0, 0.2))
         child.kill()
         durable = max([durable, *map(int, reported.split()), *map(int, child.stdout)])
@@ -193,7 +193,7 @@ def fill(file: Path) -> None:
 
 
 def mount(folder: Path, options: str) -> None:
-    """A small filesystem in memory; skips the test where that is not allowed."""
+    """A small filesystem in memory; skips the test without the right to mount it."""
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""A store that fails in every way while a stream writes: it goes on, or says what to do."""
+"""A store fails in every way while a stream writes: the stream continues, or raises with advice."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ STORMS = {
         for name, faults in STORMS.items()
     ],
 )
-def test_a_stream_goes_on_through(spark, on_s3, faults: list[Fault]) -> None:
+def test_a_stream_survives(spark, on_s3, faults: list[Fault]) -> None:
     on_s3.proxy.faults = list(faults)
     run(spark, on_s3, 6, **STUBBORN)
     assert on_s3.proxy.injected.total() > 10
@@ -88,7 +88,7 @@ def test_a_store_that_refuses_longer_than_the_retries_stops_the_query_and_a_rest
 
 
 @pytest.mark.slow
-def test_a_store_that_is_away_stops_the_query_and_a_restart_heals(spark, on_s3) -> None:
+def test_an_outage_stops_the_query_and_a_restart_continues(spark, on_s3) -> None:
     run(spark, on_s3, 2, **IMPATIENT)
     port = int(on_s3.proxy.url.rpartition(":")[2])
     on_s3.proxy.close()

@@ -25,7 +25,7 @@ ROWS = 10
 
 
 def ingest(spark: SparkSession, folder: Path, **trigger: object) -> StreamingQuery:
-    """Numbers, each microbatch ten more; its checkpoint is made from the log if it is gone."""
+    """Stream numbers, ten in each microbatch; a lost checkpoint is rebuilt from the log."""
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
     made = sparkwal.checkpoint(str(folder / "wal"), "numbers", folder=folder / "checkpoint")
     writer = stream.writeStream.format("weaselwal").option("checkpointLocation", made)

@@ -1,4 +1,4 @@
-"""Pythons beside the one of the tests: what it has, and something in its place."""
+"""Separate Pythons: with the packages of the tests' Python, and with replacements for some."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
 
 ROOT = Path(__file__).resolve().parents[2]
-# What `pip install sparkwal` installs: setup.cfg's install_requires and what those require.
+# The packages of `pip install sparkwal`: install_requires of setup.cfg and their requirements.
 BASE = ("pyarrow", "isal", "msgspec", "botocore", "jmespath", "dateutil", "urllib3", "six")
 
 
@@ -26,7 +26,7 @@ def make(folder: Path, *requirements: object, sees_tests: bool) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
     if sees_tests:
-        # After the venv's own: what it has comes first.
+        # After the venv's own path, which comes first.
         (site,) = (folder / "lib").glob("python*/site-packages")
         (site / "tests.pth").write_text(sysconfig.get_path("purelib"))
     if requirements:
@@ -46,7 +46,7 @@ def see(python: Path, *packages: str) -> None:
 def pip(python: Path, *arguments: object) -> None:
     """pip of the tests' Python, for another one."""
     quiet = ("-q", "--disable-pip-version-check")
-    # What a fixture lets Spark's workers import is not installed there.
+    # The modules that a fixture lets Spark's workers import are not installed in it.
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     run(sys.executable, "-m", "pip", "--python", python, *arguments, *quiet, env=own)
 
@@ -61,7 +61,7 @@ def run(
 
 
 def clean(**more: object) -> dict[str, str]:
-    """An environment as of `env -i`: nothing of the one that the tests run in."""
+    """An environment as of `env -i`, without the variables of the tests."""
     kept = {
         name: os.environ[name]
         for name in ("JAVA_HOME", "SPARK_SUBMIT_OPTS", "LANG")

@@ -139,13 +139,13 @@ def test_a_zip_is_enough_where_pyarrow_and_botocore_are(
     assert "2,000 rows of " in read.stdout
 
 
-def test_executors_without_sparkwal_are_told_of_in_one_line(
+def test_executors_without_sparkwal_give_a_one_line_error(
     cluster: Cluster, python: Path, wheel: Path
 ) -> None:
     archive = cluster.folder / "env.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(python.parents[1], ".")
-    # What spark-submit is given lacks what the driver has.
+    # spark-submit gets fewer files than the driver has.
     shutil.copytree(python.parents[1], cluster.folder / "env", symlinks=True)
     pip(cluster.folder / "env" / "bin" / "python", "install", "--no-deps", wheel)
     done = cluster.submit("--archives", f"{archive}#env", PYSPARK_PYTHON="./env/bin/python")
@@ -154,7 +154,7 @@ def test_executors_without_sparkwal_are_told_of_in_one_line(
     assert "sparkwal is missing in this executor's Python" in line, line
 
 
-def test_a_job_says_which_files_it_lacks(cluster: Cluster, python: Path, zipped: Path) -> None:
+def test_a_job_names_the_files_it_lacks(cluster: Cluster, python: Path, zipped: Path) -> None:
     bare = cluster.submit(PYSPARK_PYTHON=python)
     assert bare.returncode == 1
     assert "sparkwal is not installed for this Python. Give it to spark-submit" in bare.stdout

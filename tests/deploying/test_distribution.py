@@ -1,4 +1,4 @@
-"""What is published: a wheel and a source distribution, made as a user makes them."""
+"""The published wheel and source distribution, built as a user builds them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_sdist_holds_what_makes_the_same_wheel(
     assert contents(build(folder, tmp_path / "again", "wheel")) == contents(wheel)
 
 
-def test_the_metadata_says_what_it_needs_and_for_which_python(wheel: Path) -> None:
+def test_the_metadata_names_the_requirements_and_the_python_versions(wheel: Path) -> None:
     reported, config = metadata(wheel), configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     assert reported["Requires-Python"] == ">=3.11"
@@ -109,7 +109,7 @@ def test_the_wheel_and_its_base_are_enough_to_write_read_and_verify(
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = run(python, "-c", USE, tmp_path / "log", env=bare, cwd=tmp_path)
     assert done.stdout == "rows 2\n"
-    # What is not there is reported in a line.
+    # A missing package is reported in one line.
     command = [tmp_path / "venv" / "bin" / "sparkwal", "status", tmp_path / "log"]
     reported = subprocess.run(command, env=bare, capture_output=True, text=True)
     assert reported.returncode == 1 and "sparkwal[cli]" in reported.stderr

@@ -21,7 +21,7 @@ PAGE = "sparkwal/docs/deploying.md"
 
 
 @pytest.mark.usefixtures("connect_port")
-def test_a_pipeline_appends_to_a_log_and_goes_on(
+def test_a_pipeline_appends_to_a_log_and_continues(
     tmp_path: Path, ministack_url: str, s3_bucket: str
 ) -> None:
     pytest.importorskip("yaml", reason="pipelines need pyspark[pipelines]")

@@ -1,4 +1,4 @@
-"""Each Spark that is supported, in a Python of its own."""
+"""Each supported Spark, in a separate Python."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ LACKS = {
 
 
 def environment(python: Path) -> dict[str, str]:
-    """Of a Spark that is not the tests' own."""
+    """The environment of a Spark other than the tests' own."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if name == "SPARK_SUBMIT_OPTS" or not name.startswith(("SPARK_", "PYSPARK_", "AWS_"))
     }
-    # Alone: where it is installed the tests' own Spark lies beside it.
+    # Alone: its environment also holds the tests' own Spark.
     source = python.parents[1] / "source"
     source.mkdir()
     (source / "sparkwal").symlink_to(Path(sparkwal.__file__).parent)
@@ -105,7 +105,7 @@ def test_a_log_that_each_spark_continues_and_hands_to_the_next(tmp_path: Path) -
     assert current == [*range(len(current))]
 
 
-def test_a_spark_that_delta_has_no_jars_for_is_refused_where_there_is_a_table(
+def test_a_spark_without_delta_jars_is_refused_for_a_log_with_a_table(
     tmp_path: Path,
 ) -> None:
     lake = Lake(tmp_path)

@@ -1,9 +1,10 @@
-"""A log's whole life under the Spark of this Python, over S3; says each step that it did, or which
-one this Spark lacks.
+"""Run a log's whole life under the Spark of this Python, over S3.
+
+Prints each step that ran, or the step that this Spark lacks.
 
     python whole_life.py LOGS FOLDER
 
-LOGS is a path such as s3://bucket/logs; how to reach it comes from AWS_… variables.
+LOGS is a path such as s3://bucket/logs; AWS_… variables give its endpoint and keys.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sparkwal.options import spark_versions
 
 
 def session() -> SparkSession:
-    """With Delta Lake, where it has jars for this Spark."""
+    """A session with Delta Lake, if it has jars for this Spark."""
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.driver.host", "127.0.0.1")

@@ -19,7 +19,7 @@ PAGES = [
 
 
 class Block(NamedTuple):
-    """A fenced block: where it begins, its language and its text."""
+    """A fenced block: its first line, its language and its text."""
 
     page: str
     line: int

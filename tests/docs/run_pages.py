@@ -1,8 +1,8 @@
-"""Runs the Python blocks of every page as a reader would, against the store that it is given.
+"""Run the Python blocks of every page as a reader would, against a given store.
 
     python -m tests.docs.run_pages LOGS FOLDER
 
-LOGS takes the place of s3://bucket. Each page has names and logs of its own.
+LOGS takes the place of s3://bucket. Each page has separate names and logs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_page(spark: SparkSession, page: list[Block], logs: str, folder: Path) ->
         "events": spark.readStream.schema("id BIGINT").json(str(rows)),
         "df": spark.range(3),
     }
-    # These begin without a log; the other pages speak of one that is there.
+    # These pages begin without a log; the other pages use an existing one.
     begins = page[0].page in ("README.md", START)
     if page[0].page == START:
         names = {}

@@ -1,6 +1,6 @@
-"""What the documentation says because the code says it: tables of pages.
+"""Tables of the documentation that are made from the code.
 
-python -m tests.docs.tables     writes them where they stand
+python -m tests.docs.tables     writes the tables into their pages
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def events() -> str:
 
 
 def metrics() -> str:
-    """One row for each metric, after a row that says where they come from."""
+    """One row for each metric, after a row with their source."""
     rows: dict[str, list[str]] = {}
     for each in METRICS:
         more = ", ".join(each.more)
@@ -71,7 +71,7 @@ SECTIONS: dict[str, tuple[type[StoreOptions], type[StoreOptions] | None]] = {
 }
 
 
-# What people read of a parser.
+# The text of a parser for people.
 _TYPES = {
     "whole": "number",
     "duration": "time",
@@ -87,7 +87,7 @@ _NAMES = {parser: name for name, parser in vars(types).items() if callable(parse
 def described(
     kind: type[StoreOptions], listed: type[StoreOptions] | None
 ) -> Iterator[tuple[str, str, str]]:
-    """Of each option, unless `listed` has the same: its name, type and default, and meaning."""
+    """The name, type, default and meaning of each option that is not in `listed`."""
     known = {each.name: each.metadata for each in dataclasses.fields(listed)} if listed else {}
     for each in dataclasses.fields(kind):
         about = each.metadata
@@ -162,7 +162,7 @@ def sparks() -> str:
     return "\n".join(lines)
 
 
-# The page and a heading in it → what the first table after that heading says.
+# The page and a heading in it → the first table after that heading.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("deploying.md", "## Which Spark, which Python"): sparks,
     ("events.md", "# Events"): events,

@@ -60,7 +60,7 @@ def test_the_python_blocks_run_on_s3(tmp_path: Path, ministack_url: str, s3_buck
     )
 
 
-def test_every_block_says_what_it_is() -> None:
+def test_every_block_has_a_language() -> None:
     for page in PAGES:
         text = (ROOT / page).read_text()
         fences = len(re.findall(r"^```", text, re.MULTILINE))
@@ -70,7 +70,7 @@ def test_every_block_says_what_it_is() -> None:
 
 
 def _found(pattern: str) -> dict[str, set[str]]:
-    """What the pages say about each path: the pattern's first group is the path."""
+    """The matches of each path in the pages: the pattern's first group is the path."""
     found: dict[str, set[str]] = {}
     for page in PAGES:
         for language in ("python", "bash"):

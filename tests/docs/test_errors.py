@@ -9,7 +9,7 @@ from sparkwal.errors import SparkWalError
 from .pages import ROOT
 
 
-def test_the_page_says_what_to_do_about_each_error() -> None:
+def test_the_page_has_advice_for_each_error() -> None:
     page = (ROOT / "sparkwal/docs/operations.md").read_text()
     rows = re.findall(r"^\| `(\w+Error)` \|", page, re.MULTILINE)
     assert sorted(rows) == sorted(kind.__name__ for kind in SparkWalError.__subclasses__())

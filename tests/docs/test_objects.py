@@ -1,4 +1,4 @@
-"""What else opens the objects of a log: no more than the documentation claims."""
+"""Other programs open the objects of a log, as the documentation claims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def commits(log: Path) -> list[Path]:
     return sorted((log / "batches").iterdir(), reverse=True)[1:]
 
 
-def test_pyarrow_and_polars_open_an_object_as_it_is(log: Path) -> None:
+def test_pyarrow_and_polars_open_an_object(log: Path) -> None:
     for file, row in zip(commits(log), ROWS, strict=True):
         assert ipc.open_file(file).read_all().to_pylist() == [row]
         assert polars.read_ipc(file).to_dicts() == [row]

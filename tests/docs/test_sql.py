@@ -66,7 +66,7 @@ def asked(line: str, path: str, folder: Path, options: dict[str, str]) -> list[d
 def check(path: str, folder: Path, options: dict[str, str]) -> None:
     write(path, **options)
     found = {line: asked(line, path, folder, options) for line in QUESTIONS}
-    # Nothing was repeated, and no position is dead.
+    # No write was repeated, and no position is dead.
     quiet = [line for line in QUESTIONS if "retries) > 0" in line or "before + 1" in line]
     assert [line for line, rows in found.items() if not rows and "-o" not in line] == quiet
 

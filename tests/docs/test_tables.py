@@ -1,4 +1,4 @@
-"""What is made from the code says what the code says."""
+"""The tables of the documentation equal the code."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ TABLE = (("delta.deletedFileRetentionDuration", "interval 5 minutes"),)
 
 
 def maintain(spark: SparkSession, table: str, rng: random.Random) -> None:
-    """What somebody else does to the table: now and then OPTIMIZE or VACUUM."""
+    """Another user's work on the table: now and then OPTIMIZE or VACUUM."""
     statement = rng.choices(["", "OPTIMIZE", "VACUUM"], [8, 2, 1])[0]
     if not statement or not delta_log(spark, table).update():
         return

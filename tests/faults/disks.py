@@ -1,4 +1,4 @@
-"""What may happen to a driver's disk, and to the checkpoint on it, while the driver is dead."""
+"""Changes of a driver's disk, and of the checkpoint on it, while the driver is dead."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def on_a_new_machine(
 
 
 def back_up(stream: Stream) -> None:
-    """Copy the checkpoint as it is now; only the last copy stays."""
+    """Copy the checkpoint; only the last copy stays."""
     if stream.checkpoint.is_dir():
         shutil.rmtree(_backup(stream), ignore_errors=True)
         shutil.copytree(stream.checkpoint, _backup(stream))

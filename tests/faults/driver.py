@@ -108,7 +108,7 @@ def noted(checkpoint: Path) -> list[int]:
     """The microbatches that Spark's checkpoint knows as done; Spark keeps the last hundred."""
     try:
         names = os.listdir(checkpoint / "commits")
-    except FileNotFoundError:  # not yet, or not while another makes it anew
+    except FileNotFoundError:  # not written yet, or being replaced
         names = []
     return sorted(int(name) for name in names if name.isdigit())
 
@@ -130,7 +130,7 @@ def follow(query: StreamingQuery, checkpoint: Path, batches: int, reported: int)
 
 
 def error_line(error: BaseException) -> str:
-    """The one line that matters, with its kind where it is one of sparkwal's."""
+    """The line with the error, with its class if it is one of sparkwal's."""
     message, _ = readable(error)
     kind = _KIND.search(str(error))
     return f"{kind[0] if kind else ''}{message.splitlines()[0]}"
@@ -138,7 +138,7 @@ def error_line(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """What to stream where; main's options say what the fields mean."""
+    """The source and the target of a stream; main's options describe the fields."""
 
     log: str
     endpoint: str | None
@@ -173,7 +173,7 @@ class Work:
         return numbers.mapInArrow(attempts, numbers.schema)
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """A query that goes on where the checkpoint says."""
+        """Start a query, which continues from its checkpoint."""
         given = {"inlineThreshold": self.inline, **key_values(self.options, "--option")}
         if self.endpoint is not None:
             given |= log_options(self.endpoint, hedge=True)
@@ -190,7 +190,7 @@ class Work:
 
 
 def run(spark: SparkSession, work: Work) -> BaseException | None:
-    """Stream until enough is done or the restarts are used up; what the last query failed with."""
+    """Stream until enough is done or no restart is left, and return the last query's error."""
     checkpoint = Path(work.checkpoint)
     reported = max(noted(checkpoint), default=-1)
     failure: BaseException | None = None
@@ -209,7 +209,7 @@ def run(spark: SparkSession, work: Work) -> BaseException | None:
 
 
 def warm_up(spark: SparkSession) -> None:
-    """One microbatch into a log of its own: the next query starts at full speed."""
+    """Write one microbatch into a separate log, so that the next query starts at full speed."""
     with TemporaryDirectory() as folder:
         work = Work(f"{folder}/log", None, f"{folder}/cp", 1, 1, 0, 1, 0, "0", 0, 0.0, [])
         query = work.start(spark)

@@ -1,4 +1,4 @@
-"""What a log must hold after any number of crashes: every numbered row once, in order."""
+"""The proof after any number of crashes: a log holds every numbered row once, in order."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Stream:
     """One checkpoint and the numbers its microbatches hold: N·rows … (N+1)·rows − 1, plus base.
 
     Attributes:
-        name: of the query whose checkpoint is made from the log; "" where it is Spark's alone.
-        files: where it reads files of so many rows, any number of them in each microbatch.
+        name: the query whose checkpoint is rebuilt from the log; "" for a checkpoint of Spark's.
+        files: the rows in each source file; a microbatch reads any number of files.
         seen: the last microbatch that Spark noted as done on disks that are lost.
     """
 
@@ -43,7 +43,7 @@ class Stream:
 
     @property
     def query_id(self) -> str | None:
-        """Spark's id of the query; None before it was first started."""
+        """Spark's id of the query; None before its first start."""
         try:
             return str(json.loads((self.checkpoint / "metadata").read_text())["id"])
         except FileNotFoundError:
@@ -61,7 +61,7 @@ class Stream:
 
 @dataclass
 class Evidence:
-    """What was found; `problems` is empty where nothing was lost, doubled or out of order."""
+    """The result; `problems` is empty if no row was lost, doubled or out of order."""
 
     commits: int = 0
     leaders: int = 0
@@ -75,7 +75,7 @@ def gather(path: str, options: Mapping[str, str], streams: Sequence[Stream]) -> 
     # First, so that what comes in meanwhile is not missed below.
     promised = {s.query_id: s.noted for s in streams}
     if max(promised.values(), default=-1) < 0 and sparkwal.Log(path, **options).head() is None:
-        return Evidence()  # nobody came so far
+        return Evidence()  # no process wrote a row
     report = sparkwal.verify(path, **options)
     found = Evidence(
         report.commits, report.leaders, report.rows, len(report.orphans), list(report.problems)

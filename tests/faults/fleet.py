@@ -10,7 +10,7 @@ from faults.processes import Driver, wait_until
 
 
 class Fleet:
-    """Applications by the random numbers of whoever kills them."""
+    """Start and kill applications by random numbers."""
 
     def __init__(self, work: Path, rng: random.Random) -> None:
         self._work, self._rng = work, rng
@@ -40,7 +40,7 @@ class Fleet:
         self._ready.append(self.start(*given, temporary=machine))
 
     def start(self, *arguments: str, temporary: Path | None = None) -> Driver:
-        """A driver that starts up for whoever asks."""
+        """Start a driver in advance."""
         name = f"driver-{next(self._names)}"
         driver = Driver(name, self._work, *arguments, temporary=temporary)
         self._all.append(driver)

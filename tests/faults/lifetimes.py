@@ -112,7 +112,7 @@ class Lifetimes:
         )
         return self._driver
 
-    # What befalls them
+    # Events
 
     def _kill_driver(self) -> None:
         """With its disk, or what was on it, or without."""
@@ -226,7 +226,7 @@ class Lifetimes:
                     raise Gone(f"{each.name} ended: {each.lines()[-1:]}\n{each.errors()[-3000:]}")
 
     def _finish(self) -> None:
-        """End everything, in the middle of whatever it does, and prove what is there."""
+        """End every process in the middle of its work, and prove the log and the table."""
         assert self._driver is not None and self._replica is not None
         # The compactors first: the end of the log is in no table.
         for each in (*self._compactors, self._driver):
@@ -244,10 +244,10 @@ class Lifetimes:
         for kind, count in self._proxy.counts().items():
             self.counted[f"{kind}_of_compactors"] += count
         self._proxy.faults = []
-        # What was begun is finished, and nothing else.
+        # The open range is finished, and no other begins.
         self._compactors = [self._start_compactor("--recover")]
         if self._compactors[0].exit_code():
-            raise Lost(f"the lifecycle cannot go on: {self._compactors[0].errors()[-3000:]}")
+            raise Lost(f"the lifecycle cannot continue: {self._compactors[0].errors()[-3000:]}")
         found = judge(self.log, self.options, self._table, self._stream, self._file)
         for name in ("commits_after_floor", "rows_in_table", "rows_in_tail", "ranges", "versions"):
             self.counted[name] = getattr(found, name)
@@ -257,7 +257,7 @@ class Lifetimes:
             raise Lost("\n".join(problems[:20]))
 
     def evidence(self) -> Path:
-        """Where the log can be looked at after everything has ended."""
+        """The place of the log, to look at it after the run."""
         keep(self.log, self.options, self._work / "log")
         return self._work / "log"
 

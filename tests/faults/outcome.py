@@ -1,4 +1,4 @@
-"""What a log, its table and its consumer hold after any number of crashes: every row once."""
+"""The proof after any number of crashes: log, table and consumer hold every row once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sparkwal.protocol.chain import look
 
 @dataclass
 class Outcome:
-    """What was found; `problems` is empty where nothing was lost, doubled or out of order.
+    """The result; `problems` is empty if no row was lost, doubled or out of order.
 
     Attributes:
-        ranges: that the chain says are in the table.
-        versions: of the table, those of others too.
+        ranges: the ranges that are in the table by the chain.
+        versions: the versions of the table, of all writers.
     """
 
     commits_after_floor: int = 0
@@ -46,10 +46,10 @@ def is_range(values: pa.ChunkedArray, first: int, end: int) -> bool:
 def judge(
     path: str, options: Mapping[str, str], table: Path, stream: Stream, file: Path
 ) -> Outcome:
-    """Compare table, rest of the log and consumer with what the stream must have put there.
+    """Compare table, log and consumer with the rows of the stream.
 
     Args:
-        file: of the consumer.
+        file: the consumer's file.
     """
     found = Outcome()
     try:

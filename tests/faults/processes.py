@@ -19,12 +19,12 @@ TESTS = Path(__file__).resolve().parents[1]
 JOBS = TESTS.parent / "jobs"
 # -P: not from the folder that it happens to be started in.
 DRIVER = [sys.executable, "-P", "-m", "faults.driver"]
-# Of anything that must happen sooner or later on a loaded machine.
+# The limit for any step on a loaded machine.
 PATIENCE = 180.0
 
 
 class Gone(RuntimeError):
-    """The application ended, or did not do in time what was waited for; says what it printed."""
+    """The application ended, or missed a time limit; the text has its output."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def python_workers(among: Iterable[Process]) -> list[int]:
 
 
 def send(pid: int, number: int) -> bool:
-    """A signal to a process of ours; False when it is gone."""
+    """Send a signal to a child process; False if it has ended."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -75,13 +75,14 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE) 
 
 
 class Application:
-    """A command in a session of its own, so that all that descends from it can be found:
+    """A command in a separate session, so that all its descendants can be found.
+
     Python's daemons leave its process group, but not its session.
 
     Args:
-        folder: what it prints goes there, to {name}.out and {name}.err.
-        temporary: its TMPDIR. Those that share one share sparkwal's hints, as on one machine.
-        environment: of this process, unless given.
+        folder: receives its output, in {name}.out and {name}.err.
+        temporary: its TMPDIR. Applications with the same one share sparkwal's hints.
+        environment: its environment; by default that of this process.
         knows: whether it can import sparkwal, the jobs and the tests, and starts this Python.
     """
 
@@ -120,11 +121,11 @@ class Application:
         return self._process.poll() is None
 
     def lines(self) -> list[str]:
-        """What it has reported so far."""
+        """Its reports so far."""
         return self._out.read_text(errors="replace").splitlines()
 
     def errors(self) -> str:
-        """What it printed to stderr."""
+        """Its output on stderr."""
         return self._err.read_text(errors="replace")
 
     def wait_for(self, holds: Callable[[], bool], what: str) -> None:
@@ -145,7 +146,7 @@ class Application:
         self.wait_for(lambda: any(x.startswith(beginning) for x in self.lines()), beginning)
 
     def write_line(self, line: str) -> None:
-        """To its stdin; nothing happens when it is gone."""
+        """Write a line to its stdin, unless it has ended."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(line.encode() + b"\n")
@@ -178,8 +179,8 @@ class Application:
         """SIGKILL, as a machine that is switched off would.
 
         Args:
-            orphans: only the command and the JVM; Spark's Python workers go on for as
-                long as they notice nothing.
+            orphans: kill only the command and the JVM; Spark's Python workers run until they
+                notice it.
         """
         for member in self.members():
             if not orphans or "pyspark.daemon" not in member.command:
@@ -187,7 +188,7 @@ class Application:
         self._process.wait()
 
     def end(self) -> None:
-        """Kill whatever is left, and wait until nothing is."""
+        """Kill all its processes, and wait for their end."""
 
         def empty() -> bool:
             self.signal(signal.SIGKILL)
@@ -216,7 +217,7 @@ class Driver(Application):
         self._reported_before = 0
 
     def lines(self) -> list[str]:
-        """What it has reported of its present work."""
+        """The reports of its present work."""
         return super().lines()[self._reported_before :]
 
     @property

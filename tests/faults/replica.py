@@ -1,4 +1,4 @@
-"""One consumer of a log, to be killed and put to sleep: reads on where its own file says.
+"""One consumer of a log, to be killed and put to sleep: it continues from its own file.
 
 Each line of the file reports a range of positions that was read, and of the rows in it.
 """
@@ -38,17 +38,17 @@ class Part:
 
 
 def parts(file: Path) -> list[Part]:
-    """What was read so far; a line that was not finished was not read."""
+    """The ranges read so far; an unfinished line does not count."""
     text = file.read_text() if file.exists() else ""
     whole = text[: text.rfind("\n") + 1]
     return [Part(**json.loads(line)) for line in whole.splitlines()]
 
 
 def count(reader: sparkwal.Log, start: int, end: int, first: int) -> int:
-    """How many rows positions start … end−1 hold.
+    """Count the rows of positions start … end−1.
 
-    Raises ValueError unless they are first, first+1, …: of each position in any order, as its
-    partitions have them.
+    Raises ValueError unless they are first, first+1, …; inside a position the order of its
+    partitions does not matter.
     """
     held: dict[int, list[int]] = {}
     for batch in reader.scan(start, end - 1, columns=["_wal_position", "value"]):

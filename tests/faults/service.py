@@ -62,7 +62,7 @@ class Service:
         self._lives.append(Application(name, self._folder, command, self._folder))
 
     def kill(self) -> bool:
-        """SIGKILL, in the middle of whatever it is doing; False where it was dead already."""
+        """Send SIGKILL in the middle of its work; False if it was dead already."""
         alive = bool(self._lives) and self._lives[-1].alive
         if alive:
             self._lives[-1].kill()

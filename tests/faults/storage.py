@@ -11,10 +11,10 @@ from sparkwal.reading.floor import KEPT_SLOTS
 
 @dataclass(frozen=True)
 class Sample:
-    """What was found at one moment.
+    """One measurement.
 
     Attributes:
-        seconds: since the log began.
+        seconds: the age of the log.
         bytes, objects: everything under the log's prefix, lifecycle records and consumers too.
         allowed: bytes that the policy lets stay; see `Storage.sample`.
         written: bytes of all objects that were ever seen.
@@ -57,7 +57,7 @@ class Storage:
         self._began = 0.0
 
     def sample(self, now: float, run_seconds: float, consumer: int) -> Sample:
-        """Everything that is there now: 1 LIST for a thousand.
+        """Measure all objects: 1 LIST for a thousand.
 
         Allowed are the bytes that were written as long ago as the policy keeps them and a run
         lasts, or that the consumer had not yet read; and the slot records that always stay.

@@ -1,4 +1,4 @@
-"""What a store can do to its clients, as rules of the fault proxy."""
+"""The faults of a store, as rules of the fault proxy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkwal.testing.proxy import Fault
 
 
 def calm() -> list[Fault]:
-    """Nothing."""
+    """No fault."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""What is seen of a log's life while it goes on: its size, its rows, what the compactors report."""
+"""Observations during a log's life: its size, its rows, the reports of the compactors."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ LIMIT = 2.0
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast everything goes, in seconds.
+    """The pace of a run, in seconds.
 
     Attributes:
-        every: from microbatch to microbatch.
-        rows: of a microbatch.
+        every: the time from microbatch to microbatch.
+        rows: the rows of a microbatch.
         late, age, grace: lateArriveWindow, persistAgeThreshold, gcGrace.
-        interval: from run to run of the lifecycle.
-        look: from one look at the log's size to the next.
+        interval: the time between two runs of the lifecycle.
+        look: the time between two measurements of the log's size.
         driver, compactor, sleeper, replica, read: at least and at most from kill to kill, of
             the compactor that is put to sleep too; and from one read of table and log to the
             next.
-        nap: how long who is put to sleep sleeps.
-        limit: how many times as large as allowed the log may be.
+        nap: the length of a sleep.
+        limit: the greatest ratio of the log's size to its allowed size.
     """
 
     every: float = 1.0
@@ -64,7 +64,7 @@ class Watch:
     """One log by its prefix in a bucket.
 
     Args:
-        file: of the consumer.
+        file: the consumer's file.
         notes: a file that gets each sample as a line.
     """
 
@@ -154,7 +154,7 @@ class Watch:
             self.counted[rest] += 1
 
     def figures(self) -> dict[str, int]:
-        """Of the samples; of the log's size the greatest part of what is allowed."""
+        """Figures of the samples; for the log's size the greatest ratio to its allowed size."""
         if not self.samples:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""Whole objects: what a reader would refuse is never handed to a store."""
+"""Whole objects: an object that a reader would refuse is never given to a store."""
 
 from __future__ import annotations
 

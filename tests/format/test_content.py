@@ -1,4 +1,4 @@
-"""The fingerprint of rows: the same for the same rows, whatever order and batches they come in."""
+"""The fingerprint of rows: equal for equal rows in any order and any batches."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_one_other_value_is_enough(one: dict[str, object], other: dict[str, obje
         assert (before == content(batch([mixed]))) == same
 
 
-def test_what_lies_under_a_null_does_not_count() -> None:
+def test_bytes_under_a_null_do_not_count() -> None:
     validity = pa.py_buffer(b"\x01")
     one, other = (
         pa.Array.from_buffers(pa.int64(), 2, [validity, pa.array([1, hidden]).buffers()[1]])
@@ -206,12 +206,12 @@ def test_rows_of_every_plain_type_have_a_content() -> None:
         assert len({content(pa.record_batch([column], ["v"])).hash for column in columns}) == 2
 
 
-def test_nothing_has_a_content_too() -> None:
+def test_no_rows_have_a_content_too() -> None:
     assert content() == Content(0, 0)
     assert content(pa.record_batch({"v": pa.array([], pa.list_(pa.string()))})) == Content(0, 0)
 
 
-def test_rows_count_by_their_values_whatever_the_width_of_their_column() -> None:
+def test_equal_values_in_columns_of_other_width_have_the_same_content() -> None:
     for kinds, values in (
         ((pa.int8(), pa.int16(), pa.int32(), pa.int64()), [-128, -1, None, 0, 127]),
         ((pa.float32(), pa.float64()), [-1.5, None, 0.1, float("inf"), 3e38]),

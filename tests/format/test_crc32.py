@@ -1,4 +1,4 @@
-"""The CRC-32 of the format is zlib's, whichever library computes it."""
+"""The CRC-32 of the format is zlib's with each library that computes it."""
 
 from __future__ import annotations
 

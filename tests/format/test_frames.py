@@ -144,7 +144,7 @@ def test_a_record_batch_announces_what_it_unpacks_to(codec: str | None) -> None:
     batch = schema.conform(VALUES, schema.to_arrow(schema.from_arrow(VALUES.schema)))
     found = [*frames.batches_in(frame_of(batch, codec) * 3)]
     assert len(found) == 3 and {each.rows for each in found} == {batch.num_rows}
-    # What is not worth packing stands there with a length of its own.
+    # An uncompressible buffer is stored raw, with its own length.
     assert all(0 <= each.unpacked - batch.get_total_buffer_size() < 200 for each in found)
 
 
@@ -169,11 +169,11 @@ def test_a_frame_that_unpacks_to_more_than_readers_take_is_refused(
         InvalidLogError, match=rf"{len(data)} bytes announce 262144 rows and unpack"
     ):
         read(data, batch)
-    # Stored as it is, it takes no more memory than it has bytes.
+    # Stored raw, it takes no more memory than it has bytes.
     assert read(frame_of_any(batch, "lz4"), batch) == [batch]
 
 
-def test_a_row_that_readers_would_not_take_is_stored_as_it_is(
+def test_a_row_that_compresses_too_well_for_readers_is_stored_raw(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(frames, "LARGEST", 2**20)
@@ -182,7 +182,7 @@ def test_a_row_that_readers_would_not_take_is_stored_as_it_is(
     assert len(data) > 2**22 and read(data, batch) == [batch]
 
 
-def test_rows_without_a_buffer_are_no_more_than_readers_take() -> None:
+def test_rows_without_a_buffer_stay_within_the_readers_limit() -> None:
     nothing = batch_of(pa.Array.from_buffers(pa.null(), 2**31 - 1, [None]))
     with pytest.raises(InvalidLogError, match="announce 2147483647 rows"):
         read(frame_of_any(nothing, "lz4"), nothing)

@@ -23,7 +23,7 @@ from sparkwal.format.header import (
 )
 
 FOLDER = Path(__file__).parent / "golden"
-# What versions wrote that did not say what was decided.
+# Objects of versions that had no `decided`.
 OLDER = FOLDER / "before_decided"
 OF_OLDER: dict[str, Header] = {"leader": LEADER, "commit_batches": COMMIT, "data": DATA}
 EXPECTED = {name: replace(header, decided=DECIDED) for name, header in OF_OLDER.items()}
@@ -69,7 +69,7 @@ def test_the_stored_header_is_encoded_byte_by_byte_the_same(name: str) -> None:
     metadata = pa.ipc.open_stream(stored(name)[8:]).schema.metadata
     header, _ = from_metadata(metadata, name)
     text = metadata[HEADER_KEY]
-    # Rows are counted while they are written: such a header is padded before its last brace.
+    # Rows are counted during the write, so this header is padded before its last brace.
     assert text[:-1].rstrip(b" ") + b"}" == to_json(header)
     assert metadata[CRC_KEY] == crc_hex(text)
 

@@ -127,7 +127,7 @@ def decode(text: bytes) -> Header:
 
 
 @given(headers())
-def test_a_header_comes_back_as_it_was(header: Header) -> None:
+def test_a_header_survives_encoding_and_decoding(header: Header) -> None:
     text = to_json(header)
     document = json.loads(text)
     back = _from_document(document, "test")
@@ -160,7 +160,7 @@ WRONG: list[Any] = [
 
 
 def accepts(field: str, value: Any) -> bool:
-    """What the format allows for a field, written down a second time."""
+    """A second statement of the values that the format allows for a field."""
     whole = type(value) is int and 0 <= value < 2**63
     match field:
         case "log_id" | "leader_id" | "plan_id" | "query_id" | "reason" | "host":
@@ -304,7 +304,7 @@ def test_a_commit_that_counts_rows_which_it_does_not_list_is_refused(left_out: s
 
 
 @pytest.mark.parametrize("header", [LEADER, COMMIT, DATA], ids=lambda h: h.kind)
-def test_another_number_than_the_position_says_is_refused(header: Header) -> None:
+def test_a_number_that_contradicts_the_position_is_refused(header: Header) -> None:
     document = json.loads(to_json(header))
     for number in (header.number - 1, header.number + 1, 0):
         text = json.dumps({**document, "number": keys.encode(number)}).encode()
@@ -312,7 +312,7 @@ def test_another_number_than_the_position_says_is_refused(header: Header) -> Non
             decode(text)
 
 
-def test_a_newer_format_says_to_upgrade() -> None:
+def test_a_newer_format_advises_to_upgrade() -> None:
     document = {**json.loads(to_json(LEADER)), "format": 2}
     with pytest.raises(InvalidLogError, match="format 2, expected 1.*upgrade"):
         decode(json.dumps(document).encode())
@@ -367,7 +367,7 @@ def test_arbitrary_bytes_are_refused(data: bytes) -> None:
             arrowfile.open_front(candidate, "test")
 
 
-def test_what_other_programs_wrote_as_metrics_is_no_number() -> None:
+def test_metrics_of_other_programs_may_be_no_numbers() -> None:
     for odd in (float("nan"), float("inf"), -1, 10**400):
         assert replace(COMMIT, metrics={"retries": odd}).metric("retries") is None
     header = replace(COMMIT, metrics={"retries": 2})

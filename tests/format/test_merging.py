@@ -95,11 +95,11 @@ def test_a_writer_with_mergeschema_widens_the_logs_columns() -> None:
     log, writer = text(a="integer", b="double", c="string"), text(b="float", a="long", d="date")
     merged = merge(log, writer, allow_new=True)
     assert merged == text(a="long", b="double", c="string", d="date")
-    # And one that still has the former columns goes on.
+    # And a writer with the former columns continues.
     assert merge(merged, log, allow_new=True) == merged
 
 
-def test_the_schema_of_a_log_stays_as_it_is_byte_for_byte() -> None:
+def test_the_schema_of_a_log_stays_equal_byte_for_byte() -> None:
     log = text(a="integer", b=mapped("string", struct(ä="decimal(5,2)")))
     assert merge(log, log, allow_new=False) == log == merge(log, log, allow_new=True)
 
@@ -113,7 +113,7 @@ def test_the_schema_of_a_log_stays_as_it_is_byte_for_byte() -> None:
         (text(A="long"), True, "'A' and the log's 'a' differ only in case"),
     ],
 )
-def test_what_does_not_fit_is_named_with_the_way_out(
+def test_a_column_that_does_not_fit_is_named_with_advice(
     writer: str, allow_new: bool, advice: str
 ) -> None:
     with pytest.raises(OptionError, match=advice):

@@ -76,7 +76,7 @@ def test_a_schema_of_64_levels_is_read() -> None:
     assert schema.read(nested(63)).count("elementType") == 63
 
 
-def test_what_spark_would_run_is_left_out_of_a_stored_schema() -> None:
+def test_expressions_are_left_out_of_a_stored_schema() -> None:
     """Delta Lake computes `generationExpression`, and Spark parses `CURRENT_DEFAULT`."""
     document = json.loads(LONG)
     document["fields"][0]["metadata"] = {

@@ -32,7 +32,7 @@ LEAVES = (
     "decimal(20,0)",
     "decimal(38,18)",
 )
-# Of each the wider ones, as Delta Lake takes them.
+# For each type the wider ones that Delta Lake accepts.
 WIDER = {
     "byte": {
         "short",

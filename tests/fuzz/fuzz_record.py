@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of everything that decodes an object of the log.
 
 `python -m tests.fuzz.fuzz_record -runs=200000 [CORPUS]`: the arguments are libFuzzer's.
-Whatever the bytes, decoding raises InvalidLogError or gives a header that is the
-one encoded; memory stays bounded; nothing else escapes.
+For any bytes, decoding raises InvalidLogError or gives the encoded header; memory stays
+bounded; no other error escapes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def decode(data: bytes) -> None:
         opened = arrowfile.open_front(data, "fuzz")
     except InvalidLogError:
         return
-    # What was accepted is exactly what encoding gives.
+    # Encoding an accepted header gives the same bytes.
     again = to_json(opened.header)
     checked = {
         HEADER_KEY: again,

@@ -28,7 +28,7 @@ class Append:
     Attributes:
         begin: when the first attempt began.
         end: when the first successful attempt ended.
-        position: where the successful attempt put the values, if that is known.
+        position: the position of the successful attempt, if it is known.
         must: whether the log must hold the values in the end.
         may: whether the log may hold the values.
     """
@@ -112,7 +112,7 @@ def _at(read: Operation) -> str:
 def _rows(
     history: History, of_value: dict[int, Append], order: list[tuple[int, int]]
 ) -> Iterator[str]:
-    """What a read returned was appended before the read ended, and is complete and in order."""
+    """Check that a read returned values appended before its end, complete and in order."""
     for read in [*history.reads, *history.totals]:
         values = read["values"] if read["op"] == "total" else [value for _, value in read["rows"]]
         if len(set(values)) < len(values):
@@ -174,7 +174,7 @@ def _prefixes(history: History, order: list[tuple[int, int]]) -> Iterator[str]:
             got = bisect.bisect_left(order, (first, -1)) - 1
         if got < expected:
             yield f"stale: {order[expected]} was there before, and is not seen {_at(read)}"
-    # Of a table and its log only the values are known.
+    # A read of table and log gives only the values.
     for total in history.totals:
         values = set(total["values"])
         for append in history.appends:
@@ -186,7 +186,7 @@ def _prefixes(history: History, order: list[tuple[int, int]]) -> Iterator[str]:
 
 
 def _times(history: History, positions: dict[int, int]) -> Iterator[str]:
-    """What begins after something was acknowledged or read comes after it."""
+    """Check that an append that begins after an acknowledgment or a read has a later position."""
     held = [
         (append.end, positions[value])
         for append in history.appends

@@ -74,7 +74,7 @@ class Play:
         return f"s3://{BUCKET}/seed-{self.seed}"
 
     def start(self, member: Member) -> None:
-        """Start the process of a member, under a name of its own."""
+        """Start the process of a member, under a new name."""
         member.births += 1
         name = f"{member.name}.{member.births}"
         notes = str(self.notes_of(member))
@@ -125,7 +125,7 @@ class Play:
         member.stopped_until = 0.0
 
     def tend(self, now: float) -> None:
-        """Let stopped processes go on, and start those that ended."""
+        """Continue stopped processes, and restart ended ones."""
         for member in self.members:
             assert member.process is not None
             if member.stopped_until and now >= member.stopped_until:
@@ -136,7 +136,7 @@ class Play:
                 self.start(member)
 
     def note_end(self, member: Member) -> None:
-        """Note a process that ended by an error of its own."""
+        """Note a process that ended by an error."""
         assert member.process is not None
         if member.process.returncode not in (0, -signal.SIGKILL):
             name = f"{member.name}.{member.births}"
@@ -201,7 +201,7 @@ def cast(rng: random.Random, work: Path) -> tuple[list[Member], bool]:
 def generate(seed: int, output: Path, seconds: float) -> Counter[str]:
     """Make the history of a seed; returns what happened in it."""
     rng = random.Random(seed)
-    # Memory where there is some: a kill loses nothing of either, and syncs cost nothing.
+    # In memory if possible: a kill loses no byte of it, and syncs are cheap.
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     work = Path(tempfile.mkdtemp(prefix=f"history-{seed}-", dir=memory))
     with ExitStack() as closing:

@@ -1,4 +1,4 @@
-"""What a process notes of each operation, and the history that all notes make together.
+"""The notes of a process about each operation, and the history of all notes together.
 
 A process notes the begin of an operation before it starts and the end after it returned, each as
 one JSON line in one write. A killed process leaves operations without an end: their outcome is

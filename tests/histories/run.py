@@ -20,7 +20,7 @@ SECONDS = 20.0
 
 
 def built(folder: Path) -> Path | None:
-    """The program that runs Porcupine; None without Go."""
+    """Build the program that runs Porcupine; None without Go."""
     if shutil.which("go") is None:
         return None
     program = folder / "porcupine"
@@ -30,7 +30,7 @@ def built(folder: Path) -> Path | None:
 
 
 def check(history: Path, porcupine: Path | None) -> list[str]:
-    """What both checkers have against a history."""
+    """The faults that both checkers find in a history."""
     found = list(contradictions(load(history)))
     if porcupine is not None:
         done = subprocess.run([porcupine, history], capture_output=True, text=True, check=False)

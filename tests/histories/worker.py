@@ -57,7 +57,7 @@ class JumpingClock(Clock):
 
 
 class Worker:
-    """What all roles share."""
+    """The shared part of all roles."""
 
     def __init__(self, name: str, notes: Path, path: str, endpoint: str, seed: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What Prometheus would have after a scrape."""
+"""The values that Prometheus gets by a scrape."""
 
 from __future__ import annotations
 

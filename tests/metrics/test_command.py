@@ -60,7 +60,7 @@ def test_once(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_served_it_goes_on_with_the_log_and_a_signal_ends_it(tmp_path: Path) -> None:
+def test_a_server_follows_the_log_until_a_signal(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     key = ("sparkwal_commits_total", f"file://{path}", "default")
     with serving(path, "--serve", ":0", "--interval", "0.1") as (process, port):

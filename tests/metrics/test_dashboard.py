@@ -49,7 +49,7 @@ def reported() -> dict[str, set[str]]:
 
 
 def unknown(query: str, reported: dict[str, set[str]]) -> list[str]:
-    """What a query asks for that nothing reports: names, labels to match, to group by."""
+    """The names and labels of a query that no metric has."""
     found: list[str] = []
     names: set[str] = set()
 
@@ -82,7 +82,7 @@ def names_in(node: promql.Expr) -> list[str]:
 
 
 @pytest.mark.parametrize(("where", "query"), queries())
-def test_a_query_asks_for_what_is_told(
+def test_a_query_uses_reported_metrics(
     where: str, query: str, reported: dict[str, set[str]]
 ) -> None:
     assert unknown(query, reported) == []
@@ -103,7 +103,7 @@ def test_a_query_that_asks_for_something_else_is_found(
     assert unknown(wrong, reported)
 
 
-def test_a_legend_and_a_message_name_labels_that_are_there(reported: dict[str, set[str]]) -> None:
+def test_a_legend_and_a_message_name_existing_labels(reported: dict[str, set[str]]) -> None:
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", []):
             query = target["expr"].replace("$__rate_interval", "5m")
@@ -136,7 +136,7 @@ def test_every_metric_of_a_log_is_on_the_dashboard() -> None:
 
 
 def test_grafana_knows_every_field_of_the_dashboard() -> None:
-    """Read into Grafana's own types and written again: what they do not know would be gone."""
+    """Read into Grafana's own types and written again: unknown fields would be lost."""
     register_default_plugins()
     again = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARD)))
     assert lost(DASHBOARD, again) == []

@@ -1,4 +1,4 @@
-"""A log's numbers from its records: exact, going on, and beginning anew with a new log."""
+"""A log's numbers from its records: exact, continuous, and reset by a new log."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     following = Following(path, meter)
     following.look()
     seen = reported(meter, path)
-    # It counts from now on, and knows where the log is.
+    # It counts from now on, with the position of the log.
     assert seen["sparkwal_commits_total",] == 0 and seen["sparkwal_durable_position",] == 3
     commits = write(path, 40)[3:]
     following.look(around=False)
@@ -77,7 +77,7 @@ def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert seen["sparkwal_last_commit_timestamp_seconds",] == commits[-1].timestamp_ms / 1000
     assert seen["sparkwal_in_flight",] == 1
     following.look()
-    assert reported(meter, path) == seen  # nothing came, nothing is counted again
+    assert reported(meter, path) == seen  # no new record, and none counted again
 
 
 def test_a_backlog_is_counted_at_the_start(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_backlog_is_counted_at_the_start(tmp_path: Path) -> None:
         assert reported(meter, path)["sparkwal_commits_total",] == commits
 
 
-def test_a_log_that_comes_later_is_counted_whole_and_one_made_again_begins_at_0(
+def test_a_later_log_is_counted_whole_and_a_recreated_one_begins_at_0(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "log")
@@ -146,7 +146,7 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     assert {key[1] for key in reported(meter, path) if "_consumer_" in key[0]} == {"done"}
 
 
-def test_an_open_range_and_a_floor_are_told(
+def test_an_open_range_and_a_floor_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path)
@@ -182,9 +182,9 @@ def test_an_open_range_and_a_floor_are_told(
     assert seen["sparkwal_compaction_open_seconds",] == 0 and seen["sparkwal_floor_position",] == 4
     assert seen["sparkwal_commits_total",] == 0
     monkeypatch.setattr("sparkwal.metrics.following.lag_ms", lambda *_: None)
-    following.look()  # the record is gone
+    following.look()  # the record was collected
     assert ("sparkwal_compaction_lag_seconds",) not in reported(meter, path)
-    # Who begins now counts what is above the floor.
+    # A new follower counts the records above the floor.
     late = separate()
     Following(path, late, backlog=100).look()
     assert reported(late, path)["sparkwal_commits_total",] == 3
@@ -206,9 +206,7 @@ def test_all_sequencers_and_one_that_comes_later(tmp_path: Path) -> None:
     assert reported(meter, path, "late") == {}
 
 
-def test_what_a_look_costs_and_that_a_store_that_is_away_only_counts(
-    s3_bucket: str, s3_proxy: S3Proxy
-) -> None:
+def test_the_requests_of_a_look_and_a_failing_store(s3_bucket: str, s3_proxy: S3Proxy) -> None:
     path, options = f"s3://{s3_bucket}/log", log_options(s3_proxy.url)
     with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
         wal.append([{"v": 1}]).result()
@@ -240,7 +238,7 @@ def test_what_a_look_costs_and_that_a_store_that_is_away_only_counts(
 
 
 @pytest.mark.parametrize("around", [True, False])
-def test_a_record_that_is_damaged_while_it_is_followed_is_told_once_and_passed_over(
+def test_a_record_damaged_under_a_follower_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, around: bool
 ) -> None:
     path = str(tmp_path / "log")
@@ -256,7 +254,7 @@ def test_a_record_that_is_damaged_while_it_is_followed_is_told_once_and_passed_o
                 file.write_bytes(bytes(data))
             following.try_look(around=around)
             following.try_look(around=around)
-    # The first was there when the look began.
+    # The first record existed at the begin of the look.
     assert reported(meter, path)["sparkwal_commits_total",] == 1
     warned = [each for each in caplog.messages if file.name in each]
     assert len(warned) == 1

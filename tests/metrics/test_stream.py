@@ -65,7 +65,7 @@ def test_the_numbers_are_those_of_the_log(
     assert len(threads()) == 1
     more: dict[str, object] = {**options, "inlineThreshold": 0, "retryBaseDelayMs": 1}
     append(numbers(spark, 20, 2), path, tmp_path / "c", **more)
-    # What taking the log over repeats is in no record.
+    # Retries of a takeover are in no record.
     s3_proxy.faults = [Fault("error", kind="PUT", key_contains="/batches/", status=503, times=3)]
     for _ in range(2):
         append(numbers(spark, 20, 2), path, tmp_path / "c", **more)
@@ -135,7 +135,7 @@ def test_a_query_that_was_fenced_is_counted(
 def test_a_meter_that_hangs_or_fails_holds_up_no_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that counts stands still: events find no room, and Spark goes on."""
+    """The counting thread is blocked: its queue is full, and Spark continues."""
     monkeypatch.setattr(stream, "_MOST_WAITING", 2)
     stuck = threading.Event()
     go_on = threading.Event()
@@ -159,7 +159,7 @@ def test_a_meter_that_hangs_or_fails_holds_up_no_query(
     unwatch = watch_stream(spark, path, Hanging())
     append(numbers(spark, 1), path, tmp_path / "c")
     stuck.wait()
-    # What waits now finds a thread that does not take it.
+    # Events wait now for a thread that is blocked.
     for _ in range(5):
         append(numbers(spark, 1), path, tmp_path / "c")
     until(lambda: sum(dropped) >= 1)
@@ -170,7 +170,7 @@ def test_a_meter_that_hangs_or_fails_holds_up_no_query(
     thread.join()
 
 
-def test_a_damaged_path_is_told_at_once_and_a_log_that_is_away_is_not(
+def test_a_wrong_path_raises_at_once_and_a_failing_store_does_not(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError):
@@ -225,7 +225,7 @@ def test_it_ends_with_spark_and_a_fork_has_none_of_it(tmp_path: Path) -> None:
 
 
 class Session:
-    """Of a session what a watch asks."""
+    """The part of a session that a watch uses."""
 
     def __init__(self) -> None:
         self._jsparkSession = object()
@@ -245,7 +245,7 @@ def test_spark_that_is_started_again_at_once_is_watched(tmp_path: Path) -> None:
     first.sparkContext._jsc = None
     again: Any = watch_stream(cast(Any, second), str(tmp_path), made)
     assert again != before and len(second.heard) == 1
-    before()  # of a watch that is over
+    before()  # of a watch that has ended
     assert watch_stream(cast(Any, second), str(tmp_path), made) == again
     again()
     assert not second.heard

@@ -20,12 +20,12 @@ def test_a_metric_is_named_as_prometheus_wants(metric: Metric) -> None:
     if metric.kind == "histogram":
         assert metric.name.endswith("_seconds")
     assert metric.help.endswith(".") and metric.labels[:2] == ("log", "sequencer")
-    # What has a bound that nobody of ours gave: no query, no leader, no lease.
+    # Labels whose values others choose: no query, no leader, no lease.
     assert set(metric.more) <= {"consumer", "name", "status"}
     assert metric.sources
 
 
-def test_each_name_is_there_once() -> None:
+def test_each_name_is_used_once() -> None:
     assert len({metric.full_name for metric in METRICS}) == len(METRICS)
 
 
@@ -42,7 +42,7 @@ def test_a_log_is_named_by_its_path_and_sequencer(url: str, labels: Labels) -> N
     assert labels_of(url) == labels
 
 
-def test_without_the_extra_one_line_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(OptionError, match=r"pip install 'sparkwal\[metrics\]'"):
         prometheus()
@@ -50,7 +50,7 @@ def test_without_the_extra_one_line_says_which(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.process
 def test_the_package_does_not_import_the_library() -> None:
-    """Nor do the modules that count: only who asks for numbers has a library for them."""
+    """The counting modules do not import it either: only an exporter needs it."""
     code = (
         "import sys, sparkwal, sparkwal.log, sparkwal.appender.appender, sparkwal.metrics.writers, "
         "sparkwal.metrics.following, sparkwal.metrics.prometheus\n"

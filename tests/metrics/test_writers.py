@@ -75,7 +75,7 @@ def test_an_appender_under_retries(
         assert seen["sparkwal_last_sequence", *place] == 4
         assert seen["sparkwal_up", *place] == 1
         assert seen["sparkwal_in_flight", *place] == seen["sparkwal_buffered_bytes", *place] == 0
-        # What the records show to those who follow: each request but those of the last commit.
+        # The records show followers each request except those of the last commit.
         assert sum(r.metrics["retries"] for r in commits) == 3
         assert all(r.metrics["last_put_ms"] > 0 for r in commits[1:])
         # The store's name, and nothing that opens it.
@@ -94,12 +94,12 @@ def test_an_appender_under_retries(
             assert look()["sparkwal_fenced_total", *place] == 1
             assert look()["sparkwal_up", *place] == 0
     unwatch()
-    # What is at a moment vanishes, what was counted stays.
+    # Gauges vanish, counters stay.
     seen = look()
     assert ("sparkwal_up", *place) not in seen and seen["sparkwal_commits_total", *place] == 5
 
 
-def test_what_was_rejected_and_what_waits_is_counted(tmp_path: Path) -> None:
+def test_rejected_and_waiting_rows_are_counted(tmp_path: Path) -> None:
     meter = separate()
     schema = pa.schema([("v", pa.int64()), ("w", pa.decimal128(5, 2))])
     with sparkwal.Appender(
@@ -188,7 +188,7 @@ def test_a_callback_of_the_meter_that_fails_breaks_no_append(tmp_path: Path) -> 
     assert len(sparkwal.Log(str(tmp_path)).to_pandas()) == 3
 
 
-def test_what_this_process_compacts_is_counted(tmp_path: Path) -> None:
+def test_compactions_of_this_process_are_counted(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     with sparkwal.Appender(path, SCHEMA, producer_id="p") as wal:
         for value in range(4):

@@ -1,6 +1,6 @@
 """The notebooks: run from a fresh kernel, and saved with what they show.
 
-python -m tests.notebooks.running [NAME…]     runs them and writes them where they stand
+python -m tests.notebooks.running [NAME…]     runs them and writes the tables into their pages
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def path_of(name: str) -> Path:
 
 
 def sources(notebook: Any) -> str:
-    """What the outputs of a notebook belong to: a hash of all its cells."""
+    """A hash of all cells of a notebook, to which its outputs belong."""
     reported = "\0".join(f"{cell.cell_type}\0{cell.source}" for cell in notebook.cells)
     return hashlib.sha256(reported.encode()).hexdigest()
 
@@ -43,7 +43,7 @@ def run(name: str) -> tuple[Any, str]:
     fails."""
     notebook = nbformat.read(path_of(name), as_version=4)
     mark = uuid.uuid4().hex
-    # What a kernel inherits: the library that is tested, and nothing of a user's settings.
+    # A kernel inherits the tested library, and no setting of a user.
     given = {
         "PYTHONPATH": os.pathsep.join(
             [str(Path(sparkwal.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -57,7 +57,7 @@ def run(name: str) -> tuple[Any, str]:
         timeout=CELL_SECONDS,
         kernel_name="python3",
         resources={"metadata": {"path": str(FOLDER)}},
-        # What the JVM and Ivy say is for a terminal.
+        # The output of the JVM and of Ivy is for a terminal.
         extra_arguments=["--IPKernelApp.capture_fd_output=False"],
     )
     with tempfile.TemporaryDirectory(prefix="sparkwal-ipython-") as folder:

@@ -38,7 +38,7 @@ def code(notebook: Any) -> list[Any]:
 
 
 def kinds(notebook: Any) -> list[list[str]]:
-    """Of each cell's outputs; what is printed comes in one piece or in several."""
+    """The kinds of each cell's outputs; printed text may be one piece or several."""
     return [[kind for kind, _ in groupby(o.output_type for o in c.outputs)] for c in code(notebook)]
 
 
@@ -47,9 +47,9 @@ def kinds(notebook: Any) -> list[list[str]]:
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", running.NAMES)
-def test_the_notebook_runs_and_proves_what_it_says(name: str) -> None:
+def test_the_notebook_runs_and_its_assertions_hold(name: str) -> None:
     notebook, mark = running.run(name)
-    # The last cell holds assertions; none of them would let it print this.
+    # The last cell prints this only if its assertions hold.
     assert re.search(PROVEN[name], code(notebook)[-1].outputs[-1].text)
     committed = nbformat.read(running.path_of(name), as_version=4)
     assert kinds(notebook) == kinds(committed), running_again(name)

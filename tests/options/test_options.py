@@ -160,7 +160,7 @@ def test_wrong_names_ranges_and_pairs_have_their_message(
     assert SECRET not in str(caught.value)
 
 
-def test_a_missing_path_says_how_to_give_it() -> None:
+def test_the_error_of_a_missing_path_names_the_option() -> None:
     with pytest.raises(OptionError, match=r'option path is missing: \.option\("path"'):
         parse(SinkOptions, {})
 
@@ -173,7 +173,7 @@ def test_a_path_is_text(path: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"a", ["a"], {"a": 1}])
-def test_none_is_no_value_of_an_option(value: object) -> None:
+def test_the_value_none_is_refused(value: object) -> None:
     """Its text would name a folder or a sequencer."""
     with pytest.raises(OptionError, match="option sequencer is a .* leave it out"):
         from_keywords(SourceOptions, "/log", {"sequencer": value})

@@ -18,7 +18,7 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import Batch, CommitHeader, DataHeader, Frame, Inline, LeaderHeader
 from sparkwal.format.schema import from_arrow
 
-# Of the process; Python and Arrow take half a GB of addresses.
+# The address space of the process; Python and Arrow take half a GB of it.
 MEMORY = 3 * 2**30
 SCHEMA = from_arrow(pa.schema([("v", pa.int64())]))
 ROWS = pa.record_batch([pa.array(range(10_000), pa.int64())], names=["v"])

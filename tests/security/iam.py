@@ -1,4 +1,4 @@
-"""What S3 asks IAM of each request, and what a policy answers: as much as our policies use."""
+"""The actions that S3 checks for each request, and the answer of a policy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OBJECT = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE"
 
 
 def calls(sent: Sent, status: int) -> Iterator[Call]:
-    """What S3 asks of one request, by the service authorization reference of Amazon S3."""
+    """The actions that S3 checks for one request (Amazon's service authorization reference)."""
     method, url = sent.method, urlsplit(sent.target)
     bucket, _, key = unquote(url.path.lstrip("/")).partition("/")
     query = parse_qs(url.query, keep_blank_values=True)
@@ -65,17 +65,17 @@ def calls(sent: Sent, status: int) -> Iterator[Call]:
     if "uploadId" in query and method == "DELETE":
         yield Call("s3:AbortMultipartUpload", f"{at}/{key}")
     elif method in ("PUT", "POST"):
-        # Of the requests of an upload in parts only the last makes an object.
+        # Only the last request of an upload in parts creates an object.
         makes = not query.keys() & {"uploads", "partNumber"}
         context = {"s3:ObjectCreationOperation": str(makes).lower()}
-        # S3 shows no more of it than that it is there.
+        # S3 shows only that it exists.
         if "if-none-match" in sent.headers:
             context["s3:if-none-match"] = sent.headers["if-none-match"]
         yield Call("s3:PutObject", f"{at}/{key}", context)
     else:
         yield Call(f"s3:{_OBJECT[method]}", f"{at}/{key}")
         if status == 404:
-            # Whoever may not list the key gets 403 instead.
+            # A role that may not list the key gets 403 instead.
             yield Call("s3:ListBucket", at, {"s3:prefix": key})
 
 

@@ -1,4 +1,4 @@
-"""What each role does with a log, all of it, by the project's own code."""
+"""Every request that each role makes to a log, by the project's own code."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def appended(place: Place, options: dict[str, Any], producer: str, *values: int)
 
 @contextmanager
 def short_memory() -> Iterator[None]:
-    """What records do not remember any more is in an archive: of all queries but one."""
+    """Shorten the records' memory, so that all queries but one are in an archive."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archive, "MOST", 1)
         patch.setattr(archive, "KEPT", 1)
@@ -210,8 +210,7 @@ ROLES: dict[str, Callable[[Place], None]] = {
 
 
 def furnish(place: Place) -> None:
-    """A log as it is after some days: rows in objects, a chain, consumers, a lease that ended, an
-    upload that somebody left."""
+    """A log after some days: objects, a chain, consumers, an ended lease, an open upload."""
     place.query(inline_threshold=0).microbatch(0, (1, 2), (3,))
     with short_memory():
         appended(place, place.options, "a", 4)

@@ -1,4 +1,4 @@
-"""What somebody can do who may write to the bucket, answers for the store, or is on the machine."""
+"""Attacks by a writer of the bucket, by a false store, and by another user of the machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUT = "../../../outside"
 
 
 @pytest.mark.process
-def test_what_is_forged_is_an_error_and_takes_no_memory(tmp_path: Path) -> None:
+def test_a_forged_object_is_an_error_and_takes_no_memory(tmp_path: Path) -> None:
     source = str(Path(sparkwal.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, str(READER), str(tmp_path)],
@@ -51,7 +51,7 @@ def test_what_is_forged_is_an_error_and_takes_no_memory(tmp_path: Path) -> None:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """What no name in a log may lead to; the log is beside it, three folders down."""
+    """A file that no name in a log may reach; the log is beside it, three folders down."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "archive").write_text("{}")
@@ -59,7 +59,7 @@ def outside(tmp_path: Path) -> Path:
 
 
 def forged_log(folder: Path, **reported: str) -> Path:
-    """A log of one leader record that says what it likes."""
+    """A log with one forged leader record."""
     fields = {**common(0), "prev_position": -1, "reason": "r", "host": "h", **reported}
     header = LeaderHeader(**fields)  # type: ignore[arg-type]
     put(folder, header.number, arrowfile.encode(header, SCHEMA))
@@ -107,7 +107,7 @@ def open_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_what_is_kept_on_this_machine_is_for_its_user_alone(
+def test_local_files_are_private_to_their_user(
     tmp_path: Path, open_umask: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -123,7 +123,7 @@ def test_what_is_kept_on_this_machine_is_for_its_user_alone(
     assert files and {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
 
 
-def test_an_endpoint_sends_nobody_elsewhere() -> None:
+def test_redirects_of_an_endpoint_are_not_followed() -> None:
     elsewhere, stub = Stub(), Stub()
     config = S3Config(
         endpoint=stub.url, region="us-east-1", access_key_id="k" * 20, secret_access_key="s" * 20
@@ -142,7 +142,7 @@ def test_an_endpoint_sends_nobody_elsewhere() -> None:
     stub.close()
 
 
-def test_keys_of_a_listing_are_no_more_than_names(tmp_path: Path) -> None:
+def test_keys_of_a_listing_are_only_names(tmp_path: Path) -> None:
     """A bucket may hold keys that no log makes."""
     log = tmp_path / "log"
     forged_log(log)

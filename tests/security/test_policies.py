@@ -124,7 +124,7 @@ def test_a_compaction_into_a_table_needs_the_policy_of_the_table(
     seen: list[iam.Call] = []
 
     def watch(sent: Sent, status: int) -> None:
-        # s3a asks for the folders above the table too, and goes on without.
+        # S3A also requests the folders above the table, and continues without them.
         if status != 403:
             seen.extend(iam.calls(sent, status))
 
@@ -200,7 +200,7 @@ PART = {"s3:ObjectCreationOperation": "false"}
 
 
 @pytest.mark.parametrize("key", ["batches/1", "lifecycle/1", "sequencers/a/batches/1", "txns/a"])
-def test_the_bucket_lets_nobody_overwrite_or_delete_what_is_in_the_log(key: str) -> None:
+def test_the_bucket_policy_refuses_overwrites_and_deletes_in_the_log(key: str) -> None:
     policy = iam.policy("bucket-policy", BUCKET="b", PREFIX=PREFIX, COLLECTOR="arn:collector")
 
     def denied(action: str, **context: str) -> bool:
@@ -215,7 +215,7 @@ def test_the_bucket_lets_nobody_overwrite_or_delete_what_is_in_the_log(key: str)
     assert denied("s3:GetObject", **{"aws:SecureTransport": "false"})
 
 
-def test_no_policy_says_more_than_its_place() -> None:
+def test_no_policy_allows_other_paths() -> None:
     assert {each.stem for each in iam.files()} == {*POLICIES, "table", "bucket-policy"}
     for file in iam.files():
         text = file.read_text()

@@ -1,4 +1,4 @@
-"""What must stay secret is in nothing that is printed, logged, raised, or kept."""
+"""No secret is printed, logged, raised, or kept in an object."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_no_secret_is_said_or_kept(
         options = parse(kind, {"path": path, **{name: str(x) for name, x in reach.items()}})
         print(repr(options), options.s3, vars(S3Config()))
     said = everything_said()
-    # It did look: requests at DEBUG are there, and what was in them is not.
+    # The log has the requests at DEBUG level, and none of their contents.
     assert "botocore.endpoint DEBUG" in said and "x-amz-security-token:***" in said.lower()
     assert leaked(said) == []
     kept = {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
@@ -142,7 +142,7 @@ def test_no_secret_is_said_or_kept(
     assert {name: found for name, data in kept.items() if (found := leaked(data))} == {}
 
 
-def test_the_command_says_no_secret(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+def test_the_command_prints_no_secret(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     path, reach = s3_path
     file = tmp_path / "options"
     given = {**reach, **CANARIES, "maxRetryAttempts": "0"}

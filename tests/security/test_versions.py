@@ -45,7 +45,7 @@ def test_a_collection_of_a_bucket_with_versions_can_be_undone(
     names = {f"log/batches/{keys.encode(number)}" for number in DATA}
     assert versions(client, bucket, "DeleteMarkers") == names
     assert versions(client, bucket, "Versions") > names
-    # Nothing of it is in the way of those who go on.
+    # The remains do not disturb later writers.
     appended(place, options, "a", 7)
     assert sparkwal.Log(place.path, **options).to_pandas()["v"].tolist()[-1] == 7
     found = client.list_object_versions(Bucket=bucket, Prefix="log/batches/")

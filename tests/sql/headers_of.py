@@ -1,4 +1,4 @@
-"""Records of a made-up log: what the fold is given, without the log."""
+"""Records of a generated log, as input of the fold."""
 
 from __future__ import annotations
 

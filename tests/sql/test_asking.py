@@ -1,4 +1,4 @@
-"""What SQL answers about a log, what is asked of its store for that, and what no query reaches."""
+"""Answers of SQL about a log, their requests to the store, and the limits of a query."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_range_of_the_log_and_its_floor(path: str) -> None:
         "SELECT sum(id) FROM log WHERE _wal_timestamp <= (SELECT max(time) FROM before)",
     ],
 )
-def test_what_is_below_the_floor_is_no_empty_answer(path: str, query: str) -> None:
+def test_a_query_below_the_floor_is_no_empty_answer(path: str, query: str) -> None:
     before = sparkwal.Log(path).sql("SELECT max(time) FROM records WHERE position < 6")
     moment = before.read_all().column(0)[0].as_py()
     query = query.replace("(SELECT max(time) FROM before)", f"TIMESTAMPTZ '{moment}'")
@@ -123,7 +123,7 @@ def test_what_is_below_the_floor_is_no_empty_answer(path: str, query: str) -> No
     ]
 
 
-def test_all_columns_come_as_they_are_and_the_logs_own_first(path: str) -> None:
+def test_all_columns_keep_their_types_and_the_logs_come_first(path: str) -> None:
     found = sparkwal.Log(path).sql("FROM log").read_all()
     assert found.column_names[:2] == ["id", "name"] and len(found.column_names) == 10
     whole = sparkwal.Log(path).scan(include_metadata=True).read_all()
@@ -150,7 +150,7 @@ def test_several_logs(path: str) -> None:
     assert ask(path, "SELECT count(DISTINCT sequencer) FROM records", sequencer="b") == [(1,)]
 
 
-def test_what_a_takeover_asked_does_not_depend_on_where_the_query_begins(tmp_path: Path) -> None:
+def test_the_requests_of_a_takeover_do_not_depend_on_the_first_position(tmp_path: Path) -> None:
     path, live, _ = write_takeovers(tmp_path / "log")
     query = "SELECT position, kind, reason, puts, gets, lists FROM records"
     whole = ask(path, f"{query} ORDER BY 1")
@@ -180,7 +180,7 @@ def test_only_what_a_query_needs_is_fetched(
         came = sum(request.bytes_out for request in s3_proxy.requests)
         return row, dict(s3_proxy.counts()), came // large
 
-    # Where the log begins and ends.
+    # The begin and the end of the log.
     looked = {"LIST": 2, "GET": 1}
     query = "SELECT count(*), count(DISTINCT _wal_position) FROM log"
     assert asked(query) == ((320_000, 16), {"LIST": 2, "GET": 1 + 16}, 0)
@@ -299,7 +299,7 @@ def test_the_database_itself_is_closed_and_stays_so(tmp_path: Path) -> None:
     database.close()
 
 
-def test_damage_is_told_by_position_and_object(path: str) -> None:
+def test_damage_is_named_by_position_and_object(path: str) -> None:
     damaged = Path(path, "batches", keys.encode(keys.slot(4, 1000)))
     damaged.write_bytes(damaged.read_bytes()[:100])
     for query in ("SELECT sum(id) FROM log", "SELECT sum(rows) FROM records"):
@@ -308,7 +308,7 @@ def test_damage_is_told_by_position_and_object(path: str) -> None:
                 ask(path, query, failOnDataLoss=not tolerant)
         shown = ran("sql", path, query, code=1)
         assert damaged.name in shown and "position 4" in shown
-    # What a query does not need is not looked at.
+    # Records that a query does not need are not read.
     assert ask(path, "SELECT sum(id)::INT FROM log WHERE _wal_position > 6") == [(24,)]
     assert ask(path, "SELECT max(position) FROM records", onCorruption="stop") == [(3,)]
     damaged.unlink()
@@ -385,7 +385,7 @@ def test_a_signal_ends_a_query_that_runs(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_a_fork_in_the_middle_of_an_answer_asks_again(tmp_path: Path) -> None:
-    """DuckDB's threads are not in a fork: what waits for one never returns, or crashes."""
+    """DuckDB's threads are not in a fork: a wait for one never returns, or crashes."""
     write(str(tmp_path / "wal"), *range(1, 60))
     program = """
         import os, sys

@@ -1,4 +1,4 @@
-"""What a query pushdown is what DuckDB's plan reads, whatever the query looks like."""
+"""The pushdown of a query equals the scans of DuckDB's plan, for every query."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MIDNIGHT = 1_769_817_600_000_000  # 2026-01-31
 
 
 def pushdowns_of(query: str) -> dict[str, list[Pushdown]]:
-    """Of each relation what its scans need, in the order in which they begin."""
+    """The pushdown of each relation's scans, in the order in which they begin."""
     found: dict[str, list[Pushdown]] = {"log": [], "records": []}
 
     def made(name: str, schema: pa.Schema) -> Relation:
         def rows(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
             found[name].append(pushdown)
-            # One that the condition leaves out: nothing depends on it.
+            # The condition excludes this row, so the result does not depend on it.
             yield pa.RecordBatch.from_pylist([{}], schema=schema)
 
         return Relation(schema, schema.names, rows)
@@ -75,7 +75,7 @@ def pushdowns_of(query: str) -> dict[str, list[Pushdown]]:
         ("SELECT 1 FROM log WHERE _wal_timestamp > '0044-03-15 (BC)'", {T}, [{}]),
         ("SELECT s.x FROM log", {"s"}, [{}]),
         ('SELECT "a.b" FROM log WHERE "q""t" = 4', {"a.b", 'q"t'}, [{'q"t': (4, 4)}]),
-        # A text is no condition, whatever is in it.
+        # A text literal is no condition.
         ('SELECT 1 FROM log WHERE name = $$\') OR ("_wal_position" = 3$$', {"name", P}, [{}]),
         (
             "SELECT 1 FROM log WHERE name = 'it''s' AND _wal_position < 9",

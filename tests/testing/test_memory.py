@@ -31,7 +31,7 @@ def test_ages_are_those_of_the_clock_that_a_test_moves() -> None:
     assert store.age_ms("c") == 0
 
 
-def test_what_a_collection_asks_is_counted_as_the_proxy_counts_it() -> None:
+def test_requests_of_a_collection_are_counted_as_by_the_proxy() -> None:
     store = MemoryStore()
     store.put("a", b"1")
     store.age_ms("a")

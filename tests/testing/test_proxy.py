@@ -1,4 +1,4 @@
-"""The proxy counts what a client did, and each fault does what it says."""
+"""The proxy counts a client's requests, and each fault has its documented effect."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_chunked_body_arrives_whole(s3_proxy: S3Proxy, s3_bucket: str, direct: A
 
 
 def test_one_connection_serves_many_requests(s3_proxy: S3Proxy, s3_bucket: str) -> None:
-    """Nothing of one message is left over to be taken for the next."""
+    """No byte of one message is taken for the next."""
     connection = http.client.HTTPConnection(urlsplit(s3_proxy.url).netloc)
     connection.connect()
     sock = connection.sock
@@ -459,7 +459,7 @@ def test_runs_as_a_process(ministack_url: str, s3_bucket: str) -> None:
         process.wait()
 
 
-# What the tests of the log rely on: put-if-absent is atomic on ministack
+# The tests of the log rely on this: put-if-absent is atomic on ministack
 
 
 def upload_and_complete(
