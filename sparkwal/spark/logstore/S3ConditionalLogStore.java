@@ -40,19 +40,32 @@ public class S3ConditionalLogStore extends HadoopFileSystemLogStore {
       put(fs.create(path, true), body);
       return;
     }
+    IOException failure = null;
     try {
       put((FSDataOutputStream) fs.createFile(path).must(CONDITIONAL, "true").build(), body);
     } catch (IOException e) {
-      // Taken, perhaps by our own request whose answer was lost: Delta draws an id for each
-      // version, so equal bytes are ours. Anything else that failed may be tried again.
-      byte[] found = read(fs, path, body.length + 1);
-      if (found == null) {
-        throw e;
-      }
-      if (!Arrays.equals(found, body)) {
-        throw new FileAlreadyExistsException(path.toString());
-      }
+      failure = e;
     }
+    // S3A takes any 2xx for success, also the page of a proxy. So a version counts only if its
+    // bytes are read back. After a failure it may be there too: a request whose answer was lost.
+    // Delta draws an id for each version, so equal bytes are ours.
+    byte[] found = read(fs, path, body.length + 1);
+    if (Arrays.equals(found, body)) {
+      return;
+    }
+    boolean isPart = found != null && Arrays.equals(found, Arrays.copyOf(body, found.length));
+    if (failure != null && found != null && !isPart) {
+      throw new FileAlreadyExistsException(path.toString());
+    }
+    if (failure != null && found == null) {
+      throw failure;
+    }
+    String kept = found == null ? "it is not there" : isPart ? "it is cut off" : "it has other bytes";
+    throw new IOException(
+        "the store answered the PUT of " + path + ", and " + kept + ": a proxy may have answered"
+            + " in the place of the store. Check what stands between Spark and the store"
+            + (isPart ? ", and delete the file, which no reader of the table can read" : ""),
+        failure);
   }
 
   @Override

@@ -13,8 +13,11 @@ from pyspark.sql import SparkSession
 
 from sparkwal.errors import PlanError
 from sparkwal.spark import delta_files, log_store
+from sparkwal.testing.proxy import Fault, S3Proxy
+from sparkwal.testing.servers import s3_client
 
 from .compaction import Compaction, as_set
+from .session import s3a
 
 DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -41,7 +44,8 @@ class Versions:
         try:
             self.store.write(path, lines.iterator(), False, self.conf)
         except Exception as error:
-            assert "FileAlreadyExistsException" in str(error)
+            if "FileAlreadyExistsException" not in str(error):
+                raise
             return False
         return True
 
@@ -72,6 +76,35 @@ def test_an_existing_version_with_the_same_bytes_is_our_own(
     assert versions.put(0, "mine")
     assert not versions.put(0, "other")
     assert versions.read(0) == "mine"
+
+
+@pytest.mark.parametrize("status", [200, 202, 204])
+def test_an_answer_of_another_server_is_no_version(
+    delta: SparkSession, ministack_url: str, s3_bucket: str, status: int
+) -> None:
+    """S3A takes any 2xx for success, with or without an ETag."""
+    with S3Proxy(ministack_url) as proxy:
+        conf = delta._jsc.hadoopConfiguration()
+        settings = s3a(proxy.url)
+        # The settings of this bucket alone.
+        for name, value in settings.items():
+            conf.set(name.replace("fs.s3a.", f"fs.s3a.bucket.{s3_bucket}."), value)
+        versions = Versions(delta, log_store.CLASS, f"s3a://{s3_bucket}/table/_delta_log")
+        proxy.faults = [Fault("error", kind="PUT", status=status)]
+        with pytest.raises(Exception, match="answered the PUT of .*, and it is not there"):
+            versions.put(0, "mine")
+        proxy.faults = []
+        assert versions.put(0, "mine") and versions.read(0) == "mine"
+
+
+def test_a_part_of_a_version_is_no_other_writers_version(
+    delta: SparkSession, bucket: str, ministack_url: str
+) -> None:
+    versions = Versions(delta, log_store.CLASS, f"s3a://{bucket}/table/_delta_log")
+    client = s3_client(ministack_url)
+    client.put_object(Bucket=bucket, Key=f"table/_delta_log/{0:020d}.json", Body=b"mi")
+    with pytest.raises(Exception, match="it is cut off.*delete the file"):
+        versions.put(0, "mine")
 
 
 def test_a_table_on_s3_takes_ranges(delta: SparkSession, tmp_path: Path, bucket: str) -> None:
