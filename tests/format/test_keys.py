@@ -108,3 +108,13 @@ def test_other_names_are_not_numbers(name: str) -> None:
 )
 def test_names_that_look_like_numbers_and_are_none(name: str) -> None:
     assert keys.decode(name) is None
+
+
+@pytest.mark.parametrize("root", ["", "wal", "team/wal", "sequencers/wal"])
+def test_the_path_above_a_sequencer(root: str) -> None:
+    assert keys.root_prefix(keys.sequencer_prefix(root, "eu")) == root
+
+
+@pytest.mark.parametrize("prefix", ["", "wal", "sequencers", "team/sequencers"])
+def test_a_log_that_is_no_sequencers_has_no_path_above(prefix: str) -> None:
+    assert keys.root_prefix(prefix) is None
