@@ -121,7 +121,7 @@ class _Staged:
     stage: ClassVar[str] = ""
     retryable: ClassVar[bool] = False
 
-    def __init_subclass__(cls, stage: str = "", retryable: bool = False) -> None:
+    def __init_subclass__(cls, *, stage: str = "", retryable: bool = False) -> None:
         cls.stage, cls.retryable = stage, retryable
 
 
@@ -193,7 +193,7 @@ class JournalFolderSyncError(JournalError, stage="sync of the folder"):
     """The fsync of the folder failed: a restart may find other files."""
 
 
-def need(library: str, install: str) -> None:
+def require_library(library: str, install: str) -> None:
     """Check that an optional library is installed.
 
     Args:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sparkwal.errors import OptionError, need
+from sparkwal.errors import OptionError, require_library
 from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.header import SlotHeader
@@ -295,7 +295,7 @@ class Log:
             CollectedError: the floor passes a position during the read.
             StoreUnavailableError: the store did not answer.
         """
-        need("duckdb", "sparkwal[cli]")
+        require_library("duckdb", "sparkwal[cli]")
         from sparkwal.lifecycle.consumers import consumer_infos
         from sparkwal.sql.database import run_query
         from sparkwal.sql.relations import relations
@@ -329,5 +329,5 @@ class Log:
             InvalidLogError: a record or an object is damaged or missing.
             StoreUnavailableError: the store did not answer.
         """
-        need("pandas", "pandas>=2.2,<3")
+        require_library("pandas", "pandas>=2.2,<3")
         return pandas_frame(self.scan(start, end).read_all())

@@ -32,7 +32,7 @@ from sparkwal.errors import (
     SparkWalError,
 )
 from sparkwal.metrics import table
-from sparkwal.metrics.prometheus import begin, separate
+from sparkwal.metrics.prometheus import new_meter, zero_counters
 from sparkwal.metrics.table import labels_of
 from sparkwal.metrics.writers import watch_appender
 from support.bodies import Bodies, TooLarge
@@ -85,9 +85,9 @@ class Server:
         self._small_parser = ThreadPoolExecutor(1, "small-parser")
         # One thread: while it syncs the journal, later requests wait together for the next sync.
         self._syncs = ThreadPoolExecutor(1, "sync")
-        self._meter, self._labels = separate(), labels_of(wal.url)
+        self._meter, self._labels = new_meter(), labels_of(wal.url)
         watch_appender(wal, self._meter)
-        begin(self._meter, self._labels, "http")
+        zero_counters(self._meter, self._labels, "http")
         self._meter.set(table.PENDING_BODIES, lambda: self._pending, *self._labels)
 
     def app(self) -> Starlette:

@@ -16,7 +16,7 @@ import click
 import sparkwal
 from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.cli.output import escape
-from sparkwal.errors import OptionError, need
+from sparkwal.errors import OptionError, require_library
 from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
 from sparkwal.spark import log_store
@@ -51,7 +51,7 @@ def open_log_at(path: str, options: Mapping[str, str]) -> sparkwal.Log:
 def need_spark() -> None:
     """Raises Refused when pyspark is not installed or too old."""
     try:
-        need("pyspark", "sparkwal[spark]")
+        require_library("pyspark", "sparkwal[spark]")
         import pyspark
 
         spark_versions.require(pyspark.__version__, "pyspark here")

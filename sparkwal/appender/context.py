@@ -98,7 +98,7 @@ class Subscribers:
     def publish(self, event: Event) -> None:
         """Notify these subscribers and the process's."""
         # Waking a thread costs more than asking whether anybody wants the event.
-        if events.is_wanted(type(event), self._overhear):
+        if events.has_other_listener(type(event), self._overhear):
             self._process.publish(event)
         self._notify(event)
 

@@ -35,7 +35,7 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.header import CommitHeader
-from sparkwal.options.open import check_place
+from sparkwal.options.open import check_new_log
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.claim_age import ClaimAge
 from sparkwal.protocol.commit import put_record
@@ -88,7 +88,7 @@ def open_session(
         reason="appender",
         log_id=known.log_id if known else None,
         continues=known is not None,
-        check_place=partial(check_place, settings.path),
+        check_place=partial(check_new_log, settings.path),
         check_head=look,
     )
     looked_ms = clock.boot_ms()

@@ -294,7 +294,7 @@ def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict
     """The files that the record at `position` carries for a query: 1 GET, of large ones 2. Raises
     InvalidLogError where the record is missing, another's or damaged."""
     number = keys.slot(position, window)
-    where = log.where(number, window)
+    where = log.locate(number, window)
     front = fetch_slot(log, position, window)
     record = open_slot(log, position, window, front)
     if record is None or not isinstance(front, bytes):

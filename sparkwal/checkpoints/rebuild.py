@@ -16,7 +16,7 @@ from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.errors import OptionError
 from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
-from sparkwal.options.open import around, open_log
+from sparkwal.options.open import enclosing_data, open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.options.writing import SinkOptions
@@ -309,7 +309,7 @@ def _check_apart(place: Path, given: SinkOptions) -> None:
             )
     # A link is replaced where it is, not where it leads to.
     for each in (os.path.realpath(place), f"{os.path.realpath(place.parent)}/{place.name}"):
-        kind, other = around(Path(each)) or ("", each)
+        kind, other = enclosing_data(Path(each)) or ("", each)
         inside = os.path.relpath(each, other)
         # VACUUM leaves alone what lies there.
         if kind and not (kind == "Delta table" and inside.startswith("_checkpoint")):

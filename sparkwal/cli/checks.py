@@ -37,7 +37,7 @@ def show(path: str, given: dict[str, str], position: int | None, as_json: bool) 
         raise click.BadParameter(f"no log has a position {position}")
     state, why, record, problems = _look(log, position)
     sound = record is not None and not problems
-    key = log.log.where(keys.slot(position, log.window))
+    key = log.log.locate(keys.slot(position, log.window))
     header = json.loads(to_json(record.header)) if record else None
     if as_json:
         print_json(
@@ -88,7 +88,7 @@ def _look(log: LogRange, position: int) -> tuple[str, str, SlotRecord | None, li
     if record is None:
         why = (
             f"the record of position {position} is missing, though the log goes on after it: it "
-            f"was deleted from outside ({log.log.where(keys.slot(position, log.window))})"
+            f"was deleted from outside ({log.log.locate(keys.slot(position, log.window))})"
         )
         return "missing", why, None, [why]
     report = Report(log.log.url)

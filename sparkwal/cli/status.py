@@ -14,7 +14,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.metrics.following import Following
-from sparkwal.metrics.prometheus import separate
+from sparkwal.metrics.prometheus import new_meter
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.types import duration
@@ -239,7 +239,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     type=click.FloatRange(0.1),
     default=30.0,
     show_default=True,
-    help="With --serve: seconds between two looks at the log.",
+    help="With --serve: seconds between two updates.",
 )
 @click.option(
     "--backlog",
@@ -251,13 +251,13 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 def metrics(
     path: str, given: dict[str, str], address: tuple[str, int] | None, interval: float, backlog: int
 ) -> None:
-    from_keywords(SourceOptions, path, given)  # else `backlog` would be an argument
-    meter, damage = separate(), Damage()
-    passed_over = damage.add if address is None else None
-    following = Following(path, meter, backlog=backlog, passed_over=passed_over, **given)
+    from_keywords(SourceOptions, path, given)  # refuses an option `backlog`
+    meter, damage = new_meter(), Damage()
+    on_damage = damage.add if address is None else None
+    following = Following(path, meter, backlog=backlog, on_damage=on_damage, **given)
     if address is None:
-        following.look()
-        if not following.is_there:
+        following.update()
+        if not following.has_log:
             raise no_log(path)
         click.echo(meter.text(), nl=False)
         damage.check("counted")
@@ -270,7 +270,7 @@ def metrics(
     try:
         click.echo(f"listening on http://{host}:{port}/metrics", err=True)
         while True:
-            following.try_look()
+            following.try_update()
             time.sleep(interval)
     finally:
         stop()

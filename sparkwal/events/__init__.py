@@ -1,8 +1,8 @@
-"""Typed events. The library configures no logging handlers; it only emits.
+"""Typed events. The library emits them and configures no logging handlers.
 
 Every event goes to the subscribers of this process and, as one line ``name key=value …``, to
-``logging.getLogger("sparkwal")``: at WARNING where an operator should look, else at INFO. With
-Spark, most happen in Spark's Python workers; what is a warning shows up in their standard error.
+``logging.getLogger("sparkwal")``: at WARNING if an operator should look, otherwise at INFO. With
+Spark, most events happen in Spark's Python workers, which print warnings to their standard error.
 """
 
 # ruff: noqa: F403

@@ -1,4 +1,4 @@
-"""What an event is, and who gets one. The kinds are in `sparkwal.events`."""
+"""The base classes of events, and their delivery to subscribers and the logger."""
 
 import logging
 import re
@@ -25,8 +25,8 @@ class Event:
         return " ".join([self.name, *(f"{name}={value}" for name, value in vars(self).items())])
 
 
-class OfPath(Event):
-    """What happened to the log or the journal at `path`."""
+class PathEvent(Event):
+    """An event of the log or the journal at `path`."""
 
     path: str
 
@@ -40,13 +40,16 @@ def subscribe(callback: Callable[[Event], None]) -> Callable[[], None]:
     return lambda: _subscribers.remove(callback)
 
 
-def is_wanted(kind: type[Event], but: Callable[[Event], None]) -> bool:
-    """Whether anyone other than the subscriber `but` would get such an event."""
-    return _logger.isEnabledFor(kind.level) or any(each != but for each in _subscribers)
+def has_other_listener(kind: type[Event], subscriber: Callable[[Event], None]) -> bool:
+    """Whether the logger or any other subscriber would get such an event."""
+    return _logger.isEnabledFor(kind.level) or any(other != subscriber for other in _subscribers)
 
 
 def emit(event: Event) -> None:
-    """Notify the subscribers and the logger. A failing subscriber never breaks a write."""
+    """Pass an event to the logger and the subscribers.
+
+    If a subscriber raises an exception, it is logged, so that it cannot break a write.
+    """
     if _logger.isEnabledFor(event.level):
         _logger.log(event.level, "%s", event)
     for callback in tuple(_subscribers):

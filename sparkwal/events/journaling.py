@@ -1,28 +1,28 @@
-"""What a journal on the local disk reports."""
+"""Events of a journal on the local disk."""
 
 import logging
 
-from sparkwal.events.emitting import OfPath
+from sparkwal.events.emitting import PathEvent
 
 
-class JournalOpened(OfPath):
-    """a journal was read: `entries` of it wait for the log, `sequence` is its newest"""
+class JournalOpened(PathEvent):
+    """A journal was opened. Its newest entry is `sequence`; `entries` are not in the log yet."""
 
     entries: int
     bytes: int
     sequence: int
 
 
-class TailTruncated(OfPath, level=logging.WARNING):
-    """a crash tore entry `sequence` of a journal, which was never accepted; it was cut off"""
+class TailTruncated(PathEvent, level=logging.WARNING):
+    """The journal cut off entry `sequence`: a crash tore it before it was accepted."""
 
     segment: int
     sequence: int
     reason: str
 
 
-class ReplayStopped(OfPath, level=logging.WARNING):
-    """entry `sequence` of a journal is damaged: it and the `complete` ones after it are not sent"""
+class ReplayStopped(PathEvent, level=logging.WARNING):
+    """Entry `sequence` of a journal is damaged. It and `complete` entries after it are not sent."""
 
     file: str
     sequence: int
@@ -30,10 +30,12 @@ class ReplayStopped(OfPath, level=logging.WARNING):
     complete: int
 
 
-class Quarantined(OfPath, level=logging.WARNING):
-    """these files of a journal were moved to `quarantine/` as they are; entries `first` … `last`
-    must be sent again, in this order and before others (−1: none); the last `unknown` of these may
-    never have been accepted"""
+class Quarantined(PathEvent, level=logging.WARNING):
+    """These files of a journal were moved, unchanged, to `quarantine/`.
+
+    Send entries `first` … `last` again, in this order and before any others (−1: none). The last
+    `unknown` of them may never have been accepted.
+    """
 
     files: str
     first: int
@@ -41,52 +43,52 @@ class Quarantined(OfPath, level=logging.WARNING):
     unknown: int
 
 
-class CursorRejected(OfPath, level=logging.WARNING):
-    """a journal's cursor is not used; all of the journal is read, and the log shows what it has"""
+class CursorRejected(PathEvent, level=logging.WARNING):
+    """A journal's cursor is unusable, so the journal is read whole and compared with the log."""
 
     reason: str
 
 
-class ReplayStarted(OfPath):
-    """entries `first` … `last` of a journal, accepted by an earlier process, are being sent"""
+class ReplayStarted(PathEvent):
+    """The appender sends entries `first` … `last`, which an earlier process accepted."""
 
     first: int
     last: int
 
 
-class Replayed(OfPath):
-    """everything that an earlier process accepted, up to `sequence`, is in the log"""
+class Replayed(PathEvent):
+    """The log holds every entry that an earlier process accepted, up to `sequence`."""
 
     sequence: int
 
 
-class Checkpointed(OfPath):
-    """a journal's cursor is on the disk: the log has everything up to `sequence`"""
+class Checkpointed(PathEvent):
+    """A journal's cursor is on the disk: the log has every entry up to `sequence`."""
 
     sequence: int
 
 
-class SegmentRemoved(OfPath):
-    """a file of a journal, whose last entry was `last`, was removed: the log has all of it"""
+class SegmentRemoved(PathEvent):
+    """A file of a journal, whose last entry was `last`, was removed: the log has its entries."""
 
     segment: int
     last: int
 
 
-class JournalFull(OfPath, level=logging.WARNING):
-    """a journal or its disk has no room: appends wait, or are refused; told once until one fits"""
+class JournalFull(PathEvent, level=logging.WARNING):
+    """A journal or its disk is full: appends wait or fail. Emitted once until an append fits."""
 
     bytes: int
     reason: str
 
 
-class StoreAway(OfPath, level=logging.WARNING):
-    """the store does not answer; the journal goes on accepting, and tries again"""
+class StoreAway(PathEvent, level=logging.WARNING):
+    """The store does not answer. The journal continues to accept rows, and tries again."""
 
     reason: str
 
 
-class StoreBack(OfPath):
-    """the store answers again, and the journal is being sent from entry `sequence` on"""
+class StoreBack(PathEvent):
+    """The store answers again, and the journal is sent from entry `sequence` on."""
 
     sequence: int

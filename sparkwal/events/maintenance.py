@@ -1,29 +1,31 @@
-"""What becomes of a log's rows afterwards: compaction, collection, consumers."""
+"""Events of compaction, collection and consumers."""
 
 import logging
 
-from sparkwal.events.emitting import Event, OfPath
+from sparkwal.events.emitting import Event, PathEvent
 
 
-class SizeLimit(OfPath, level=logging.WARNING):
-    """compaction is behind: about `bytes` of the log are neither in a table nor below its floor;
-    at `softLimitBytes` an appender goes on, at `hardLimitBytes` it waits"""
+class SizeLimit(PathEvent, level=logging.WARNING):
+    """Compaction is behind: about `bytes` of the log are neither in a table nor below the floor.
+
+    At `softLimitBytes` an appender continues; at `hardLimitBytes` it waits.
+    """
 
     option: str
     bytes: int
     limit: int
 
 
-class CompactionPlanned(OfPath):
-    """the range of positions [cut, to) is promised to the table, as number `k`"""
+class CompactionPlanned(PathEvent):
+    """The range of positions [cut, to) is promised to the table, as number `k`."""
 
     k: int
     cut: int
     to: int
 
 
-class CompactionDone(OfPath):
-    """the table is confirmed to have range `k`; the log may drop it once `floor` passes"""
+class CompactionDone(PathEvent):
+    """The table holds range `k`: this is confirmed. The log may drop it once `floor` passes."""
 
     k: int
     cut: int
@@ -31,16 +33,18 @@ class CompactionDone(OfPath):
     table_version: int
 
 
-class CompactionRetried(OfPath):
-    """another writer of the table was faster; range `k` is tried again"""
+class CompactionRetried(PathEvent):
+    """Another writer committed to the table first, so range `k` is tried again."""
 
     k: int
     reason: str
 
 
 class CompactionWaits(Event, level=logging.WARNING):
-    """another process of this machine writes the table on the local disk, and this one has waited
-    so many seconds for it; again each minute"""
+    """This process has waited `seconds` seconds to write a table on the local disk.
+
+    Another process of this machine, `holder`, writes it now. Emitted once a minute.
+    """
 
     table: str
     seconds: int
@@ -48,61 +52,63 @@ class CompactionWaits(Event, level=logging.WARNING):
     advice: str
 
 
-class CompactionSuspended(OfPath, level=logging.WARNING):
-    """a range could not be brought into the table; nothing is skipped and nothing deleted"""
+class CompactionSuspended(PathEvent, level=logging.WARNING):
+    """A range did not reach the table. Compaction skipped nothing and deleted nothing."""
 
     stage: str
     reason: str
 
 
-class FloorMoved(OfPath):
-    """positions below `floor` may be deleted from now on plus the grace"""
+class FloorMoved(PathEvent):
+    """The floor rose: positions below `floor` may be deleted once the grace has passed."""
 
     floor: int
 
 
-class Collected(OfPath):
-    """objects below the floor were deleted"""
+class Collected(PathEvent):
+    """Objects below the floor were deleted."""
 
     below: int
     objects: int
     bytes: int
 
 
-class ConsumerNotPublished(OfPath, level=logging.WARNING):
-    """a stream could not publish its position; it goes on, and the log keeps more than needed"""
+class ConsumerNotPublished(PathEvent, level=logging.WARNING):
+    """A stream continues, but could not publish its position: the log keeps more than it needs."""
 
     consumer: str
     position: int
     reason: str
 
 
-class ConsumerShared(OfPath, level=logging.WARNING):
-    """another run published `position` under this stream's name: give each a name of its own"""
+class ConsumerShared(PathEvent, level=logging.WARNING):
+    """Another run published `position` under this stream's name. Give each stream its own name."""
 
     consumer: str
     host: str
     position: int
 
 
-class LeaseLeftBehind(OfPath, level=logging.WARNING):
-    """the lease of a read that has ended could not be removed; it expires by itself"""
+class LeaseLeftBehind(PathEvent, level=logging.WARNING):
+    """The lease of a read that has ended could not be removed. It will expire."""
 
     lease: str
     reason: str
 
 
-class CurrentRead(OfPath):
-    """version `table_version` of the table (−1: none) and positions [start, end) are read as one"""
+class CurrentRead(PathEvent):
+    """Table version `table_version` (−1: none) and positions [start, end) are read as one."""
 
     table_version: int
     start: int
     end: int
 
 
-class RowsInTable(OfPath):
-    """a read without a range begins at `floor`: the rows below it are in `table` only;
-    read_current, or Log.current, reads both as one"""
+class RowsInTable(PathEvent):
+    """A read without a range begins at `floor`. Only `table` has the rows below it.
+
+    `read_current`, or `Log.current`, reads table and log as one.
+    """
 
     floor: int
     table: str

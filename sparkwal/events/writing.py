@@ -1,18 +1,18 @@
-"""What writers, their checkpoints and their stores report."""
+"""Events of writers, their checkpoints and their stores."""
 
 import logging
 
-from sparkwal.events.emitting import Event, OfPath
+from sparkwal.events.emitting import Event, PathEvent
 
 
-class Recovered(OfPath):
-    """a cold start found the head of the log at `position` (−1: empty)"""
+class Recovered(PathEvent):
+    """A cold start found the head of the log at `position` (−1: an empty log)."""
 
     position: int
 
 
-class LeaderClaimed(OfPath):
-    """this process wrote a leader record and may write after it"""
+class LeaderClaimed(PathEvent):
+    """This process wrote a leader record at `position`, and may write after it."""
 
     position: int
     term: int
@@ -20,7 +20,7 @@ class LeaderClaimed(OfPath):
 
 
 class Planned(Event):
-    """a microbatch got its position; `start` is warm (no request) or cold"""
+    """A microbatch got its position. `start` is warm (no request) or cold."""
 
     position: int
     plan_id: str
@@ -29,7 +29,7 @@ class Planned(Event):
 
 
 class BatchSent(Event):
-    """an appender sent a batch; not durable yet"""
+    """An appender sent a batch, which is not durable yet."""
 
     position: int
     rows: int
@@ -38,7 +38,7 @@ class BatchSent(Event):
 
 
 class Durable(Event):
-    """a commit and all before it are in the log; its rows take `bytes`, its PUT took `put_ms`"""
+    """The log holds a commit and all before it. Its rows take `bytes`; its PUT took `put_ms`."""
 
     position: int
     rows: int
@@ -49,28 +49,28 @@ class Durable(Event):
 
 
 class Rejected(Event, level=logging.WARNING):
-    """rows of an append do not fit the schema; it was left out, the appender goes on"""
+    """Rows of one append do not fit the schema. The appender left them out and continues."""
 
     query_id: str
     batch_id: int
     reason: str
 
 
-class Stopped(OfPath, level=logging.WARNING):
-    """an appender accepts nothing more; what was not acknowledged has failed"""
+class Stopped(PathEvent, level=logging.WARNING):
+    """An appender accepts no more rows, and each append without acknowledgement has failed."""
 
     error: str
     reason: str
 
 
 class Missed(Event):
-    """one slow subscriber of an appender did not get this many earlier events"""
+    """A slow subscriber of an appender did not get `events` earlier events."""
 
     events: int
 
 
 class Retried(Event, level=logging.WARNING):
-    """a request failed and is sent again after `delay_ms`"""
+    """A request failed. It is sent again after `delay_ms`."""
 
     operation: str
     key: str
@@ -80,7 +80,7 @@ class Retried(Event, level=logging.WARNING):
 
 
 class Hedged(Event):
-    """a request has no answer after `after_ms`, late for its kind, and is sent once more"""
+    """A request is late: no answer for `after_ms`. It is sent a second time."""
 
     operation: str
     key: str
@@ -88,68 +88,71 @@ class Hedged(Event):
 
 
 class Adopted(Event):
-    """a task found the object that another attempt of it had written, and took it"""
+    """A task found its object written by another attempt of the same task, and uses that object."""
 
     key: str
     partition: int
 
 
-class Fenced(OfPath, level=logging.WARNING):
-    """another writer leads the log; this one commits nothing more"""
+class Fenced(PathEvent, level=logging.WARNING):
+    """Another writer leads the log, so this writer commits no more."""
 
     position: int
     by: str
     term: int
 
 
-class HandoverAsked(OfPath):
-    """a newcomer lost the race for the gap and asked the leader of `term` to stop"""
+class HandoverAsked(PathEvent):
+    """A new writer lost the race for the gap, and asked the leader of `term` to stop."""
 
     term: int
 
 
-class HandedOver(OfPath, level=logging.WARNING):
-    """another writer asked for the log; this appender sends nothing more"""
+class HandedOver(PathEvent, level=logging.WARNING):
+    """Another writer asked for the log, so this appender sends no more."""
 
     by: str
     term: int
 
 
 class HandoverLeftBehind(Event, level=logging.WARNING):
-    """a takeover's request could not be deleted; it has no effect, you may delete it"""
+    """A takeover's request could not be deleted. It has no effect; you may delete it."""
 
     key: str
     reason: str
 
 
 class SkippedReplay(Event):
-    """Spark repeated a microbatch that the log already holds; nothing was written"""
+    """Spark repeated a microbatch that the log already holds. sparkwal wrote nothing."""
 
     query_id: str
     batch_id: int
 
 
 class ReplayNotCompared(Event, level=logging.WARNING):
-    """a microbatch or batch write is skipped by its number alone: the log's rows were collected"""
+    """A microbatch or batch write is skipped by its number alone: its rows were collected."""
 
     query_id: str
     batch_id: int
 
 
-class Aborted(OfPath):
-    """Spark gave up a microbatch; nothing was deleted"""
+class Aborted(PathEvent):
+    """Spark aborted a microbatch. sparkwal deleted nothing."""
 
 
 class HintNotSaved(Event, level=logging.WARNING):
-    """the driver's disk did not take the hint; microbatches start cold until it does"""
+    """The hint could not be written to the driver's disk. Microbatches start cold until it can."""
 
     folder: str
     reason: str
 
 
-class AnotherQuery(OfPath, level=logging.WARNING):
-    """`query` is new in a log that `other` wrote up to `position`: with the same source, rows
-    will be in the log twice. `advice` says what to do; so does `sparkwal help "rows again"`"""
+class AnotherQuery(PathEvent, level=logging.WARNING):
+    """`query` is new in a log that `other` wrote up to `position`.
+
+    If both read the same source, the log will hold its rows twice. `advice` and
+    `sparkwal help "rows again"` name the remedy.
+    """
 
     query: str
     other: str
@@ -158,14 +161,16 @@ class AnotherQuery(OfPath, level=logging.WARNING):
 
 
 class RemoteCheckpoint(Event, level=logging.WARNING):
-    """a checkpoint on an object store costs some 48 requests for each microbatch;
-    `sparkwal.checkpoint(path, name)` costs none"""
+    """A checkpoint on an object store costs some 48 requests for each microbatch.
+
+    The folder of `sparkwal.checkpoint(path, name)` costs none.
+    """
 
     location: str
 
 
 class CheckpointTooLarge(Event, level=logging.WARNING):
-    """a checkpoint's file is above `checkpointMaxBytes`: no other machine can rebuild it"""
+    """A file of the checkpoint is above `checkpointMaxBytes`: no other machine can rebuild it."""
 
     file: str
     bytes: int
@@ -173,7 +178,7 @@ class CheckpointTooLarge(Event, level=logging.WARNING):
 
 
 class CheckpointUsed(Event):
-    """`sparkwal.checkpoint` found a folder that agrees with the log (`batch_id` −1: a new query)"""
+    """`sparkwal.checkpoint` found a folder that agrees with the log (`batch_id` −1: new query)."""
 
     folder: str
     query_id: str
@@ -181,7 +186,7 @@ class CheckpointUsed(Event):
 
 
 class CheckpointRebuilt(Event):
-    """`sparkwal.checkpoint` made the folder from the log after `batch_id` (−1: a new query)"""
+    """`sparkwal.checkpoint` built the folder from the log, after `batch_id` (−1: a new query)."""
 
     folder: str
     query_id: str
@@ -190,7 +195,7 @@ class CheckpointRebuilt(Event):
 
 
 class SlowCheckpointFiles(Event, level=logging.WARNING):
-    """Spark forks processes for each file of a local checkpoint: `sparkwal help slow`"""
+    """Spark forks processes for each file of a local checkpoint: see `sparkwal help slow`."""
 
     setting: str
     value: str
@@ -198,34 +203,33 @@ class SlowCheckpointFiles(Event, level=logging.WARNING):
 
 
 class UntriedSpark(Event, level=logging.WARNING):
-    """this Spark is newer than the newest that sparkwal's tests ran"""
+    """This Spark is newer than `newest`, the newest one that sparkwal was tested with."""
 
     version: str
     newest: str
 
 
 class LimitsLater(Event, level=logging.WARNING):
-    """before Spark 4.2 a stream's first microbatch after a start reads all there is; its limits
-    count from the second on"""
+    """Before Spark 4.2, `limits` do not apply to a stream's first microbatch after a start."""
 
     limits: str
 
 
 class OtherPython(Event, level=logging.WARNING):
-    """without `PYSPARK_PYTHON` Spark's workers run another Python than the caller of `register`"""
+    """Without `PYSPARK_PYTHON`, Spark's workers run another Python than `register`'s caller."""
 
     python: str
     advice: str
 
 
 class PlainHttp(Event, level=logging.WARNING):
-    """the endpoint on another machine speaks no TLS: rows and tokens can be read on the way"""
+    """The endpoint is on another machine and uses no TLS: others may read rows and tokens."""
 
     endpoint: str
 
 
 class ProofLeftBehind(Event, level=logging.WARNING):
-    """an object of the store's proof could not be deleted; you may delete it"""
+    """An object of the store's proof could not be deleted; you may delete it."""
 
     key: str
     url: str
@@ -233,7 +237,7 @@ class ProofLeftBehind(Event, level=logging.WARNING):
 
 
 class UploadLeftBehind(Event, level=logging.WARNING):
-    """an unfinished upload could not be aborted; a lifecycle rule should remove it"""
+    """An unfinished upload could not be aborted. The bucket's lifecycle rule should remove it."""
 
     key: str
     reason: str

@@ -13,7 +13,7 @@ from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.options.store import StoreOptions
-from sparkwal.options.types import duration, option, size, whole
+from sparkwal.options.types import duration, integer, option, size
 from sparkwal.options.writing import check_limits
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_records
@@ -36,19 +36,19 @@ class Policy:
 
     late_window_seconds: int = option(
         "lateArriveWindowSeconds",
-        whole,
+        integer,
         300,
         "a commit stays in the log alone for this long, so that what comes late goes with it; "
         "without a commit for so long the log is cold, and all of it goes; 0: all goes at once",
     )
     persist_rows: int = option(
         "persistRowThreshold",
-        whole,
+        integer,
         1_000_000,
         "rows that have waited out that window go to the table when they are this many",
     )
     persist_age_seconds: int = option(
-        "persistAgeThresholdSeconds", whole, 1800, "… or when the oldest of them is this old"
+        "persistAgeThresholdSeconds", integer, 1800, "… or when the oldest of them is this old"
     )
     persist_bytes: int = option(
         "persistBytesThreshold", size, 2**30, "… or when they are this large, as stored", "1gb"
@@ -68,7 +68,7 @@ class Policy:
     )
     retain_seconds: int | None = option(
         "retainSeconds",
-        whole,
+        integer,
         None,
         "what is older leaves the log; with a table only what the table has",
         "for ever; with a table: until the table has it",

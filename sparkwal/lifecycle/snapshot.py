@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, need
+from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, require_library
 from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.keys import join_key
@@ -72,7 +72,7 @@ class OtherFiles:
     def __init__(self, table: str, storage: Mapping[str, str]) -> None:
         from pyarrow import fs
 
-        need("deltalake", _NEEDED)
+        require_library("deltalake", _NEEDED)
         from deltalake.fs import DeltaStorageHandler
 
         self._table, self._storage = table, storage
@@ -244,7 +244,7 @@ class Current:
             in_table = schema_of(opened[-1])
             self._in_table = schema.columns(in_table)
             spark_schema = with_table(spark_schema, in_table)
-            need("deltalake", _NEEDED)
+            require_library("deltalake", _NEEDED)
             from deltalake import DeltaTable
 
             with _readable(self.table, self._storage):
@@ -310,7 +310,7 @@ class Current:
             SparkWalError: as `reader`. OptionError also if a nested date is beyond the year 9999,
                 or pandas is not installed.
         """
-        need("pandas", "pandas>=2.2,<3")
+        require_library("pandas", "pandas>=2.2,<3")
         return pandas_frame(self.to_arrow(columns))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:

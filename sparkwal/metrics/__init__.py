@@ -1,1 +1,1 @@
-"""What a log does, as numbers for Prometheus."""
+"""Metrics of streams, writers and logs, for Prometheus."""

@@ -1,4 +1,7 @@
-"""Follows a log, or all logs under a path, by their records: it reads, and never fences."""
+"""Follows the records of a log, or of all logs under a path, and reports metrics of them.
+
+A follower only reads: it writes no object and fences no writer.
+"""
 
 import logging
 import time
@@ -10,7 +13,7 @@ from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.header import CommitHeader, SlotHeader
 from sparkwal.lifecycle.consumers import consumer_infos, lag_ms
 from sparkwal.metrics import table
-from sparkwal.metrics.prometheus import Prometheus, begin
+from sparkwal.metrics.prometheus import Prometheus, zero_counters
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions
@@ -24,41 +27,52 @@ from sparkwal.reading.log_range import LogRange, find_end
 from sparkwal.reading.sequencers import all_logs
 
 _logger = logging.getLogger("sparkwal")
-# How many queries of a log are remembered, to know whose progress is this log's.
+# A log remembers so many of the queries that wrote to it. Spark's progress of a query is reported
+# for the logs that remember it.
 _MOST_QUERIES = 1000
-# Of a log that comes later all is new.
+# The backlog of a log that appears while it is followed: all its records are counted.
 _ALL = 2**63
 
 
-class LogNumbers:
-    """Counts the new records of one log, as long as it is the same, and reports how far its readers
-    and its table are. `backlog` is how many of the newest that are there already are counted."""
+class LogMetrics:
+    """Counts the new records of one log, and measures how far its readers and its table are.
+
+    Args:
+        backlog: how many of the newest existing records are counted too.
+    """
 
     def __init__(self, log: LogRange, meter: Prometheus, backlog: int) -> None:
         self._log = log
         self._meter = meter
         self._backlog = backlog
         self.labels = table.labels_of(log.log.url)
-        # Whose commits were seen, the newest last.
+        # The queries that committed, in the order of their last commits.
         self.queries: dict[str, None] = {}
         self._follower: Follower | None = None
         self._term = 0
         self._consumers: set[str] = set()
-        begin(meter, self.labels, "records")
+        zero_counters(meter, self.labels, "records")
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
+        """Whether the log existed at the last update."""
         return self._follower is not None
 
-    def look(self, *, around: bool) -> None:
-        """Count what is new: 1 GET where nothing is, else as many as a stream that reads on. If
-        `around`, also how far consumers and compaction are, and whether this is still the log it
-        was: 3 LISTs and some GETs, and 2 requests or 3 for each consumer. Raises AnotherLog."""
-        if not around:
+    def update(self, *, full: bool) -> None:
+        """Count the new records; if `full`, measure consumers and compaction too.
+
+        Without new records this costs 1 GET, with them as many requests as a stream. A full update
+        also checks that this is still the same log. It costs 3 LISTs and some GETs more, and 2 or 3
+        requests for each consumer.
+
+        Raises:
+            AnotherLog: the log was recreated or deleted.
+        """
+        if not full:
             return self._follow()
         head, gap = find_end(self._log.log, passed_over=self._log.passed_over)
         log_id = head.live.header.log_id if head.live else None
-        if self.is_there and (log_id != self._log.log_id or gap < self._log.gap):
+        if self.exists and (log_id != self._log.log_id or gap < self._log.gap):
             raise AnotherLog(f"{self._log.log.url} is another log than before")
         self._follow()
         if head.live is not None and log_id is not None:
@@ -76,9 +90,9 @@ class LogNumbers:
             self._term = term if start == gap else 0
             self._meter.set(table.TERM, term, *self.labels)
             self._follower = Follower(self._log, start)
-        for found in self._follower.new(floor=False):
-            if isinstance(found, SlotRecord):
-                self._count(found.header)
+        for entry in self._follower.new(floor=False):
+            if isinstance(entry, SlotRecord):
+                self._count(entry.header)
         self._meter.set(table.POSITION, self._log.gap - 1, *self.labels)
 
     def _count(self, header: SlotHeader) -> None:
@@ -109,20 +123,21 @@ class LogNumbers:
 
     def _measure_consumers(self, head: Head) -> None:
         meter, labels = self._meter, self.labels
-        seen = set()
-        for each in consumer_infos(self._log.log, labels.sequencer, head, None):
-            # A lease has a new name for every read, and one of another log counts for nothing.
-            if each.expires_ms is not None or not each.of_this_log:
+        reported = set()
+        for consumer in consumer_infos(self._log.log, labels.sequencer, head, None):
+            # Each read has a lease with another name: its series would only pile up.
+            is_lease = consumer.expires_ms is not None
+            if is_lease or not consumer.of_this_log:
                 continue
-            seen.add(each.name)
-            of_consumer = (*labels, each.name)
-            meter.set(table.CONSUMER_POSITION, each.position, *of_consumer)
-            meter.set(table.CONSUMER_LAG, each.lag, *of_consumer)
-            meter.set(table.CONSUMER_AGE, each.age_ms / 1000, *of_consumer)
-            lag = None if each.lag_ms is None else each.lag_ms / 1000
+            reported.add(consumer.name)
+            of_consumer = (*labels, consumer.name)
+            meter.set(table.CONSUMER_POSITION, consumer.position, *of_consumer)
+            meter.set(table.CONSUMER_LAG, consumer.lag, *of_consumer)
+            meter.set(table.CONSUMER_AGE, consumer.age_ms / 1000, *of_consumer)
+            lag = None if consumer.lag_ms is None else consumer.lag_ms / 1000
             meter.set(table.CONSUMER_LAG_TIME, lag, *of_consumer)
-        self._forget_consumers(self._consumers - seen)
-        self._consumers = seen
+        self._forget_consumers(self._consumers - reported)
+        self._consumers = reported
 
     def _measure_compaction(self, head: Head, log_id: str) -> None:
         meter = self._meter
@@ -146,7 +161,7 @@ class LogNumbers:
                     self._meter.forget(metric, *self.labels, name)
 
     def end(self) -> None:
-        """Nothing is reported of this log any more."""
+        """Remove the series of this log and of its consumers."""
         for metric in table.METRICS:
             if "records" in metric.sources and not metric.more:
                 self._meter.forget(metric, *self.labels)
@@ -154,12 +169,20 @@ class LogNumbers:
 
 
 class Following:
-    """The logs that are followed; one thread uses it. Raises OptionError.
+    """Follows one log or several, and reports them to one meter. Use it from one thread.
 
     Args:
-        path, options: as for `sparkwal.Log`; with sequencers="*" all logs under the path.
-        backlog: how many of the newest records of each log are counted at the start.
-        passed_over: gets the name of a log and its damage; by default the logger does.
+        path: as for `sparkwal.Log`.
+        backlog: how many of the newest existing records of each log are counted.
+        on_damage: called with a log's name and its damage; by default the damage is logged.
+        options: as for `sparkwal.Log`. With sequencers="*" all logs under the path are followed.
+
+    Attributes:
+        labels: the labels of the log at the path.
+        scope: the labels of all that is followed.
+
+    Raises:
+        OptionError: an option is invalid, or is of use only to a read of rows.
     """
 
     def __init__(
@@ -168,51 +191,59 @@ class Following:
         meter: Prometheus,
         *,
         backlog: int = 0,
-        passed_over: Callable[[str, InvalidLogError], None] | None = None,
+        on_damage: Callable[[str, InvalidLogError], None] | None = None,
         **options: object,
     ) -> None:
-        given = from_keywords(SourceOptions, path, options)
-        refuse(given, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease")
-        # What is missing, damaged or was collected is not counted; the rest is.
-        self._options = replace(given, fail_on_data_loss=False, on_corruption="fail")
+        parsed = from_keywords(SourceOptions, path, options)
+        refuse(parsed, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease")
+        # Missing, damaged and collected records are left out; all others are counted.
+        self._options = replace(parsed, fail_on_data_loss=False, on_corruption="fail")
         self._meter, self._backlog = meter, backlog
         self._root = open_log(self._options)
         self.labels = table.labels_of(self._root.url)
-        self.counted = table.Labels(self.labels.log, table.ALL) if given.sequencers else self.labels
-        self._logs: dict[str, LogNumbers] = {}
-        # What the look before failed with, and this one.
+        several = table.Labels(self.labels.log, table.ALL)
+        self.scope = several if parsed.sequencers else self.labels
+        self._logs: dict[str, LogMetrics] = {}
+        # The failures of the previous update and of this one: each is logged once.
         self._logged: set[str] = set()
         self._failures: set[str] = set()
-        self._passed_over = passed_over or (lambda _, error: self._failed(str(error)))
+        self._on_damage = on_damage or (lambda _, error: self._failed(str(error)))
 
     @property
-    def is_there(self) -> bool:
-        """Whether a log was there at the last look."""
-        return any(log.is_there for log in self._logs.values())
+    def has_log(self) -> bool:
+        """Whether any log existed at the last update."""
+        return any(log.exists for log in self._logs.values())
 
-    def wrote(self, query_id: str) -> list[LogNumbers]:
+    def logs_written_by(self, query_id: str) -> list[LogMetrics]:
         """The logs that hold commits of this query."""
         return [log for log in self._logs.values() if query_id in log.queries]
 
-    def look(self, *, around: bool = True) -> None:
-        """One look at each log; if `around`, at consumers, compaction and new sequencers too."""
-        if around or not self._logs:
-            self._find()
-        damaged: list[InvalidLogError] = []
+    def update(self, *, full: bool = True) -> None:
+        """Update the metrics of each log.
+
+        Args:
+            full: measure consumers and compaction, and find new sequencers, too.
+
+        Raises:
+            InvalidLogError: a log is damaged. The other logs are updated all the same.
+        """
+        if full or not self._logs:
+            self._find_logs()
+        damage: list[InvalidLogError] = []
         for name, log in list(self._logs.items()):
             try:
                 try:
-                    log.look(around=around)
+                    log.update(full=full)
                 except AnotherLog:
-                    # It was recreated, or is gone: nothing that was reported holds for what comes.
+                    # The log was recreated or deleted, so the reported values are void.
                     log.end()
-                    self._begin(name, _ALL).look(around=around)
+                    self._begin(name, _ALL).update(full=full)
             except InvalidLogError as error:
-                damaged.append(error)
-        if damaged:
-            raise damaged[0]
+                damage.append(error)
+        if damage:
+            raise damage[0]
 
-    def _find(self) -> None:
+    def _find_logs(self) -> None:
         several = bool(self._options.sequencers)
         names = all_logs(self._root) if several else [self._options.sequencer]
         for name in names:
@@ -223,17 +254,16 @@ class Following:
         if several:
             self._backlog = _ALL
 
-    def _begin(self, name: str, backlog: int) -> LogNumbers:
-        damaged = partial(self._passed_over, name)
-        log = LogRange(self._options, name, self._root, passed_over=damaged)
-        self._logs[name] = LogNumbers(log, self._meter, backlog)
+    def _begin(self, name: str, backlog: int) -> LogMetrics:
+        log = LogRange(self._options, name, self._root, passed_over=partial(self._on_damage, name))
+        self._logs[name] = LogMetrics(log, self._meter, backlog)
         return self._logs[name]
 
-    def try_look(self, *, around: bool = True) -> None:
-        """As `look`; what fails is counted, logged once, and tried again."""
+    def try_update(self, *, full: bool = True) -> None:
+        """Update as `update` does; count an error and log it once. The next update tries again."""
         self._failures = set()
         try:
-            self.look(around=around)
+            self.update(full=full)
         except SparkWalError as error:
             self._failed(str(error))
         except Exception as error:
@@ -242,7 +272,7 @@ class Following:
 
     def _failed(self, reason: str) -> None:
         self._meter.add(table.FOLLOW_ERRORS, 1, *self.labels)
-        known = reason in self._logged | self._failures
+        is_logged = reason in self._logged | self._failures
         self._failures.add(reason)
-        if not known:
-            _logger.warning("the numbers of %s are not new: %s", self.labels.log, reason)
+        if not is_logged:
+            _logger.warning("the metrics of %s are out of date: %s", self.labels.log, reason)

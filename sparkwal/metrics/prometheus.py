@@ -1,19 +1,21 @@
-"""The numbers for Prometheus, by prometheus_client, and who sends some already."""
+"""Metrics in a registry of prometheus_client, and the reporters that fill them."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparkwal.errors import OptionError, need
+from sparkwal.errors import OptionError, require_library
 from sparkwal.metrics.table import ALL, METRICS, Labels, Metric
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-# Object stores answer within some ten milliseconds, and a stream may wait for minutes.
+# Histogram buckets, in seconds: an object store answers in some ten milliseconds, and a stream may
+# wait for minutes.
 BUCKETS = (
     0.005,
     0.01,
@@ -37,44 +39,62 @@ BUCKETS = (
 
 
 class Prometheus:
-    """Metrics in a registry of prometheus_client, each from its first value on; labels are the
-    values of `metric.labels`. Any thread may call it, and waits for no request or reader."""
+    """Sets metrics in a registry of prometheus_client. A metric appears with its first value.
+
+    The arguments `labels` are the values of `metric.labels`. Any thread may call the methods; no
+    call waits for a request or for a scrape.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._lock = threading.Lock()
-        self._made: dict[str, Any] = {}
+        # The objects of prometheus_client by the metric's name.
+        self._collectors: dict[str, Any] = {}
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
-        """Count. With 0 the series is there before anything happens."""
+        """Add to a counter. An amount of 0 creates the series."""
         self._series(metric, labels).inc(amount)
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
-        """One more value of a histogram."""
+        """Add a value to a histogram."""
         self._series(metric, labels).observe(value)
 
     def set(self, metric: Metric, value: float | Callable[[], float] | None, *labels: str) -> None:
-        """A gauge's value, or a function that returns it whenever it is read; None: `forget`."""
+        """Set a gauge.
+
+        Args:
+            value: the value, or a function that each scrape calls for it. With None the series is
+                removed.
+        """
         if value is None:
             return self.forget(metric, *labels)
         series = self._series(metric, labels)
         (series.set_function if callable(value) else series.set)(value)
 
     def forget(self, metric: Metric, *labels: str) -> None:
-        """The series vanishes; one that is not there is no error. Counts begin at 0 again."""
-        made = self._made.get(metric.name)
-        if made is not None:
-            made.remove(*labels)
+        """Remove a series, if it exists. A counter that returns starts at 0."""
+        collector = self._collectors.get(metric.name)
+        if collector is not None:
+            collector.remove(*labels)
 
     def text(self) -> str:
-        """What a scrape gets."""
+        """The answer to a scrape."""
         from prometheus_client import generate_latest
 
         return generate_latest(self._registry).decode()
 
     def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
-        """Answer scrapes in threads of their own; port 0 takes a free one. Returns the port, and
-        what ends it. Raises OSError where it cannot listen."""
+        """Start a thread that answers scrapes.
+
+        Args:
+            port: the port to listen on; 0 takes a free one.
+
+        Returns:
+            The port, and a function that stops the thread.
+
+        Raises:
+            OSError: the address or the port is not available.
+        """
         from prometheus_client import start_http_server
 
         server, _ = start_http_server(port, host, self._registry)
@@ -89,92 +109,137 @@ class Prometheus:
         import prometheus_client
 
         with self._lock:
-            made = self._made.get(metric.name)
-            if made is None:
+            collector = self._collectors.get(metric.name)
+            if collector is None:
                 kind = getattr(prometheus_client, metric.kind.capitalize())
                 more = {"buckets": BUCKETS} if metric.kind == "histogram" else {}
-                made = self._made[metric.name] = kind(
+                collector = self._collectors[metric.name] = kind(
                     metric.full_name, metric.help, metric.labels, registry=self._registry, **more
                 )
-        return made.labels(*labels)
+        return collector.labels(*labels)
 
 
 _meters: dict[CollectorRegistry, Prometheus] = {}
 
 
 def prometheus(registry: CollectorRegistry | None = None) -> Prometheus:
-    """The meter of a registry of prometheus_client, by default its own. Raises OptionError where
-    prometheus_client is not installed."""
-    need("prometheus_client", "sparkwal[metrics]")
+    """The meter of a registry, by default of prometheus_client's default registry.
+
+    Raises:
+        OptionError: prometheus_client is not installed.
+    """
+    require_library("prometheus_client", "sparkwal[metrics]")
     from prometheus_client import REGISTRY
 
     registry = REGISTRY if registry is None else registry
     return _meters.setdefault(registry, Prometheus(registry))
 
 
-def separate() -> Prometheus:
-    """A meter with a registry of its own. Raises as `prometheus`."""
-    need("prometheus_client", "sparkwal[metrics]")
+def new_meter() -> Prometheus:
+    """A meter with a new registry.
+
+    Raises:
+        OptionError: prometheus_client is not installed.
+    """
+    require_library("prometheus_client", "sparkwal[metrics]")
     from prometheus_client import CollectorRegistry
 
     return Prometheus(CollectorRegistry())
 
 
-def begin(meter: Prometheus, labels: Labels, source: str) -> None:
-    """All that this source counts is there, at 0."""
+def zero_counters(meter: Prometheus, labels: Labels, source: str) -> None:
+    """Create the counters of a source, at 0."""
     for metric in METRICS:
         if metric.kind == "counter" and source in metric.sources and not metric.more:
             meter.add(metric, 0, *labels)
 
 
-# What reports: of which source, which log, and which of several.
-Key = tuple[str, Labels, int]
-# What ends each that was started, and whether it has ended by itself.
-_running: dict[tuple[Prometheus, Key], tuple[Callable[[], None], Callable[[], bool]]] = {}
-# Reentrant: what starts may start something itself.
+@dataclass(frozen=True)
+class Reporter:
+    """Identifies a part of this process that reports to a meter.
+
+    Attributes:
+        source: `follower`, `appender` or `lifecycle`.
+        labels: the log that it reports; the sequencer `ALL` stands for each sequencer of the path.
+        instance: distinguishes the appenders of one log; 0 for other sources.
+    """
+
+    source: str
+    labels: Labels
+    instance: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Running:
+    stop: Callable[[], None]
+    is_over: Callable[[], bool]
+
+
+_running: dict[tuple[Prometheus, Reporter], _Running] = {}
+# Reentrant: the start of a reporter may start another one.
 _lock = threading.RLock()
 
 
-def _forked() -> None:
-    # A thread that is not here may have held it, and what ran does not run here.
+def _forget_parent() -> None:
+    """Begin without reporters after a fork.
+
+    The parent's threads do not run in the child, and one of them may have held the lock.
+    """
     global _lock
     _lock = threading.RLock()
     _running.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_forget_parent)
 
 
-def once(
+def start_once(
     meter: Prometheus,
-    key: Key,
+    reporter: Reporter,
     start: Callable[[], Callable[[], None]],
     is_over: Callable[[], bool] = lambda: False,
 ) -> Callable[[], None]:
-    """Start what reports to this meter under this key, unless it runs. Returns what ends it, by
-    what `start` returned; then, and as soon as it `is_over`, it may be started again. Raises
-    OptionError where a follower and something else would count the commits of one log."""
-    place, mine = (meter, key), key[1]
+    """Start a reporter, unless it runs already.
+
+    Args:
+        start: starts the reporter and returns a function that ends it.
+        is_over: whether the reporter has ended by itself. Then it may be started again.
+
+    Returns:
+        A function that ends the reporter.
+
+    Raises:
+        OptionError: a follower and another reporter would both count the commits of one log.
+    """
+    key = meter, reporter
 
     def stop() -> None:
         with _lock:
-            if _running.get(place) is not started:
+            if _running.get(key) is not running:
                 return
-            del _running[place]
+            del _running[key]
         end()
 
     with _lock:
-        for ended in [each for each, (_, has_ended) in _running.items() if has_ended()]:
+        for ended in [other for other, entry in _running.items() if entry.is_over()]:
             del _running[ended]
-        if place in _running:
-            return _running[place][0]
-        for known, (source, (log, sequencer), _) in _running:
-            same = log == mine.log and len({sequencer, mine.sequencer} - {ALL}) < 2
-            if known is meter and same and "follower" in (source, key[0]):
-                raise OptionError(
-                    f"the commits of {log} are counted here already, by its {source}: leave one of "
-                    "the two out"
-                )
-        end, started = start(), (stop, is_over)
-        _running[place] = started
+        if key in _running:
+            return _running[key].stop
+        for other_meter, other in _running:
+            if other_meter is meter:
+                _refuse_double_count(reporter, other)
+        end = start()
+        running = _Running(stop, is_over)
+        _running[key] = running
         return stop
+
+
+def _refuse_double_count(reporter: Reporter, other: Reporter) -> None:
+    log, sequencer = reporter.labels
+    sequencers = {sequencer, other.labels.sequencer} - {ALL}
+    is_same_log = log == other.labels.log and len(sequencers) < 2
+    if is_same_log and "follower" in (reporter.source, other.source):
+        raise OptionError(
+            f"the {other.source} of this process counts the commits of {log} already: use either "
+            f"this {other.source} or the new {reporter.source}"
+        )

@@ -1,4 +1,4 @@
-"""Numbers of the streams of a Spark session: its progress, and the records of the log."""
+"""Metrics of the streams of a Spark session, from their progress and from the log's records."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,58 +22,78 @@ from pyspark.sql.streaming.listener import (
 from sparkwal.errors import OptionError
 from sparkwal.metrics import table
 from sparkwal.metrics.following import Following
-from sparkwal.metrics.prometheus import Prometheus, once
+from sparkwal.metrics.prometheus import Prometheus, Reporter, start_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _logger = logging.getLogger("sparkwal")
 _MOST_WAITING = 1000
-# Of a query its id, how long Spark ran a microbatch (ms), and the error that it ended with.
-_Happened = tuple[str, float | None, str | None]
+
+
+@dataclass(frozen=True)
+class _QueryEvent:
+    """A microbatch of a query, which took Spark `took_ms`, or the end of a query with `error`."""
+
+    query_id: str
+    took_ms: float | None = None
+    error: str | None = None
 
 
 def watch_stream(
     spark: SparkSession, path: str, meter: Prometheus, *, interval: float = 30.0, **options: Any
 ) -> Callable[[], None]:
-    """Report to `meter` the log at `path`, and of the queries of `spark` that write to it.
+    """Report the log at `path`, and the queries of `spark` that write to it, to `meter`.
 
-    A query waits for nothing of this. Reads the log after each progress of a query and every
-    `interval` seconds, in a thread of its own that ends with Spark; counts from now on. Twice for
-    one log is once. With sequencers="*" it reports all logs under the path.
+    A thread, which ends with Spark, reads the log after each progress of a query and every
+    `interval` seconds. No query waits for it. Commits before the call are not counted. A second
+    call for the same log changes nothing.
 
-    Returns what ends it. Raises OptionError; also where `meter` counts an appender of this log, or
-    one of its sequencers and all of them.
+    Args:
+        interval: seconds between two measurements of consumers and compaction.
+        options: as for `sparkwal.Log`. With sequencers="*" all logs under the path are reported.
+
+    Returns:
+        A function that ends the reports.
+
+    Raises:
+        OptionError: an option is invalid, or `meter` would count commits twice: it has an appender
+            of this log, or both one of its sequencers and all of them.
     """
     if not 0 < interval < 1e6:
         raise OptionError(f"the interval is {interval} seconds; more than 0 is expected")
     following = Following(path, meter, **options)
-    key = ("follower", following.counted, 0)
-    return once(
-        meter, key, lambda: _Watch(following, meter, interval, spark).end, lambda: _is_over(spark)
+    return start_once(
+        meter,
+        Reporter("follower", following.scope),
+        lambda: _Watch(following, meter, interval, spark).end,
+        lambda: _has_stopped(spark),
     )
 
 
-def _is_over(spark: SparkSession) -> bool:
-    """Whether Spark has stopped; it notifies nobody."""
+def _has_stopped(spark: SparkSession) -> bool:
+    """Whether Spark has stopped. Spark does not notify listeners of that."""
     if getattr(spark, "_jsparkSession", None) is None:  # Spark Connect
         return bool(getattr(spark, "is_stopped", False))
     return spark.sparkContext._jsc is None
 
 
 class _Watch(StreamingQueryListener):
-    """The thread that reads the log and counts. Spark's threads call the listener, and a query's
-    start waits for one of them: it only hands over."""
+    """A listener of queries, and the thread that reads the log and counts.
+
+    Spark's threads call the listener, and the start of a query waits for one of them. So the
+    listener only puts events into a queue.
+    """
 
     def __init__(
         self, following: Following, meter: Prometheus, interval: float, spark: SparkSession
     ) -> None:
         self._following, self._meter = following, meter
         self._interval, self._spark = interval, spark
-        self._waiting: queue.Queue[_Happened] = queue.Queue(_MOST_WAITING)
+        self._events: queue.Queue[_QueryEvent] = queue.Queue(_MOST_WAITING)
         self._ending = threading.Event()
-        # Before the query commits anything.
-        following.try_look()
+        # Commits from here on are counted, so this comes before the listener.
+        following.try_update()
         for metric in (table.FENCED, table.DROPPED):
             meter.add(metric, 0, *following.labels)
         spark.streams.addListener(self)
@@ -81,70 +102,75 @@ class _Watch(StreamingQueryListener):
     @cached_property
     def _jlistener(self) -> Any:
         assert SparkContext._jvm is not None
-        return SparkContext._jvm.PythonStreamingQueryListenerWrapper(_ByJson(self))
+        return SparkContext._jvm.PythonStreamingQueryListenerWrapper(_JsonListener(self))
 
     def onQueryStarted(self, event: Any) -> None:
         pass
 
     def onQueryProgress(self, event: Any) -> None:
-        self._hand_over(
-            lambda: (str(event.progress.id), event.progress.durationMs.get("addBatch"), None)
+        self._enqueue(
+            lambda: _QueryEvent(
+                str(event.progress.id), took_ms=event.progress.durationMs.get("addBatch")
+            )
         )
 
     def onQueryTerminated(self, event: Any) -> None:
-        self._hand_over(lambda: (str(event.id), None, event.exception))
+        self._enqueue(lambda: _QueryEvent(str(event.id), error=event.exception))
 
-    def _hand_over(self, happened: Callable[[], _Happened]) -> None:
-        """Never waits: what finds no room is counted."""
+    def _enqueue(self, parse: Callable[[], _QueryEvent]) -> None:
+        """Put an event into the queue without waiting. If the queue is full, count a drop."""
         try:
-            self._waiting.put_nowait(happened())
+            self._events.put_nowait(parse())
         except queue.Full:
             self._meter.add(table.DROPPED, 1, *self._following.labels)
         except Exception:
-            _logger.exception("what a query reported was not understood")
+            _logger.exception("an event of a query has an unknown form")
 
     def end(self) -> None:
-        """No more looks after the one that runs."""
+        """Remove the listener, and end the thread after the update that runs."""
         self._ending.set()
-        if not _is_over(self._spark):
+        if not _has_stopped(self._spark):
             self._spark.streams.removeListener(self)
 
     def _run(self) -> None:
-        due = time.monotonic() + self._interval
+        next_full_update = time.monotonic() + self._interval
         while not self._ending.is_set():
-            # Once a second it asks whether Spark has stopped.
-            taken = self._take(min(1.0, max(due - time.monotonic(), 0.001)))
-            if _is_over(self._spark):
+            # The wait ends at least once a second, to see whether Spark has stopped.
+            events = self._take(min(1.0, max(next_full_update - time.monotonic(), 0.001)))
+            if _has_stopped(self._spark):
                 return
-            if time.monotonic() >= due:
-                self._following.try_look()
-                due = time.monotonic() + self._interval
-            elif taken:
-                self._following.try_look(around=False)
+            if time.monotonic() >= next_full_update:
+                self._following.try_update()
+                next_full_update = time.monotonic() + self._interval
+            elif events:
+                self._following.try_update(full=False)
             try:
-                for each in taken:
-                    self._count(*each)
+                for event in events:
+                    self._count(event)
             except Exception:
                 _logger.exception("a meter failed")
 
-    def _take(self, seconds: float) -> list[_Happened]:
-        """All that waits: one look is enough for it."""
+    def _take(self, seconds: float) -> list[_QueryEvent]:
+        """Take all events from the queue, so that one update of the log serves all of them."""
         try:
-            first = self._waiting.get(timeout=seconds)
+            first = self._events.get(timeout=seconds)
         except queue.Empty:
             return []
-        return [first, *(self._waiting.get_nowait() for _ in range(self._waiting.qsize()))]
+        return [first, *(self._events.get_nowait() for _ in range(self._events.qsize()))]
 
-    def _count(self, query_id: str, took_ms: float | None, error: str | None) -> None:
-        for log in self._following.wrote(query_id):
-            if took_ms is not None:
-                self._meter.observe(table.ADD_BATCH, took_ms / 1000, *log.labels)
-            if error is not None and "FencedError" in error:
+    def _count(self, event: _QueryEvent) -> None:
+        for log in self._following.logs_written_by(event.query_id):
+            if event.took_ms is not None:
+                self._meter.observe(table.ADD_BATCH, event.took_ms / 1000, *log.labels)
+            if event.error is not None and "FencedError" in event.error:
                 self._meter.add(table.FENCED, 1, *log.labels)
 
 
-class _ByJson(JStreamingQueryListener):
-    """Takes a progress in one call of the JVM (1 ms). PySpark takes 457 (100 ms or more)."""
+class _JsonListener(JStreamingQueryListener):
+    """Parses a progress from JSON, which is one call of the JVM and takes 1 ms.
+
+    PySpark's own listener makes 457 calls, which take 100 ms or more.
+    """
 
     def onQueryProgress(self, jevent: Any) -> None:
         event = QueryProgressEvent.fromJson(json.loads(jevent.json()))

@@ -1,4 +1,4 @@
-"""Numbers from the events of this process: its appenders, and what it compacts or collects."""
+"""Metrics from the events of this process: appenders, compactions and collections."""
 
 from __future__ import annotations
 
@@ -8,30 +8,36 @@ from typing import TYPE_CHECKING
 from sparkwal import events
 from sparkwal.errors import FencedError
 from sparkwal.metrics import table
-from sparkwal.metrics.prometheus import Prometheus, begin, once
+from sparkwal.metrics.prometheus import Prometheus, Reporter, start_once, zero_counters
 from sparkwal.metrics.table import Labels, Metric, labels_of
 
 if TYPE_CHECKING:
     from sparkwal.appender.appender import Appender
 
 _Gauges = dict[Metric, Callable[[], float]]
-# Those of a log's appenders at the moment; the newest one's, the last, are reported.
+# The gauges of a log's open appenders, the newest one last. Only the newest one's are reported.
 _watched: dict[tuple[Prometheus, Labels], list[_Gauges]] = {}
 
 
 def watch_appender(wal: Appender, meter: Prometheus) -> Callable[[], None]:
-    """Report to `meter` what an appender does; twice is once.
+    """Report an appender to `meter`. A second call for the same appender changes nothing.
 
-    Its appends wait for nothing of this: a thread of its own counts. Call what it returns once the
-    appender is closed: what it is at a moment vanishes, and what it counted stays. Raises
-    OptionError where a follower reports this log to the same meter.
+    Appends do not wait for the metrics: the thread of the appender's events counts.
+
+    Returns:
+        A function to call when the appender is closed. It removes the gauges and keeps the
+        counters.
+
+    Raises:
+        OptionError: a follower reports this log to the same meter.
     """
     labels = labels_of(wal.url)
-    return once(meter, ("appender", labels, id(wal)), lambda: _start(wal, meter, labels))
+    reporter = Reporter("appender", labels, id(wal))
+    return start_once(meter, reporter, lambda: _start(wal, meter, labels))
 
 
 def _start(wal: Appender, meter: Prometheus, labels: Labels) -> Callable[[], None]:
-    begin(meter, labels, "appender")
+    zero_counters(meter, labels, "appender")
     gauges = _gauges(wal)
     watched = _watched.setdefault((meter, labels), [])
 
@@ -58,7 +64,7 @@ def _start(wal: Appender, meter: Prometheus, labels: Labels) -> Callable[[], Non
 
 
 def _gauges(wal: Appender) -> _Gauges:
-    found: _Gauges = {
+    gauges: _Gauges = {
         table.UP: lambda: float(wal.is_open),
         table.IN_FLIGHT: lambda: wal.in_flight,
         table.BUFFERED: lambda: wal.buffered_bytes,
@@ -67,27 +73,32 @@ def _gauges(wal: Appender) -> _Gauges:
         table.SEQUENCE: lambda: wal.last_sequence,
     }
     if wal.has_journal:
-        found |= {
+        gauges |= {
             table.JOURNAL_BYTES: lambda: wal.journal_bytes,
-            # It keeps one file free.
+            # The journal keeps one file free.
             table.JOURNAL_LIMIT: lambda: wal.options.journal_max - wal.options.journal_segment,
             table.JOURNAL_WAITING: lambda: wal.unacknowledged,
             table.JOURNAL_LOST: lambda: len(wal.lost),
             table.STORE_AWAY: lambda: float(wal.is_store_away),
         }
-    return found
+    return gauges
 
 
 def watch_lifecycle(meter: Prometheus) -> Callable[[], None]:
-    """Report what this process compacts and collects; twice is once. Returns what ends it."""
+    """Report the compactions and collections of this process. A second call changes nothing.
+
+    Returns:
+        A function that ends the reports.
+    """
 
     def count(event: events.Event) -> None:
         if isinstance(event, _LIFECYCLE):
             labels = labels_of(event.path)
-            begin(meter, labels, "lifecycle")
+            zero_counters(meter, labels, "lifecycle")
             _count(event, meter, labels)
 
-    return once(meter, ("lifecycle", Labels("", ""), 0), lambda: events.subscribe(count))
+    every_log = Labels("", "")
+    return start_once(meter, Reporter("lifecycle", every_log), lambda: events.subscribe(count))
 
 
 _LIFECYCLE = (
@@ -112,8 +123,8 @@ _COUNTED: dict[type[events.Event], Metric] = {
 
 
 def _count(event: events.Event, meter: Prometheus, labels: Labels) -> None:
-    if (counted := _COUNTED.get(type(event))) is not None:
-        meter.add(counted, 1, *labels)
+    if (counter := _COUNTED.get(type(event))) is not None:
+        meter.add(counter, 1, *labels)
     match event:
         case events.Durable():
             meter.add(table.ROWS, event.rows, *labels)
@@ -121,7 +132,7 @@ def _count(event: events.Event, meter: Prometheus, labels: Labels) -> None:
             meter.observe(table.PUT, event.put_ms / 1000, *labels)
             meter.set(table.POSITION, event.position, *labels)
         case events.Stopped():
-            # Of the event `fenced` there is one for each record in flight.
+            # An event `fenced` comes for each record in flight, but the appender stops once.
             meter.add(table.FENCED, event.error == FencedError.__name__, *labels)
         case events.CompactionDone():
             meter.set(table.COMPACTED, event.cut, *labels)

@@ -1,1 +1,1 @@
-"""What a user may say: every option, its type, default and meaning. Opens nothing."""
+"""The options of users: parsing, types, defaults and meaning, one table for each use."""

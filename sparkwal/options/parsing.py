@@ -1,4 +1,4 @@
-"""From what a user wrote to checked options: names, values and pairs, all at once."""
+"""Parses the options of a user, and checks their names, values and combinations."""
 
 import dataclasses
 import difflib
@@ -14,8 +14,8 @@ from sparkwal.options.types import secret
 from sparkwal.options.writing import AppenderOptions, SinkOptions
 
 T = TypeVar("T", bound=StoreOptions)
-# What Spark itself adds to a source's or sink's options.
-_SPARKS_OWN = {"checkpointlocation", "queryname"}
+# Spark adds these to the options of a source or sink.
+_OPTIONS_OF_SPARK = {"checkpointlocation", "queryname"}
 _SIDES: dict[type[StoreOptions], str] = {
     SinkOptions: "writing",
     SourceOptions: "reading",
@@ -23,51 +23,65 @@ _SIDES: dict[type[StoreOptions], str] = {
 }
 
 
-def parse(kind: type[T], given: Mapping[str, str]) -> T:
-    """Checked options from what a user wrote; names without regard to case. Raises OptionError."""
-    known = {f.metadata["name"].lower(): f for f in dataclasses.fields(kind)}
+def parse(kind: type[T], texts: Mapping[str, str]) -> T:
+    """Parse and check options.
+
+    Args:
+        texts: the options' values by name. The case of a name does not matter.
+
+    Raises:
+        OptionError: an option is unknown, given twice or out of range, or two contradict.
+    """
+    fields = {field.metadata["name"].lower(): field for field in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
-    for name, value in given.items():
-        spec = known.get(name.lower())
-        if spec is None:
-            if name.lower() not in _SPARKS_OWN:
+    for name, text in texts.items():
+        field = fields.get(name.lower())
+        if field is None:
+            if name.lower() not in _OPTIONS_OF_SPARK:
                 raise OptionError(_unknown(name, kind))
             continue
-        option, parser, limit = (spec.metadata[each] for each in ("name", "parse", "limit"))
-        if spec.name in values:
+        option = field.metadata["name"]
+        parser = field.metadata["parse"]
+        limit = field.metadata["limit"]
+        if field.name in values:
             raise OptionError(f"option {option} is given twice; give it once")
         try:
-            found = values[spec.name] = parser(str(value))
-            if limit is not None and not limit.allows(found):
+            value = parser(str(text))
+            if limit is not None and not limit.allows(value):
                 raise ValueError(limit.expected)
         except ValueError as expected:
-            shown = " is wrong;" if parser is secret else f" is {str(value)[:100]!r};"
+            shown = " is wrong;" if parser is secret else f" is {str(text)[:100]!r};"
             raise OptionError(f"option {option}{shown} {expected} is expected") from None
+        values[field.name] = value
     options = kind(**values)
     options.check()
     return options
 
 
 def _unknown(name: str, kind: type[StoreOptions]) -> str:
-    names = [f.metadata["name"] for f in dataclasses.fields(kind)]
+    names = [field.metadata["name"] for field in dataclasses.fields(kind)]
     for other, side in _SIDES.items():
-        if name.lower() in {f.metadata["name"].lower() for f in dataclasses.fields(other)}:
+        if name.lower() in {field.metadata["name"].lower() for field in dataclasses.fields(other)}:
             return f"option {name!r} is for {side}; remove it here"
-    lowered = {each.lower(): each for each in names}
+    lowered = {option.lower(): option for option in names}
     near = difflib.get_close_matches(name.lower(), lowered, 1)
     hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known are {', '.join(names)}"
     return f"unknown option {name!r}; {hint}"
 
 
-def from_keywords(kind: type[T], path: str | os.PathLike[str], given: Mapping[str, object]) -> T:
-    """As `parse`, of Python keyword arguments. The path is a text or an `os.PathLike`."""
+def from_keywords(kind: type[T], path: str | os.PathLike[str], keywords: Mapping[str, object]) -> T:
+    """Parse and check options that are Python keyword arguments.
+
+    Raises:
+        OptionError: as `parse`, or the path or a value has a wrong type.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise OptionError(
             f"the path is a {type(path).__name__}; a text such as s3://bucket/wal is expected"
         )
     texts = {"path": os.fspath(path)}
-    for name, value in given.items():
-        # str(None) would name a folder.
+    for name, value in keywords.items():
+        # None is refused: its text "None" would be a valid value, for example a folder's name.
         if not isinstance(value, (str, int, float, datetime, os.PathLike)):
             raise OptionError(
                 f"option {name} is a {type(value).__name__}; a text or a number is expected. To "

@@ -21,7 +21,7 @@ class SourceOptions(StoreOptions):
     )
     ending_position: int | None = option(
         "endingPosition",
-        types.whole,
+        types.integer,
         None,
         "batch reads: the last position to read, inclusive",
         "the head",
@@ -30,15 +30,14 @@ class SourceOptions(StoreOptions):
         "startingTimestamp",
         types.timestamp,
         None,
-        "read commits at or after this time: ISO 8601 (UTC unless it says otherwise) or "
-        "milliseconds since 1970",
+        "read commits at or after this time: ISO 8601 (UTC by default) or milliseconds since 1970",
     )
     ending_timestamp_ms: int | None = option(
         "endingTimestamp", types.timestamp, None, "batch reads: read commits at or before this time"
     )
     max_rows: int | None = option(
         "maxRowsPerTrigger",
-        types.whole,
+        types.integer,
         None,
         "streams: at most this many rows in a microbatch; a commit is never split",
         limit=ABOVE_ZERO,
@@ -52,24 +51,24 @@ class SourceOptions(StoreOptions):
     )
     max_commits: int | None = option(
         "maxCommitsPerTrigger",
-        types.whole,
+        types.integer,
         None,
         "streams: at most this many commits in a microbatch",
         limit=ABOVE_ZERO,
     )
     min_partitions: int | None = option(
         "minPartitions",
-        types.whole,
+        types.integer,
         None,
-        "split the read into at least this many tasks where the log's frames allow it",
-        "what its size is worth",
+        "split the read into at least this many tasks, if the log's frames allow it",
+        "by its size",
         limit=ABOVE_ZERO,
     )
     fail_on_data_loss: bool = option(
         "failOnDataLoss",
         types.boolean,
         True,
-        "false: go on where positions were collected or are missing",
+        "false: skip positions that were collected or are missing",
     )
     include_metadata: bool = option(
         "includeMetadata",
@@ -79,14 +78,14 @@ class SourceOptions(StoreOptions):
         "_wal_query_id",
     )
     verify_checksums: bool = option(
-        "verifyChecksums", types.boolean, True, "check the CRC-32 of all that is read"
+        "verifyChecksums", types.boolean, True, "check the CRC-32 of all bytes that are read"
     )
     verify_texts: bool = option(
         "verifyTexts",
         types.boolean,
         True,
-        "check that texts are UTF-8; it takes 2 % of a large read, and 10 % where they are not "
-        "ASCII: set it to false only if you trust all who may write to the log",
+        "check that texts are UTF-8; it takes 2 % of a large read, and 10 % if they are not "
+        "ASCII: set it to false only if you trust all writers of the log",
     )
     sequencers: str | None = option(
         "sequencers",
@@ -105,13 +104,13 @@ class SourceOptions(StoreOptions):
         "consumer",
         types.consumer_name,
         None,
-        "streams: a name, this stream's own; the log keeps what it has not read yet",
+        "streams: a name for this stream alone; the log keeps the rows that it has not read yet",
     )
     cursor_interval_ms: int = option(
         "cursorInterval",
         types.duration,
         60_000,
-        "streams with a consumer: publish at most this often how far it is",
+        "streams with a consumer: the least time between two publications of its position",
         "1min",
         limit=ABOVE_ZERO,
     )
@@ -119,19 +118,20 @@ class SourceOptions(StoreOptions):
         "lease",
         types.duration,
         None,
-        "batch reads: the log keeps for this long what the read needs",
+        "batch reads: the log keeps the rows of the read for this long",
         limit=ABOVE_ZERO,
     )
 
     @property
     def limits(self) -> dict[str, int]:
-        """Of a microbatch, those that are set."""
+        """The limits of a microbatch that are set, by option name."""
         values = self.max_rows, self.max_bytes, self.max_commits
-        both = zip(TRIGGERS, values, strict=True)
-        return {name: value for name, value in both if value is not None}
+        limits = zip(TRIGGERS, values, strict=True)
+        return {name: value for name, value in limits if value is not None}
 
     @property
     def tolerant(self) -> bool:
+        """Whether a read skips missing positions."""
         return not self.fail_on_data_loss
 
     def check(self) -> None:

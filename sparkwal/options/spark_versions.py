@@ -1,7 +1,7 @@
-"""All that differs between versions of Spark, and which of them are supported.
+"""The supported versions of Spark, and the differences between them.
 
-A difference is a name for what a Spark has from a version on; `sparkwal.spark.interfaces` and
-others ask `has`, and compare no versions. A difference goes when OLDEST reaches its version.
+Each difference is a constant: the first version of Spark that has a capability. Other modules call
+`has` with it and compare no versions themselves. Remove a difference when OLDEST reaches it.
 """
 
 import re
@@ -11,13 +11,13 @@ from sparkwal.errors import OptionError
 Version = tuple[int, ...]
 
 OLDEST: Version = (4, 0)
-# The newest that the tests ran. A newer one is used, with a warning.
+# The newest version that the tests ran. A newer one causes a warning.
 NEWEST: Version = (4, 3)
-# The newest that Delta Lake has jars for.
+# The newest version that Delta Lake has jars for.
 NEWEST_WITH_DELTA: Version = (4, 2)
 DELTA = "4.4.0"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-# What a session with Delta Lake is given besides its jars.
+# The settings of a session with Delta Lake, besides its jars.
 DELTA_SETTINGS = {
     "spark.sql.extensions": DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -26,9 +26,10 @@ SCALA = "2.13"
 INSTALL = "pip install 'sparkwal[spark]'"
 OLDEST_JAVA = 17
 
-# A stream's writer gets Arrow batches as a class of its own; before as a DataSourceArrowWriter.
+# The class DataSourceStreamArrowWriter, for a stream's writer that gets Arrow batches. Older Sparks
+# use DataSourceArrowWriter for that.
 STREAM_ARROW_WRITER: Version = (4, 1)
-# Classes of streaming checkpoints are in the package `checkpointing`.
+# The package `checkpointing` for the classes of streaming checkpoints.
 CHECKPOINTING_PACKAGE: Version = (4, 1)
 # `spark-pipelines`, Spark Declarative Pipelines.
 PIPELINES: Version = (4, 1)
@@ -36,15 +37,14 @@ PIPELINES: Version = (4, 1)
 TIME: Version = (4, 1)
 # The column types GEOMETRY and GEOGRAPHY.
 SPATIAL: Version = (4, 1)
-# Spark tells a streaming source where a microbatch begins and how large it may be, and lets it
-# take part in availableNow.
+# A streaming source gets the start and the limits of a microbatch, and may support availableNow.
 READ_LIMITS: Version = (4, 2)
-# `to_arrow_schema` asks for the time zone of timestamps; before it is always UTC.
+# `to_arrow_schema` has a parameter for the time zone of timestamps. In older Sparks it is UTC.
 ARROW_TIMEZONE: Version = (4, 2)
 
 # hadoop-aws must be of the version of Spark's own Hadoop.
 _HADOOP: dict[Version, str] = {(4, 0): "3.4.1", (4, 1): "3.4.2", (4, 2): "3.5.0", (4, 3): "3.5.0"}
-# The first Hadoop whose S3A has conditional create, which the LogStore of this library uses.
+# The first Hadoop whose S3A has conditional create, which this library's Delta LogStore uses.
 CONDITIONAL_CREATE: Version = (3, 4, 2)
 
 
@@ -58,7 +58,7 @@ _NEEDED_BY = {
 
 
 def numbers(version: str) -> Version:
-    """The first three: 4.2.0.dev1 is (4, 2, 0)."""
+    """The first three numbers of a version: (4, 2, 0) for "4.2.0.dev1"."""
     return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
@@ -74,54 +74,70 @@ def is_tried(version: str) -> bool:
     return numbers(version)[:2] <= NEWEST
 
 
-# How types are written in a stored schema, as a pattern, and the first Spark that knows them.
+# Patterns of types in a stored schema, and the first Spark that supports each type.
 TYPES = {r'"time\(': TIME, r'"geo(metry|graphy)\(': SPATIAL}
 
 
 def lacks(version: str) -> list[str]:
     """The capabilities that this Spark lacks, each with the first Spark that has it."""
     return [
-        f"{what} (Spark {text(since)})"
-        for what, since in _NEEDED_BY.items()
+        f"{capability} (Spark {text(since)})"
+        for capability, since in _NEEDED_BY.items()
         if not has(since, version)
     ]
 
 
-def require(version: str, whose: str) -> None:
-    """Raises OptionError for a Spark that is too old; `whose` says which one is meant."""
+def require(version: str, name: str) -> None:
+    """Check that a Spark is not too old.
+
+    Args:
+        name: the name of this Spark in the message.
+
+    Raises:
+        OptionError: the Spark is too old.
+    """
     if not is_supported(version):
         raise OptionError(
-            f"sparkwal needs Spark {text(OLDEST)} or newer, {whose} is {version}: "
+            f"sparkwal needs Spark {text(OLDEST)} or newer, {name} is {version}: "
             f"{INSTALL} (sparkwal.Log and sparkwal.Appender work without Spark)"
         )
 
 
 def require_delta(version: str) -> None:
-    """Raises OptionError for a Spark that is too new for Delta Lake."""
+    """Check that Delta Lake has jars for a Spark.
+
+    Raises:
+        OptionError: the Spark is too new.
+    """
     if numbers(version)[:2] > NEWEST_WITH_DELTA:
         raise OptionError(
             f"Delta Lake {DELTA} is for Spark up to {text(NEWEST_WITH_DELTA)}, and this is "
-            f'{version}: pip install "pyspark=={text(NEWEST_WITH_DELTA)}.*" where a Delta table is '
-            "made or read (sparkwal.Log(path).current() reads table and log without Spark)"
+            f'{version}: pip install "pyspark=={text(NEWEST_WITH_DELTA)}.*" on machines that write '
+            "or read Delta tables (sparkwal.Log(path).current() reads table and log without Spark)"
         )
 
 
 def delta_package(version: str) -> str:
-    """Maven's coordinates of the Delta Lake for this Spark. Raises OptionError without one."""
+    """The Maven coordinates of Delta Lake for this Spark.
+
+    Raises:
+        OptionError: Delta Lake has no jars for this Spark.
+    """
     require_delta(version)
     return f"io.delta:delta-spark_{text(numbers(version)[:2])}_{SCALA}:{DELTA}"
 
 
 def hadoop_aws(version: str) -> str:
-    """Maven's coordinates of S3A for this Spark; for an untried one those for the newest."""
+    """The Maven coordinates of S3A for this Spark. An untried Spark gets those for the newest."""
     hadoop = _HADOOP.get(numbers(version)[:2], _HADOOP[NEWEST])
     return f"org.apache.hadoop:hadoop-aws:{hadoop}"
 
 
 def checkpoint_file_manager(version: str) -> str:
-    """The class that writes a checkpoint's files without a process for each.
+    """The class that writes checkpoint files without starting processes.
 
-    Spark's own choice forks `stat` and `readlink` for each file. Both rename, and neither syncs.
+    Spark's default class forks `stat` and `readlink` for each file. Both classes write a file and
+    rename it, and neither calls fsync.
     """
     package = "checkpointing." if has(CHECKPOINTING_PACKAGE, version) else ""
     return f"org.apache.spark.sql.execution.streaming.{package}FileSystemBasedCheckpointFileManager"

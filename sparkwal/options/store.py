@@ -1,4 +1,4 @@
-"""How to reach the store and the log in it: common to writing and reading."""
+"""The options of the store and of the log's path, which reading and writing share."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,7 +17,7 @@ class StoreOptions:
         "path",
         types.text,
         "",
-        "where the log is: s3://bucket/prefix, file:///folder or a folder",
+        "the log's location: s3://bucket/prefix, file:///folder or a folder",
         "required",
     )
     endpoint: str | None = option("endpoint", types.text, None, "URL of an S3-compatible server")
@@ -26,8 +26,8 @@ class StoreOptions:
         "addressingStyle",
         types.one_of("path", "virtual", "auto"),
         None,
-        "where a request names the bucket: in its path, or virtual: in the host's name",
-        "the AWS configuration's, else path with endpoint, auto without",
+        "how a request names the bucket: in its path, or virtual: in the host's name",
+        "the AWS configuration's, otherwise path with endpoint, auto without",
     )
     profile: str | None = option(
         "profile", types.text, None, "named profile of the AWS configuration"
@@ -74,15 +74,15 @@ class StoreOptions:
             "reduced_redundancy",
         ),
         None,
-        "of every object that is written; classes that need a restore before a read are refused",
+        "of every object that is written; no class that needs a restore before a read",
         "STANDARD",
     )
     checksum: str = option(
         "checksum",
         types.one_of("none", "crc32"),
         "none",
-        "crc32: S3 checks what it stores, and keeps the checksum; a bucket with Object Lock "
-        "demands it",
+        "crc32: S3 checks each object against its checksum, and keeps it; a bucket with Object "
+        "Lock demands it",
     )
     requester_pays: bool = option(
         "requesterPays", types.boolean, False, "the requester pays for the bucket's requests"
@@ -95,9 +95,9 @@ class StoreOptions:
     )
     max_in_flight: int = option(
         "maxInFlightRequests",
-        types.whole,
+        types.integer,
         50,
-        "requests under way at once, 1…1000",
+        "requests in flight at once, 1…1000",
         limit=Limit(
             lambda number: 1 <= number <= 1000,
             "1…1000 (recovery reads at most 1000 objects in its one LIST)",
@@ -105,20 +105,20 @@ class StoreOptions:
     )
     pool_size: int | None = option(
         "targetPoolSize",
-        types.whole,
+        types.integer,
         None,
         "connections kept open; at least maxInFlightRequests",
         "2 × maxInFlightRequests",
         limit=ABOVE_ZERO,
     )
     max_retries: int = option(
-        "maxRetryAttempts", types.whole, 3, "retries of one request before the query fails"
+        "maxRetryAttempts", types.integer, 3, "retries of one request before the query fails"
     )
     hedge: bool = option(
         "hedge",
         types.boolean,
         True,
-        "send a late request once more on another connection, and take the first answer; "
+        "send a late request a second time on another connection, and take the first answer; "
         "false: a dead connection costs a minute",
     )
     retry_delay_ms: int = option(
@@ -138,7 +138,11 @@ class StoreOptions:
     )
 
     def check(self) -> None:
-        """Raises OptionError for values out of range and for pairs that contradict each other."""
+        """Check the values together.
+
+        Raises:
+            OptionError: a value is out of range, or two options contradict.
+        """
         if not self.path:
             raise OptionError(
                 'option path is missing: .option("path", "s3://bucket/wal") or .start("s3://…")'
@@ -149,7 +153,7 @@ class StoreOptions:
                 f"targetPoolSize {self.pool_size} is below maxInFlightRequests "
                 f"{self.max_in_flight}: raise the one or lower the other"
             )
-        _ = self.s3  # it checks the keys and the endpoint
+        _ = self.s3  # S3Config checks the keys and the endpoint.
         if self.profile is not None and self.access_key_id is not None:
             raise OptionError("profile and accessKeyId contradict each other: give one of them")
         if self.kms_key_id is not None and self.encryption not in ("aws:kms", "aws:kms:dsse"):
@@ -159,26 +163,35 @@ class StoreOptions:
 
     @property
     def log_path(self) -> str:
-        """For people and as a name."""
-        inside = sequencer_prefix("", self.sequencer)
-        return f"{self.path.rstrip('/')}/{inside}" if inside else self.path
+        """The path with the sequencer's folder, for messages and as a name of the log."""
+        subfolder = sequencer_prefix("", self.sequencer)
+        return f"{self.path.rstrip('/')}/{subfolder}" if subfolder else self.path
 
     @property
     def s3(self) -> S3Config:
-        names = {each.name for each in fields(S3Config)}
-        same: dict[str, Any] = {name: value for name, value in vars(self).items() if name in names}
-        same["checksum"] = self.checksum == "crc32"
-        connections, parts = self.pool_size or 2 * self.max_in_flight, min(self.max_in_flight, 4)
-        return S3Config(**same, max_pool_connections=connections, max_in_flight_parts=parts)
+        names = {field.name for field in fields(S3Config)}
+        shared: dict[str, Any] = {
+            name: value for name, value in vars(self).items() if name in names
+        }
+        shared["checksum"] = self.checksum == "crc32"
+        return S3Config(
+            **shared,
+            max_pool_connections=self.pool_size or 2 * self.max_in_flight,
+            max_in_flight_parts=min(self.max_in_flight, 4),
+        )
 
     @property
     def retry(self) -> RetryPolicy:
         return RetryPolicy(max_retry_attempts=self.max_retries, base_delay_ms=self.retry_delay_ms)
 
 
-def refuse(options: StoreOptions, why: str, *names: str) -> None:
-    """Raises OptionError for the first of the named options that was given."""
-    for each in fields(options):
-        name = each.metadata["name"]
-        if name in names and getattr(options, each.name) != each.default:
-            raise OptionError(f"{name} {why}: remove it")
+def refuse(options: StoreOptions, reason: str, *names: str) -> None:
+    """Check that none of the named options is set.
+
+    Raises:
+        OptionError: an option is set; its message is the option's name and `reason`.
+    """
+    for field in fields(options):
+        name = field.metadata["name"]
+        if name in names and getattr(options, field.name) != field.default:
+            raise OptionError(f"{name} {reason}: remove it")

@@ -1,6 +1,7 @@
-"""What an option's text may be, and what it means: the parsers of the options' tables.
+"""The parsers of option values. Each turns a text into a checked value.
 
-Each raises ValueError with what is expected; `options.parse` names the option.
+For a wrong text a parser raises ValueError, whose message is the expected form. `options.parsing`
+adds the option's name.
 """
 
 import re
@@ -35,36 +36,39 @@ _LONGEST_MS = 36_500 * 86_400_000
 _NUMBER = r"0*\d{1,19}"
 
 
-def _quantity(units: dict[str, int], what: str, text: str) -> int:
+def _quantity(units: dict[str, int], expected: str, text: str) -> int:
     match = re.fullmatch(rf"\s*({_NUMBER})\s*([a-z]*)\s*", text, re.IGNORECASE)
     unit = match[2].lower().replace("ib", "b") if match else ""
     if match is None or unit not in units:
-        raise ValueError(what)
+        raise ValueError(expected)
     return int(match[1]) * units[unit]
 
 
 def size(text: str) -> int:
+    """A number of bytes."""
     return _quantity(_SIZE_UNITS, "a size such as 1mb, 64kb or a number of bytes", text)
 
 
 def duration(text: str) -> int:
-    """Milliseconds."""
-    found = _quantity(_TIME_UNITS, "a time such as 500ms, 2s or a number of milliseconds", text)
-    if found > _LONGEST_MS:
-        # Stored in the log it would make a record that nobody can read.
+    """A number of milliseconds."""
+    expected = "a time such as 500ms, 2s or a number of milliseconds"
+    milliseconds = _quantity(_TIME_UNITS, expected, text)
+    if milliseconds > _LONGEST_MS:
+        # A record with a larger number would be unreadable.
         raise ValueError("a time of at most 36500d")
-    return found
+    return milliseconds
 
 
-def _matched(pattern: str, what: str, value: str) -> str:
-    """The value without the space around it."""
+def _matched(pattern: str, expected: str, value: str) -> str:
+    """The value without leading and trailing space, if it matches."""
     if not re.fullmatch(pattern, value.strip(), re.DOTALL):
-        raise ValueError(what)
+        raise ValueError(expected)
     return value.strip()
 
 
 text = partial(_matched, ".+", "a text that is not empty")
-secret = partial(_matched, ".+", "a text that is not empty")  # appears in no message
+# As `text`. An option with this parser never appears in a message.
+secret = partial(_matched, ".+", "a text that is not empty")
 consumer_name = partial(
     _matched, "[A-Za-z0-9_-]{1,200}", "a name of at most 200 letters, digits, _ and -"
 )
@@ -75,7 +79,7 @@ account_id = partial(_matched, "[0-9]{12}", "the 12 digits of an AWS account")
 star = partial(_matched, r"\*", "* (for one of them: sequencer=NAME)")
 
 
-def whole(value: str) -> int:
+def integer(value: str) -> int:
     return int(_matched(_NUMBER, "a whole number from 0 on, of at most 19 digits", value))
 
 
@@ -88,23 +92,23 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def position(value: str) -> str | int:
-    what = "earliest, latest or a position (a whole number)"
-    word = _matched(rf"earliest|latest|{_NUMBER}", what, value.lower())
+    expected = "earliest, latest or a position (a whole number)"
+    word = _matched(rf"earliest|latest|{_NUMBER}", expected, value.lower())
     return int(word) if word.isdecimal() else word
 
 
 def timestamp(value: str) -> int:
-    """Milliseconds since 1970 from that number or from ISO 8601 (UTC unless it says otherwise)."""
+    """Milliseconds since 1970, from that number or from ISO 8601 (in UTC by default)."""
     if re.fullmatch(_NUMBER, value.strip()):
         number = int(value)
-        # As milliseconds these are moments in 1970 … 1973 and after 5138: another unit is meant.
+        # Milliseconds of 1970 … 1973 and after 5138 are probably numbers of another unit.
         if 10**9 <= number < 10**11:
-            meant = f"looks like seconds, in milliseconds it is {number * 1000}"
+            guess = f"looks like seconds, in milliseconds it is {number * 1000}"
         elif number >= 10**14:
-            meant = f"looks like microseconds, in milliseconds it is {number // 1000}"
+            guess = f"looks like microseconds, in milliseconds it is {number // 1000}"
         else:
             return number
-        raise ValueError(f"a number of milliseconds since 1970 (this {meant})")
+        raise ValueError(f"a number of milliseconds since 1970 (this {guess})")
     try:
         moment = datetime.fromisoformat(value.strip())
     except ValueError:
@@ -115,7 +119,7 @@ def timestamp(value: str) -> int:
 
 
 class Limit(NamedTuple):
-    """Which of the numbers that a parser gives are allowed, and what is expected instead."""
+    """A check of a parsed number, and the text that describes the allowed numbers."""
 
     allows: Callable[[int], bool]
     expected: str
@@ -132,7 +136,16 @@ def option(
     shown: str | None = None,
     limit: Limit | None = None,
 ) -> Any:
-    """A dataclass field that is an option; `shown` is its default as people read it."""
+    """A dataclass field for an option.
+
+    Args:
+        name: the option's name for users.
+        parse: turns the option's text into its value.
+        default: the value without the option.
+        meaning: the description in the documentation.
+        shown: the default in the documentation, if it differs from `default`.
+        limit: the allowed numbers.
+    """
     return field(
         default=default,
         repr=parse is not secret,

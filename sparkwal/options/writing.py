@@ -1,4 +1,4 @@
-"""The options of writing: every writer's, those of Spark's sink, those of `sparkwal.Appender`."""
+"""The options of writers: all writers, Spark's sink, and `sparkwal.Appender`."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from sparkwal.options import types
 from sparkwal.options.store import StoreOptions, refuse
 from sparkwal.options.types import ABOVE_ZERO, Limit, option
 
-# The least gcGrace is an hour, and a request may be under way for 15 minutes.
+# gcGrace is at least an hour, and a request may be in flight for 15 minutes.
 _PLAN_TTL = Limit(
     lambda milliseconds: 0 < milliseconds <= 40 * 60_000,
     "a time greater than 0 and at most 40min (a slot may be free again an hour after the log's "
@@ -19,7 +19,11 @@ _PLAN_TTL = Limit(
 
 
 def check_limits(soft: int | None, hard: int | None) -> None:
-    """Raises OptionError for limits of a log's size that none could keep, or that contradict."""
+    """Check the limits of a log's size.
+
+    Raises:
+        OptionError: a limit is 0, or `soft` is above `hard`.
+    """
     for name, limit in (("softLimitBytes", soft), ("hardLimitBytes", hard)):
         if limit == 0:
             raise OptionError(f"{name} must be greater than 0; leave it out for no limit")
@@ -47,7 +51,7 @@ class WriterOptions(StoreOptions):
     )
     window_size: int | None = option(
         "windowSize",
-        types.whole,
+        types.integer,
         None,
         "numbers for each position, a power of ten 1000…1000000; only so many partitions of a "
         "microbatch, less one, may exceed inlineThreshold; fixed by a log's first record",
@@ -64,7 +68,7 @@ class WriterOptions(StoreOptions):
         "mergeSchema",
         types.boolean,
         False,
-        "let this query add nullable columns to the log, leave some out (null), or make some wider "
+        "let this query add nullable columns to the log, leave some out (null), or widen some "
         "(int to bigint, float to double, a decimal with more digits)",
     )
     plan_ttl_ms: int = option(
@@ -103,7 +107,8 @@ class SinkOptions(WriterOptions):
         "checkpointMaxBytes",
         types.size,
         16 * 2**20,
-        "of a checkpoint on the driver's disk a commit record carries at most this, compressed",
+        "the most bytes of a checkpoint, compressed, that a commit record carries from the "
+        "driver's disk",
         "16mb",
     )
     txn_app_id: str | None = option(
@@ -111,17 +116,17 @@ class SinkOptions(WriterOptions):
     )
     txn_version: int | None = option(
         "txnVersion",
-        types.whole,
+        types.integer,
         None,
-        "batch writes: a number that grows with every append of txnAppId; the last one again "
-        "is skipped if its rows are the same",
+        "batch writes: a number that grows with every append of txnAppId; a repetition of the "
+        "last number is skipped if its rows are the same",
         limit=Limit(lambda number: number <= LARGEST_NUMBER, f"at most {LARGEST_NUMBER} (63 bits)"),
     )
     take_over: bool = option(
         "takeOver",
         types.boolean,
         False,
-        "batch writes: append although a stream leads the log, which stops that stream",
+        "batch writes: append even if a stream leads the log; this stops that stream",
     )
 
     def check(self) -> None:
@@ -132,8 +137,8 @@ class SinkOptions(WriterOptions):
             raise OptionError("txnAppId and txnVersion go together: give both or neither")
         if self.txn_app_id is not None and self.txn_app_id.startswith(ANONYMOUS):
             raise OptionError(
-                f"txnAppId must not begin with {ANONYMOUS!r}: appends without an id are named "
-                "so, and the log does not remember them"
+                f"txnAppId must not begin with {ANONYMOUS!r}: appends without an id have such "
+                "names, and the log does not remember them"
             )
 
 
@@ -161,8 +166,7 @@ class AppenderOptions(WriterOptions):
         "batchTimeoutMs",
         types.duration,
         1,
-        "a batch closes at this age of its first append, unless nothing is in flight: then it "
-        "goes at once",
+        "a batch closes at this age of its first append, or at once if no batch is in flight",
         "1ms",
         limit=ABOVE_ZERO,
     )
@@ -170,43 +174,43 @@ class AppenderOptions(WriterOptions):
         "maxBufferedBytes",
         types.size,
         64 * 2**20,
-        "memory of accepted rows that wait to be sent, what it costs to keep each append "
-        "included; beyond it append blocks, or raises BackPressureError",
+        "memory of accepted rows that wait to be sent, with the bookkeeping of each append; "
+        "beyond it append blocks, or raises BackPressureError",
         "64mb",
     )
     soft_limit: int | None = option(
         "softLimitBytes",
         types.size,
         None,
-        "emit the event size_limit when about this much of the log, as stored, is neither in "
+        "emit the event size_limit when about this many stored bytes of the log are neither in "
         "a table nor below its floor",
     )
     hard_limit: int | None = option(
         "hardLimitBytes",
         types.size,
         None,
-        "at about this much append blocks, or raises BackPressureError, until compaction has "
-        "caught up; what was accepted before is written still",
+        "at about this many bytes append blocks, or raises BackPressureError, until compaction "
+        "has caught up; rows that were accepted before are still written",
     )
     journal: str | None = option(
         "journal",
         types.text,
         None,
-        "a folder on a local disk: an append returns once its rows are there, and they reach "
-        "the log whatever becomes of the store or this process",
+        "a folder on a local disk: an append returns once its rows are on it, and they reach the "
+        "log even if the store or this process fails",
     )
     journal_sync: str = option(
         "journalSync",
         types.one_of("always", "interval", "none"),
         "always",
-        "when an append returns: always = its rows are on the disk; interval, none = a loss "
-        "of power may take the last ones back, the end of the process does not",
+        "always = an append returns once its rows are on the disk; interval, none = a loss of "
+        "power may take back the last appends, a crash of the process does not",
     )
     journal_interval_ms: int = option(
         "journalSyncInterval",
         types.duration,
         100,
-        "with journalSync=interval: how often the disk is made to have everything",
+        "with journalSync=interval: the time between two syncs of the disk",
         "100ms",
         limit=ABOVE_ZERO,
     )
@@ -222,24 +226,24 @@ class AppenderOptions(WriterOptions):
         "journalMaxBytes",
         types.size,
         2**30,
-        "of all files of the journal, one of which it keeps free; beyond it append blocks, or "
+        "size of all files of the journal, which keeps one file free; beyond it append blocks, or "
         "raises BackPressureError",
         "1gb",
     )
     journal_slots: int | None = option(
         "journalSlots",
-        types.whole,
+        types.integer,
         None,
-        "appends that may wait in the journal; a journal that is there keeps its own",
+        "appends that may wait in the journal; an existing journal keeps its number",
         "1048576",
         limit=Limit(lambda number: 1 <= number <= 2**30, "1 … 1073741824"),
     )
     journal_sent_up_to: int | None = option(
         "journalSentUpTo",
-        types.whole,
+        types.integer,
         None,
-        "confirms, for one opening, that the journal sent what the log has of this producer "
-        "up to this sequence; only where an error asks for it, because nothing proves it",
+        "confirms, for one opening, that the journal sent all of this producer's entries in the "
+        "log up to this sequence; use it only if an error asks for it, since no check proves it",
     )
 
     def check(self) -> None:

@@ -84,7 +84,7 @@ def write_object(
     if not created:
         if upload is None:
             rows = b"".join(buffer)
-            where = log.where(header.number)
+            where = log.locate(header.number)
             content = Content.of(arrowfile.read_frames(rows, spark_schema, where))
         return adopt(log, header, content, sent)
     return sent
@@ -136,7 +136,7 @@ def adopt(log: LogStore, ours: DataHeader, content: Content | None, sent: Batch)
 
     Raises FencedError (another writer's), RecomputedError, StoreUnavailableError, InvalidLogError.
     """
-    where = log.where(ours.number, ours.window)
+    where = log.locate(ours.number, ours.window)
     try:
         opened = read_front(log, ours.number, ours.window)
     except NotFound:
@@ -245,15 +245,15 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
             found.append(Frame(size, length, batch.num_rows, part))
             size, crc = size + length, crc32_combine(crc, part, length)
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise InvalidLogError(f"{log.where(header.number)}: cannot be decoded: {error}") from None
+        raise InvalidLogError(f"{log.locate(header.number)}: cannot be decoded: {error}") from None
     end = b""
     while more := tape.read(PART_SIZE):
         end = (end + more)[-PART_SIZE:]
     if not end.endswith(arrowfile.END):
-        raise InvalidLogError(f"{log.where(header.number)}: it is cut off")
+        raise InvalidLogError(f"{log.locate(header.number)}: it is cut off")
     length, part = tape.cut()
     if content.rows != header.rows:
-        where = log.where(header.number)
+        where = log.locate(header.number)
         raise InvalidLogError(f"{where}: {content.rows} rows in frames, not {header.rows}")
     size, crc = size + length, crc32_combine(crc, part, length)
     return Batch(header.number, header.partition, content.rows, size, crc, tuple(found)), content

@@ -186,7 +186,7 @@ class MissingRecord(InvalidLogError):
         several = f"the records of positions {position} … {end - 1} are missing"
         super().__init__(
             f"{f'the record of position {position} is missing' if end <= position + 1 else several}"
-            f" ({log.where(keys.slot(position, window))}), yet the log goes on after it. It was "
+            f" ({log.locate(keys.slot(position, window))}), yet the log goes on after it. It was "
             "deleted from outside: restore it (for example from a bucket version; see "
             "sparkwal.repair), or scan or stream what is there with failOnDataLoss=false"
         )
@@ -202,7 +202,7 @@ class ForeignRecord(InvalidLogError):
     def __init__(self, log: LogStore, number: int, log_id: str, found: SlotRecord) -> None:
         other = found.header
         super().__init__(
-            f"{log.where(number)} lies after the end of the log {log_id} and belongs to another, "
+            f"{log.locate(number)} lies after the end of the log {log_id} and belongs to another, "
             f"{other.log_id}, which was at this path before: end its writer {other.leader_id}, if "
             "that still runs, and delete that object and those after it that it wrote"
         )

@@ -111,7 +111,7 @@ def _find(
 
 def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
     """The rows of a commit record and of its objects."""
-    where = log.where(header.number)
+    where = log.locate(header.number)
     data = record.inlined
     if data is None:
         data = log.store.get_range(log.key(header.number), record.body, record.size - record.body)
@@ -136,7 +136,7 @@ def _content(
 ) -> Content:
     content = Content.of(joined.from_iterable(inlined))
     for batch in objects:
-        where = log.where(batch.number)
+        where = log.locate(batch.number)
         try:
             found, rows = measure(log, read_front(log, batch.number, None, GLANCE))
         except NotFound:

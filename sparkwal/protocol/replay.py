@@ -15,13 +15,13 @@ from sparkwal.protocol.slots import (
     WHOLE,
     SlotRecord,
     fetch_slot,
-    first_get,
     first_listed,
+    first_range,
     open_slot,
     read_slot,
 )
 from sparkwal.store.base import LogStore
-from sparkwal.store.parallel import SMALL, Reply, run_parallel
+from sparkwal.store.parallel import GetRange, Range, read_parallel, run_parallel
 
 # The most records fetched at once. A probe grows up to this while more records come.
 WIDEST_PROBE = 32
@@ -67,7 +67,7 @@ def live_records(
     """
     asked = size
     largest = 0
-    are_small = size <= SMALL
+    likely = size
     # While all records are small, ask for less of each. A larger one costs another request.
     wide = min(size, _AHEAD // max(log.store.concurrency, 1))
 
@@ -76,11 +76,15 @@ def live_records(
     goes_on = tolerant or passed_over is not None
 
     def fetch(
-        each: tuple[int, int], sent: Reply | None = None
+        each: tuple[int, int], get_range: GetRange
     ) -> tuple[int, bytes | InvalidLogError | None]:
         position, size = each
-        front = None if position in known else fetch_slot(log, position, window, size, sent)
+        front = None if position in known else fetch_slot(log, position, window, size, get_range)
         return position, front
+
+    def first(each: tuple[int, int]) -> Range | None:
+        position, size = each
+        return None if position in known else first_range(log, position, window, size, likely)
 
     def positions() -> Iterator[int]:
         nonlocal empty
@@ -95,15 +99,14 @@ def live_records(
                 if position > begin and passed_over is not None:
                     passed_over(MissingRecord(log, begin, window, end=position))
 
-    fetched = run_parallel(
+    fetched = read_parallel(
         log.store,
         fetch,
         ((position, asked) for position in positions()),
+        first_range=first,
         at_once=at_once,
         weigh=itemgetter(1),
         capacity=_AHEAD,
-        is_here=lambda each: each[0] in known,
-        gets=lambda each: first_get(log, each[0], window, each[1]) if are_small else None,
     )
     for position, front in fetched:
         try:
@@ -122,7 +125,7 @@ def live_records(
         largest = max(largest, record.size)
         many = position - start >= WIDEST_PROBE
         asked = wide if many and largest <= wide else size
-        are_small = size <= SMALL or many and largest <= SMALL
+        likely = min(size, largest) if many else size
         log_id = log_id or record.header.log_id
         check_log(log, record, log_id)
         if term is None:

@@ -8,7 +8,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, check_parts
 from sparkwal.store.base import LogStore, NotFound, numbered
-from sparkwal.store.parallel import Reply
+from sparkwal.store.parallel import GetRange, Range
 
 # Reads any record of up to some ten thousand frames; a longer header costs a second request.
 WHOLE = 4 * 2**20
@@ -52,7 +52,7 @@ def read_front(
 ) -> arrowfile.Opened:
     """The header of an object from its first `size` bytes, more if it is longer. With `window`,
     errors name the position too. Raises NotFound, InvalidLogError."""
-    where = log.where(number, window)
+    where = log.locate(number, window)
     opened = arrowfile.open_front(_front(log, number, window, size), where)
     # In a copied or renamed object the number differs from the key's.
     if opened.header.number != number:
@@ -61,14 +61,18 @@ def read_front(
 
 
 def _front(
-    log: LogStore, number: int, window: int | None, size: int, sent: Reply | None = None
+    log: LogStore,
+    number: int,
+    window: int | None,
+    size: int,
+    get_range: GetRange | None = None,
 ) -> bytes:
     key = log.key(number)
-    front = sent() if sent is not None else log.store.get_range(key, 0, size)
+    front = (get_range or log.store.get_range)(key, 0, size)
     needed = arrowfile.needed(front)
     if len(front) == size < needed:
         if needed > arrowfile.LARGEST_FRONT:
-            where = log.where(number, window)
+            where = log.locate(number, window)
             raise InvalidLogError(f"{where}: the schema message claims {needed} bytes")
         front = log.store.get_range(key, 0, needed)
     return front
@@ -79,15 +83,15 @@ def read_slot(
     position: int,
     window: int,
     size: int = WHOLE,
-    sent: Reply | None = None,
+    get_range: GetRange | None = None,
     *,
     tolerant: bool = False,
 ) -> SlotRecord | None:
     """The record at `position`, or None. Inlined rows among the first `size` bytes come along.
-    Raises InvalidLogError for anything else, unless tolerant; one of them is WrongWindow. `sent`:
-    the reply to `first_get`."""
+    Raises InvalidLogError for anything else, unless tolerant; one of them is WrongWindow.
+    `get_range` reads in place of the store's."""
     try:
-        fetched = fetch_slot(log, position, window, size, sent)
+        fetched = fetch_slot(log, position, window, size, get_range)
         record = open_slot(log, position, window, fetched)
         # SAFETY(whole-rows) §4: no writer builds on a record whose rows are cut off
         if record is not None and isinstance(fetched, bytes) and len(fetched) < size:
@@ -116,7 +120,7 @@ def check_whole(log: LogStore, record: SlotRecord, size: int) -> None:
     if size < record.size:
         header = record.header
         error = InvalidLogError(
-            f"{log.where(header.number, header.window)}: it is cut off, {size} bytes of "
+            f"{log.locate(header.number, header.window)}: it is cut off, {size} bytes of "
             f"{record.size}. A store that keeps a part of what was sent leaves such a record, and "
             "no writer reported it as durable. If it is the last one, delete the object: the log "
             "then ends before it, and the next writer continues there. Else restore it"
@@ -128,26 +132,30 @@ def check_whole(log: LogStore, record: SlotRecord, size: int) -> None:
 def broken_off(log: LogStore, number: int, size: int) -> InvalidLogError:
     """The error for an object that is not the `size` bytes that its writer sent."""
     return InvalidLogError(
-        f"{log.where(number)} is not what was sent: of {size} bytes the store kept a part, or "
+        f"{log.locate(number)} is not what was sent: of {size} bytes the store kept a part, or "
         "others"
     )
 
 
 def fetch_slot(
-    log: LogStore, position: int, window: int, size: int = WHOLE, sent: Reply | None = None
+    log: LogStore,
+    position: int,
+    window: int,
+    size: int = WHOLE,
+    get_range: GetRange | None = None,
 ) -> bytes | InvalidLogError | None:
     """The first bytes at `position`, for `open_slot`; an InvalidLogError is returned."""
     try:
-        return _front(log, keys.slot(position, window), window, size, sent)
+        return _front(log, keys.slot(position, window), window, size, get_range)
     except NotFound:
         return None
     except InvalidLogError as error:
         return error
 
 
-def first_get(log: LogStore, position: int, window: int, size: int) -> tuple[str, int, int]:
-    """What a read of a slot begins with, for `run_parallel`."""
-    return log.key(keys.slot(position, window)), 0, size
+def first_range(log: LogStore, position: int, window: int, size: int, likely: int) -> Range:
+    """The range that a read of a slot reads first, for `read_parallel`."""
+    return Range(log.key(keys.slot(position, window)), 0, size, likely)
 
 
 def open_slot(
@@ -157,7 +165,7 @@ def open_slot(
     if fetched is None:
         return None
     number = keys.slot(position, window)
-    where = log.where(number, window)
+    where = log.locate(number, window)
     try:
         if isinstance(fetched, InvalidLogError):
             raise fetched

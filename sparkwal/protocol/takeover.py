@@ -184,7 +184,7 @@ def _check_head(log: LogStore, head: Head, claim: Claim, known: Leadership | Non
         # It was deleted while a writer went on. Readers would never reach a new record.
         number = keys.slot(0, head.window)
         raise InvalidLogError(
-            f"the record of position 0 is missing ({log.where(number)}), yet the log has one at "
+            f"the record of position 0 is missing ({log.locate(number)}), yet the log has one at "
             f"position {head.oldest}: its beginning was deleted. Restore it, or delete the rest to "
             "begin a new log here. Nothing was written"
         )

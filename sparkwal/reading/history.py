@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.header import SEAL, LeaderHeader
@@ -11,13 +10,13 @@ from sparkwal.protocol.replay import LONG_HOLE, WIDEST_PROBE, AnotherLog, check_
 from sparkwal.protocol.slots import (
     GLANCE,
     SlotRecord,
-    first_get,
     first_listed,
+    first_range,
     last_listed,
     read_slot,
 )
 from sparkwal.reading.log_range import LogRange
-from sparkwal.store.parallel import Reply, run_parallel
+from sparkwal.store.parallel import GetRange, Range, read_parallel
 
 # Records asked for before any of them is delivered, at most.
 _CHUNK = 256
@@ -65,11 +64,16 @@ def walk(
     def is_newest(position: int) -> bool:
         return position == newest.header.position
 
-    def fetch(position: int, sent: Reply | None = None) -> SlotRecord | InvalidLogError:
+    def first(position: int) -> Range | None:
+        if is_newest(position):
+            return None
+        return first_range(log.log, position, window, GLANCE, likely=GLANCE)
+
+    def fetch(position: int, get_range: GetRange) -> SlotRecord | InvalidLogError:
         if is_newest(position):
             return newest
         try:
-            found = read_slot(log.log, position, window, GLANCE, sent)
+            found = read_slot(log.log, position, window, GLANCE, get_range)
         except InvalidLogError as error:
             return error
         return found or MissingRecord(log.log, position, window)
@@ -91,8 +95,7 @@ def walk(
         count, at_once = min(end - start, left, at_once), min(2 * at_once, _CHUNK)
         chunk = range(end - 1, end - 1 - count, -1) if newest_first else range(start, start + count)
         start, end = (start, chunk[-1]) if newest_first else (chunk[-1] + 1, end)
-        gets = partial(first_get, log.log, window=window, size=GLANCE)
-        records = run_parallel(log.log.store, fetch, chunk, is_here=is_newest, gets=gets)
+        records = read_parallel(log.log.store, fetch, chunk, first_range=first)
         empty = 0
         for position, found in zip(chunk, records, strict=True):
             empty += isinstance(found, MissingRecord)

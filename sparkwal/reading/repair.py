@@ -51,13 +51,13 @@ def repair_record(log: LogStore, number: int) -> None:
     key = log.key(number)
     saved = keys.join_key(log.prefix, "repaired", keys.encode(number))
     try:
-        sound = rebuilt(log.store.get(key), log.where(number))
+        sound = rebuilt(log.store.get(key), log.locate(number))
     except NotFound:
         try:
             # An earlier repair ended between its delete and its PUT.
             sound = log.store.get(saved)
         except NotFound:
-            raise InvalidLogError(f"{log.where(number)}: there is no such object") from None
+            raise InvalidLogError(f"{log.locate(number)}: there is no such object") from None
     log.store.put_if_absent(saved, sound)
     log.store.delete(key)
     log.store.put_if_absent(key, sound)
@@ -66,7 +66,7 @@ def repair_record(log: LogStore, number: int) -> None:
 
 def give_up_record(log: LogStore, number: int) -> None:
     """Do `repair` with `give_up` in an open log: 1 conditional PUT."""
-    where = log.where(number)
+    where = log.locate(number)
     head = find_head(log, tolerant=True)
     position = keys.position(number, head.window)
     if not keys.is_slot(number, head.window) or not position > 0:
@@ -79,8 +79,8 @@ def give_up_record(log: LogStore, number: int) -> None:
     found = read_slot(log, position - 1, head.window)
     if found is None:
         raise InvalidLogError(
-            f"{where}: the record before it, {log.where(keys.slot(position - 1, head.window))}, is "
-            "missing too: begin with that one"
+            f"{where}: the record before it, {log.locate(keys.slot(position - 1, head.window))}, "
+            "is missing too: begin with that one"
         )
     before = last_live(log, found)
     last = vars(before.header)

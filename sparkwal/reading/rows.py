@@ -17,7 +17,7 @@ from sparkwal.format.merging import narrower
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.metadata import METADATA, RESERVED, ROW
 from sparkwal.store.base import LogStore, NotFound, Store
-from sparkwal.store.parallel import SMALL, Reply, run_parallel
+from sparkwal.store.parallel import GetRange, Range, read_parallel
 
 # Frames are fetched together up to this size: fewer requests, bounded memory.
 RUN_SIZE = 8 * 2**20
@@ -149,7 +149,7 @@ def read_pieces(
             as null.
         verify: whether to check the CRC-32 of every frame.
         texts: as for `arrowfile.read_frames`.
-        at_once: as for `run_parallel`.
+        at_once: as for `read_parallel`.
         check: called with the position of what was fetched, before it is looked at; it may raise.
         passed_over: gets the error of each missing or damaged piece, instead of raising.
 
@@ -157,29 +157,30 @@ def read_pieces(
     in `target`.
     """
 
-    def asked(piece: Piece) -> tuple[str, int, int]:
-        return piece.key, piece.offset, piece.length
+    def first_range(piece: Piece) -> Range | None:
+        if piece.data is not None:
+            return None
+        return Range(piece.key, piece.offset, piece.length, likely=piece.length)
 
-    def fetch(piece: Piece, sent: Reply | None = None) -> tuple[Piece, bytes | InvalidLogError]:
+    def fetch(piece: Piece, get_range: GetRange) -> tuple[Piece, bytes | InvalidLogError]:
         if piece.data is not None:
             return piece, piece.data
         try:
-            return piece, sent() if sent is not None else store.get_range(*asked(piece))
+            return piece, get_range(piece.key, piece.offset, piece.length)
         except NotFound:
             return piece, InvalidLogError(
                 f"{_where(store, piece)} is missing, though its commit record names it. It was "
                 "deleted from outside, or collected meanwhile: restore it, or start after it"
             )
 
-    fetched = run_parallel(
+    fetched = read_parallel(
         store,
         fetch,
         found,
+        first_range=first_range,
         at_once=at_once,
         weigh=attrgetter("length"),
         capacity=AHEAD,
-        is_here=lambda piece: piece.data is not None,
-        gets=lambda piece: asked(piece) if piece.length <= SMALL else None,
     )
     for piece, data in fetched:
         check(piece.position)

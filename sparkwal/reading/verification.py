@@ -211,7 +211,7 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
         data = log.store.get(log.key(number))
     except NotFound:
         return None
-    where = log.where(number, window)
+    where = log.locate(number, window)
     record = open_slot(log, position, window, data)
     assert record is not None
     arrowfile.check_footer(data, where)

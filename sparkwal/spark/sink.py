@@ -22,7 +22,7 @@ from sparkwal.checkpoints.carry import StreamCheckpoint, log_of, note_log
 from sparkwal.errors import OptionError, OutcomeUnknownError
 from sparkwal.format import schema
 from sparkwal.format.header import ANONYMOUS
-from sparkwal.options.open import check_place, open_log
+from sparkwal.options.open import check_new_log, open_log
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.commit import Carrier, commit
@@ -104,7 +104,7 @@ class _Writer(PickledByValue):
             window=self.options.window_size,
             in_flight_limit=1,
             reason=self.reason,
-            check_place=partial(check_place, self.options.path),
+            check_place=partial(check_new_log, self.options.path),
             log_id=log_id,
             continues=continues and log_id is not None,
         )

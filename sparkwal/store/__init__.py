@@ -1,1 +1,1 @@
-"""Object stores behind one small interface. Knows nothing of the log's protocol."""
+"""Object stores behind one interface. This room does not depend on the log's protocol."""

@@ -1,4 +1,4 @@
-"""What the protocol asks of an object store, and the failures it can see."""
+"""The interface of an object store, and the errors of its requests."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from typing import NamedTuple, Protocol
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
 
-# Of every part of a large object but the last; S3 takes none below 5 MiB.
+# The size of each part of a large object except the last. S3 refuses parts below 5 MiB.
 PART_SIZE = 8 * 2**20
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One listed object; `etag` is "" where the store shows none."""
+    """One listed object; `etag` is "" if the store lists none."""
 
     key: str
     size: int
@@ -21,8 +21,11 @@ class Entry:
 
 
 class Page(NamedTuple):
-    """What one LIST shows. `more`: there may be keys after the last entry, since the store may cut
-    a page short of the limit. An empty page is always complete."""
+    """The result of one LIST.
+
+    If `more`, keys may follow the last entry: a store may return fewer than the limit. No keys
+    follow an empty page.
+    """
 
     entries: list[Entry]
     more: bool
@@ -30,8 +33,11 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True)
 class Unfinished:
-    """An upload that was begun and neither completed nor aborted: killed, or still running.
-    `age_ms` counts by the store's clock since it began, or was last written to; never more."""
+    """An upload that was neither completed nor aborted: its writer was killed, or still runs.
+
+    `age_ms` is the time by the store's clock since the upload began, or less: a store may count
+    from its last write.
+    """
 
     key: str
     upload_id: str
@@ -39,23 +45,26 @@ class Unfinished:
 
 
 class UnfinishedPage(NamedTuple):
-    """Some unfinished uploads; `after` leads to the next page, and is "" on the last one."""
+    """Some unfinished uploads; `after` is the start of the next page, and "" on the last page."""
 
     uploads: list[Unfinished]
     after: str
 
 
 class NotFound(KeyError):
-    """There is no object at this key."""
+    """No object has this key."""
 
 
 class Transient(Exception):
-    """A request failed in a way that another attempt may mend.
+    """A request failed, and another attempt may succeed.
 
-    The request may have taken effect all the same (a lost reply looks like this too), unless no
-    connection could be made (`unreachable`). So a caller that retries a conditional write must read
-    the object back when the retry finds the key taken. `reason` is for people and never holds a
-    secret; the store asked us to wait `retry_after` seconds.
+    The request may have taken effect: a lost reply looks the same. So a caller that retries a
+    conditional write must read the object back if the retry finds the key taken.
+
+    Attributes:
+        reason: the failure, for people, without secrets.
+        retry_after: the seconds that the store asked the client to wait, if it did.
+        unreachable: no connection was made, so the request took no effect.
     """
 
     def __init__(
@@ -68,91 +77,136 @@ class Transient(Exception):
 
 
 class Refusal(OptionError):
-    """The store refuses a caller or a request. It may do so in passing: a store that restarts
-    denies access, or reports that there is no such bucket."""
+    """The store refuses a caller or a request.
+
+    The refusal may be temporary: a store that restarts denies access, or reports that the bucket
+    does not exist.
+    """
 
 
 class Upload(Protocol):
-    """A large object written in parts; it appears whole at `complete` or never."""
+    """A large object that is written in parts. The object appears only with `complete`."""
 
     def part(self, number: int, offset: int, body: bytes) -> None:
-        """Send part `number` (1, 2, …), the object's bytes from `offset` on, in any order, in the
-        background; blocks while too many are on their way. Raises an earlier part's failure."""
+        """Send a part in the background. Block while too many parts are in flight.
+
+        Parts may be sent in any order. The call raises the error of an earlier part.
+
+        Args:
+            number: the part's number, from 1.
+            offset: the offset of the part's first byte in the object.
+        """
 
     def complete(self) -> bool:
-        """Wait for the parts and publish the object if its key is free. True: this call created it.
-        False: the key is taken, perhaps by this very upload, when an earlier reply was lost."""
+        """Wait for the parts, then create the object if its key is free.
+
+        Returns:
+            True if this call created it. False if the key is taken: perhaps by this upload, if the
+            reply to an earlier attempt was lost.
+        """
 
     def abort(self) -> None:
-        """Give up and free what was stored. Never touches a published object."""
+        """Remove the stored parts. A created object stays."""
 
 
 class Store(Protocol):
     """An object store with put-if-absent and ordered listing.
 
-    Keys are relative to the store's root (a bucket, a folder) and use "/". Every method is one
-    request unless it says otherwise. Raises `Transient` for what may pass and
-    `StoreUnavailableError` or `OptionError` for what will not.
+    Keys are relative to the store's root (a bucket, a folder) and use "/". Without another note a
+    method costs one request.
+
+    Each method raises `Transient` if another attempt may succeed, otherwise `OptionError` or
+    `StoreUnavailableError`.
     """
 
     @property
     def url(self) -> str:
-        """The store's root for people, e.g. "s3://bucket"; holds no secret."""
+        """The store's root for people, e.g. "s3://bucket", without secrets."""
 
     @property
     def identity(self) -> str:
-        """The store's root as a name: equal for every spelling of one root; holds no secret."""
+        """The store's root as a name, equal for every spelling of one root, without secrets."""
 
     @property
     def concurrency(self) -> int:
-        """How many requests may usefully run at once."""
+        """The number of requests that may usefully run at once."""
 
     @property
     def retries(self) -> int:
-        """How many requests were sent again; 0 of a store that makes one attempt per call."""
+        """The number of repeated requests so far; 0 for a store that never repeats one."""
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Create the object atomically. True: created. False: the key is taken."""
+        """Create the object atomically.
+
+        Returns:
+            True if this call created it, False if the key is taken.
+        """
 
     def put(self, key: str, body: bytes) -> None:
-        """Write the object; what was there is overwritten, and whoever writes last wins."""
+        """Write the object, or overwrite the object that has this key. The last writer wins."""
 
     def get(self, key: str) -> bytes:
-        """The whole object. Raises NotFound."""
+        """Read an object.
+
+        Raises:
+            NotFound: no object has this key.
+        """
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset`, fewer at the object's end. Raises NotFound."""
+        """Read `length` bytes from `offset`, or fewer at the object's end.
+
+        Raises:
+            NotFound: no object has this key.
+        """
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """The first `limit` (≤ 1000) keys under `prefix` after `after`, in byte order, or fewer."""
+        """List the first `limit` (≤ 1000) keys under `prefix` after `after`, in byte order.
+
+        The page may be shorter.
+        """
 
     def delete(self, key: str) -> None:
-        """Remove the object; one that is not there is no error."""
+        """Remove the object, if it exists."""
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """Remove at most 1000 objects; those that are not there are no error, nor are those that
-        stay because their ETag is not the listed one, in a store that checks it. Raises for the
-        first key that was not removed; others may be gone. It may be repeated."""
+        """Remove at most 1000 objects. The call may be repeated.
+
+        Missing objects are no error. If the store checks ETags, it keeps an object whose ETag is
+        not the listed one, and that is no error either. The call raises the error of the first key
+        that was not removed; other keys may be removed.
+        """
 
     def age_ms(self, key: str) -> int:
-        """How old the object is by the store's own clock: never an overestimate, but that S3 dates
-        an object sent in parts back to when its upload began. Raises NotFound."""
+        """The object's age by the store's clock, or less.
+
+        Only for an object that was sent in parts may it be more: S3 counts from the upload's start.
+
+        Raises:
+            NotFound: no object has this key.
+        """
 
     def upload(self, key: str) -> Upload:
-        """Begin an object too large for one request."""
+        """Begin an object that is too large for one request."""
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """At most `limit` (at most 1000) unfinished uploads to keys under `prefix`: one request.
-        `after` is of the page before; "" for the first."""
+        """List at most `limit` (≤ 1000) unfinished uploads to keys under `prefix`.
+
+        Args:
+            after: `UnfinishedPage.after` of the previous page; "" for the first page.
+        """
 
     def discard(self, upload: Unfinished) -> None:
-        """Abort it and free what was stored: its writer can not complete it. One that is not there
-        any more is no error. Never touches a published object."""
+        """Abort an upload and remove its parts, so that its writer cannot complete it.
+
+        A missing upload is no error. A created object stays.
+        """
 
 
 def first_entries(store: Store, prefix: str, limit: int) -> Page:
-    """The first `limit` (at most 1000) keys under `prefix`: one LIST, and one more for each page
-    that the store cuts short, which AWS never does."""
+    """List the first `limit` (≤ 1000) keys under `prefix`.
+
+    It costs one LIST, and one more for each page that the store cuts short. AWS never does that.
+    """
     page = store.list(prefix, limit)
     entries = page.entries
     while page.more and len(entries) < limit:
@@ -162,7 +216,7 @@ def first_entries(store: Store, prefix: str, limit: int) -> Page:
 
 
 def all_entries(store: Store, prefix: str, after: str = "", limit: int = 1000) -> Iterator[Entry]:
-    """The keys under `prefix` greater than `after`, in byte order: a LIST for each `limit` keys."""
+    """List the keys under `prefix` after `after`, in byte order: 1 LIST for each `limit` keys."""
     more = True
     while more:
         entries, more = store.list(prefix, limit, after)
@@ -173,8 +227,10 @@ def all_entries(store: Store, prefix: str, after: str = "", limit: int = 1000) -
 def numbered(
     store: Store, prefix: str, after: str = "", limit: int = 1000
 ) -> Iterator[tuple[int, Entry]]:
-    """The objects under a prefix whose names are numbers of a log, with these; requests as
-    `all_entries`."""
+    """List the objects under a prefix whose names are numbers of a log, each with its number.
+
+    The requests are those of `all_entries`.
+    """
     for entry in all_entries(store, prefix, after, limit):
         if (number := keys.listed(entry.key.removeprefix(prefix))) is not None:
             yield number, entry
@@ -182,23 +238,23 @@ def numbered(
 
 @dataclass(frozen=True)
 class LogStore:
-    """A log in a store; `prefix` is that of all its keys, "" for the store's root."""
+    """A log in a store. All its keys begin with `prefix`, which is "" for the store's root."""
 
     store: Store
     prefix: str
 
     @property
     def url(self) -> str:
-        """The log for people, e.g. "s3://bucket/wal"; holds no secret."""
+        """The log's location for people, e.g. "s3://bucket/wal", without secrets."""
         return f"{self.store.url}/{self.prefix}" if self.prefix else self.store.url
 
     @property
     def identity(self) -> str:
-        """The log as a name: equal for every spelling of one path; holds no secret."""
+        """The log as a name, equal for every spelling of one path, without secrets."""
         return f"{self.store.identity}/{self.prefix}" if self.prefix else self.store.identity
 
     def sequencer(self, name: str) -> "LogStore":
-        """The log of a sequencer under this one; ROOT is this one itself."""
+        """The log of a sequencer under this log; for ROOT, this log."""
         return LogStore(self.store, keys.sequencer_prefix(self.prefix, name))
 
     @property
@@ -210,7 +266,7 @@ class LogStore:
     def key(self, number: int) -> str:
         return keys.key(self.prefix, number)
 
-    def where(self, number: int, window: int | None = None) -> str:
-        """A numbered object's URL for people, with its position where the log's window is known."""
+    def locate(self, number: int, window: int | None = None) -> str:
+        """The URL of a numbered object for messages, with its position if `window` is given."""
         url = f"{self.store.url}/{self.key(number)}"
         return url if window is None else f"{url} (position {keys.position(number, window)})"

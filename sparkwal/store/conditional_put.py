@@ -1,4 +1,4 @@
-"""Proof that a store refuses to overwrite: everything the log promises rests on it."""
+"""Proves that a store enforces If-None-Match. Every guarantee of the log depends on this."""
 
 import os
 from collections.abc import Sequence
@@ -13,20 +13,23 @@ from sparkwal.store.conformance.suite import StoreUnderTest, Trial, Wrong, conte
 from sparkwal.store.hedge import run_in_daemon
 from sparkwal.store.parallel import run_parallel
 
-# One round may miss a store that looks first and writes later.
+# One round may miss a store that checks the key first and writes later.
 _TRIAL = Trial(rounds=3, threads=8)
-# Seconds.
+# Seconds to wait for the removal of the test objects.
 _PATIENCE = 1.0
 _proven: set[tuple[int, str, str]] = set()
 
 
 def prove_put_if_absent(store: Store, prefix: str) -> None:
-    """Put at taken keys, one after another and racing; every second put must be refused. Once per
-    process, store and prefix.
+    """Check that the store refuses puts at taken keys, one after another and in races.
 
-    Stores a few tiny objects under `{prefix}/proof/` and removes them. Their names are new for each
-    call, so any number of processes may prove at once; nothing ever reads what a killed one leaves.
-    Raises OptionError for a store that does not enforce If-None-Match, StoreUnavailableError.
+    Only the first call for a store and prefix in a process makes requests. It stores a few tiny
+    objects under `{prefix}/proof/` and removes them. Their names are new in each call, so several
+    processes may prove at once. Objects that a killed process leaves have no effect.
+
+    Raises:
+        OptionError: the store does not enforce If-None-Match.
+        StoreUnavailableError: the store did not answer.
     """
     proof = (os.getpid(), store.identity, prefix)
     if proof in _proven:
@@ -43,7 +46,7 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
             "writes, or a newer version of this one"
         ) from None
     finally:
-        # No LIST: a writer need not be allowed one here.
+        # The keys are known, so no LIST is made: a writer may lack the permission for it.
         _remove(tested.store, tested.keys)
         if tested.root is not None:
             with suppress(OSError):
@@ -52,13 +55,13 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
 
 
 def _remove(store: Store, keys: Sequence[str]) -> None:
-    """Remove the objects. A DELETE that takes longer than `_PATIENCE` goes on in the background."""
+    """Remove the objects. After `_PATIENCE` seconds the removal continues in the background."""
 
     def remove(key: str) -> None:
         try:
             store.delete(key)
         except SparkWalError as error:
-            # A writer may well be allowed to put but not to delete.
+            # A writer may have permission to put and not to delete.
             with suppress(SparkWalError):
                 if content(store, key) is None:
                     return

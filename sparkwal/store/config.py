@@ -1,4 +1,4 @@
-"""How a store is reached and how patiently: plain values, checked when they are made."""
+"""The configuration of a store's requests and retries: values that are checked when created."""
 
 import base64
 from collections.abc import Callable
@@ -11,20 +11,23 @@ from isal.isal_zlib import crc32
 
 from sparkwal.errors import OptionError
 
-# Seconds that a store may ask for between two attempts.
+# The longest wait between two attempts that a store may ask for, in seconds.
 LONGEST_WAIT = 60.0
 
 
-def said(**parameters: Any) -> dict[str, Any]:
-    """Those that are not None."""
+def without_none(**parameters: Any) -> dict[str, Any]:
+    """The parameters whose values are not None."""
     return {name: value for name, value in parameters.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class S3Config:
-    """How to reach S3, and what requests say. None: from the environment, or the bucket's to say.
+    """The address, the credentials and the parameters of S3 requests.
 
-    Raises OptionError for an endpoint that is no http(s) URL and for half a pair of keys.
+    If a value is None, the environment or the bucket's configuration decides.
+
+    Raises:
+        OptionError: the endpoint is no http(s) URL, or a part of the credentials is missing.
     """
 
     endpoint: str | None = None
@@ -63,49 +66,54 @@ class S3Config:
         return tuple(value for value in values if value)
 
     @property
-    def on_all(self) -> dict[str, Any]:
-        return said(
+    def common_parameters(self) -> dict[str, Any]:
+        """Parameters of every request."""
+        return without_none(
             RequestPayer="requester" if self.requester_pays else None,
             ExpectedBucketOwner=self.bucket_owner,
         )
 
     @property
-    def on_new(self) -> dict[str, Any]:
+    def creation_parameters(self) -> dict[str, Any]:
         """Parameters of the request that begins an object: a PUT, or CreateMultipartUpload."""
         encryption = "AES256" if self.encryption == "aes256" else self.encryption
-        return self.on_all | said(
+        return self.common_parameters | without_none(
             ServerSideEncryption=encryption,
             SSEKMSKeyId=self.kms_key_id,
             BucketKeyEnabled=self.bucket_key,
             StorageClass=self.storage_class.upper() if self.storage_class else None,
         )
 
-    def checksum_of(self, body: bytes) -> dict[str, str]:
-        """Parameters of the request that sends these bytes."""
+    def checksum_parameters(self, body: bytes) -> dict[str, str]:
+        """Parameters of a request that sends `body`."""
         if not self.checksum:
             return {}
         return {"ChecksumCRC32": base64.b64encode(crc32(body).to_bytes(4, "big")).decode()}
 
 
 def check_keys(*keys: str | None) -> None:
-    """Refuse keys that cannot be sent in a header, because http.client's error would show them.
+    """Check that credentials can be sent in a header. http.client's error would show them.
 
     Args:
         keys: an access key id, a secret access key and a session token.
 
     Raises:
-        OptionError: one has a character that no key has. The message does not show the key.
+        OptionError: a key has a forbidden character. The message does not show the key.
     """
     for name, key in zip(("accessKeyId", "secretAccessKey", "sessionToken"), keys, strict=True):
         if key is not None and not all("!" <= character <= "~" for character in key):
             raise OptionError(
                 f"{name} has a character that no key has, such as a space or a line end: correct "
-                "it where it comes from. (The value is not shown)"
+                "it at its source. (The value is not shown)"
             )
 
 
 def normal_endpoint(endpoint: str) -> str:
-    """One spelling of an endpoint's URL. Raises OptionError for other text, without a password."""
+    """The one spelling of an endpoint's URL.
+
+    Raises:
+        OptionError: the endpoint is no http(s) URL, or has credentials, which are not shown.
+    """
     if "@" in endpoint:
         raise OptionError(
             "the endpoint must hold no credentials; use accessKeyId and secretAccessKey"
@@ -129,8 +137,8 @@ def normal_endpoint(endpoint: str) -> str:
     return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
 
 
-def is_readable_on_the_way(endpoint: str) -> bool:
-    """Whether an endpoint is on another machine and is spoken to without TLS."""
+def is_unencrypted(endpoint: str) -> bool:
+    """Whether requests to an endpoint cross a network without TLS."""
     parts = urlsplit(endpoint)
     host = parts.hostname or ""
     if parts.scheme != "http" or host == "localhost" or host.endswith(".localhost"):
@@ -150,9 +158,9 @@ class RetryPolicy:
     def delay(self, attempt: int, rng: Callable[[], float], retry_after: float | None) -> float:
         """Seconds to wait after failed attempt `attempt` (1, 2, …).
 
-        Full jitter: writers that failed together must not come back together. What the store asked
-        for is a lower bound, up to LONGEST_WAIT: "tomorrow" must not stop a writer until then.
+        The jitter is full: writers that failed together must not retry together. The wait that the
+        store asked for (`retry_after`) is a lower bound, up to LONGEST_WAIT.
         """
-        # 2^60 ms is beyond any cap; the bound keeps the power from growing without end.
+        # The bound 60 keeps the power small; 2^60 ms is beyond any maximum.
         ceiling = min(self.max_delay_ms, self.base_delay_ms << min(attempt - 1, 60))
         return max(ceiling * rng() / 1000, min(retry_after or 0.0, LONGEST_WAIT))

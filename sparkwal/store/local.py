@@ -1,4 +1,4 @@
-"""A folder of a local disk as a `Store`: a hard link is its put-if-absent."""
+"""A folder of a local disk as a `Store`. Hard links implement put-if-absent."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 
 
 class LocalStore:
-    """Objects are files under `root`. Folders appear with the first write, never by reading.
+    """Objects are files under `root`. Writes create folders; reads do not.
 
-    Raises OptionError for what permissions and paths forbid, StoreUnavailableError for a full or
-    failing disk. `fsync=False` gives up durability over a power cut (for tests), nothing else.
+    Methods raise OptionError if a permission or the path forbids a request, and
+    StoreUnavailableError if the disk is full or fails.
+
+    Args:
+        fsync: False, for tests, gives up the durability over a power cut.
     """
 
-    # Enough to keep a disk's queue filled while others wait in fsync.
+    # So many writes keep a disk busy while some of them wait in fsync.
     concurrency = 8
     retries = 0
 
-    def __init__(self, root: Path, fsync: bool = True) -> None:
+    def __init__(self, root: Path, *, fsync: bool = True) -> None:
         self._root = Path(os.path.abspath(root))
         self.url = f"file://{self._root}"
         self._fsync = fsync
@@ -48,18 +51,18 @@ class LocalStore:
         return f"file://{os.path.realpath(self._root)}"
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Write an unlisted file, then link it to its name: the link is the commit."""
+        """Write a temporary file, then link it to the object's name. The link is the commit."""
         return self._put(key, body, replaces=False)
 
     def put(self, key: str, body: bytes) -> None:
-        """Write an unlisted file, then rename it: a reader sees all of the old or of the new."""
+        """Write a temporary file, then rename it. A reader sees the old object or the new one."""
         self._put(key, body, replaces=True)
 
     def _put(self, key: str, body: bytes, *, replaces: bool) -> bool:
         upload = self.upload(key)
         try:
             upload.part(1, 0, body)
-            return upload.complete(replaces)
+            return upload.complete(replaces=replaces)
         finally:
             upload.abort()
 
@@ -68,15 +71,15 @@ class LocalStore:
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         with self._reading(key) as file:
-            # What the file does not hold is not allocated, whatever length was asked for.
-            held = os.fstat(file.fileno()).st_size - offset
+            # The length may exceed the file's: `read` would allocate all of it.
+            available = os.fstat(file.fileno()).st_size - offset
             file.seek(offset)
-            return file.read(max(min(length, held), 0))
+            return file.read(max(min(length, available), 0))
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """Only the sizes of the keys that are found are looked up."""
+        """List keys, and look up the sizes of the listed keys only."""
         folder, _, start = prefix.rpartition("/")
-        found: list[Entry] = []
+        entries: list[Entry] = []
         more = False
         with errors("list", prefix, self.url):
             base = self.path(folder) if folder else self._root
@@ -85,20 +88,20 @@ class LocalStore:
                 if more := scanned == limit:
                     break
                 after = key
-                # Deleted between the scan and here: no longer an object.
+                # The object may have been deleted since the scan.
                 with suppress(FileNotFoundError):
-                    found.append(Entry(key, (self._root / key).stat().st_size))
+                    entries.append(Entry(key, (self._root / key).stat().st_size))
             self._check_root()
-        # An empty page says that no key follows.
-        return self.list(prefix, limit, after) if more and not found else Page(found, more)
+        # No key may follow an empty page, so continue the list.
+        return self.list(prefix, limit, after) if more and not entries else Page(entries, more)
 
     def delete(self, key: str) -> None:
-        """Not synced: what a power cut brings back is deleted again."""
+        """Remove the file without a sync. If a power cut restores it, it is deleted again."""
         with errors("delete", key, self.url), suppress(*_ABSENT):
             self.path(key).unlink()
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """Remove the files, whatever is in them, then sync each of their folders once."""
+        """Remove the files, then sync each of their folders once. ETags are ignored."""
         folders = {self.path(key).parent: None for key in keys}
         for key in keys:
             self.delete(key)
@@ -114,17 +117,19 @@ class LocalStore:
         return LocalUpload(self, key)
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """All unlisted files that a put or an upload writes, or left when it was killed. Their age
-        counts from the last write. A file whose name holds no key is not found: its key was too
-        long, or an older version of this library wrote it."""
+        """List the temporary files of puts and uploads, which run or were killed.
+
+        Their age counts from the last write. A file whose name has no key is left out: its key was
+        too long, or an older version of this library wrote it.
+        """
         folder = self._root / TEMPS
         uploads: list[Unfinished] = []
         with errors("list", prefix, self.url), suppress(*_ABSENT):
             keys = ((key_of_temp(name), name) for name in os.listdir(folder))
-            found = sorted((key, name) for key, name in keys if key and key.startswith(prefix))
-            now_ns = self._now_ns() if found else 0
-            for key, name in found:
-                # Published or given up between the scan and here.
+            matches = sorted((key, name) for key, name in keys if key and key.startswith(prefix))
+            now_ns = self._now_ns() if matches else 0
+            for key, name in matches:
+                # The writer may have completed or aborted the upload since the scan.
                 with suppress(FileNotFoundError):
                     uploads.append(Unfinished(key, name, _age_ms(now_ns, os.stat(folder / name))))
         return UnfinishedPage(uploads, "")
@@ -136,7 +141,11 @@ class LocalStore:
             (self._root / TEMPS / upload.upload_id).unlink()
 
     def open_temp(self, key: str) -> tuple[int, Path]:
-        """A new file that no listing shows, to become the object. Raises OSError."""
+        """Create a temporary file, which no LIST shows.
+
+        Raises:
+            OSError: the file cannot be created.
+        """
         folder = self._root / TEMPS
         temp = folder / temp_name(key)
         self.prepare(folder)
@@ -160,8 +169,8 @@ class LocalStore:
                 yield file
 
     def _now_ns(self) -> int:
-        """The filesystem's clock, which may be another machine's."""
-        # By the descriptor: were the file removed by its name, an age would seem "not found".
+        """The time by the filesystem's clock, which may be another machine's."""
+        # Use the descriptor: another process may remove the file, and its name would be missing.
         descriptor, temp = self.open_temp("clock")
         try:
             return os.fstat(descriptor).st_mtime_ns
@@ -171,12 +180,16 @@ class LocalStore:
                 temp.unlink()
 
     def _check_root(self) -> None:
-        """Raises NotADirectoryError where a file makes the root impossible."""
+        """Check that the root is no file.
+
+        Raises:
+            NotADirectoryError: the root or a folder above it is a file.
+        """
         with suppress(FileNotFoundError):
             os.close(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def prepare(self, folder: Path) -> None:
-        """Make `folder`, and make its whole path durable, once and after it was removed."""
+        """Create a folder, and make its path durable. Skip this if it was done and still exists."""
         if folder in self._prepared and folder.is_dir():
             return
         top = folder
@@ -188,13 +201,14 @@ class LocalStore:
             try:
                 (top / next(iter(folder.relative_to(top).parts), "")).mkdir(exist_ok=True)
             except FileNotFoundError:
-                # It is there and the system makes no folder in it, as in /proc: no attempt helps.
+                # The parent exists, and the system creates no folder in it, as in /proc. A retry
+                # would not help.
                 if top.exists():
                     raise OptionError(
                         f"{self.url}: no folder can be made in {top}; use another path"
                     ) from None
             raise
-        # Another process may not have synced its folders, and a power cut would take them away.
+        # Another process may have created a folder without a sync, so a power cut could remove it.
         chain = [folder, *folder.parents]
         last = max(chain.index(top), chain.index(self._root.parent))
         for parent in chain[1 : last + 1]:
@@ -203,16 +217,17 @@ class LocalStore:
         self._prepared.add(folder)
 
     def sync(self, path: Path) -> None:
+        """Make the content of a file or folder durable."""
         if self._fsync:
             sync(path)
 
 
-def _age_ms(now_ns: int, found: os.stat_result) -> int:
-    return max(0, now_ns - found.st_mtime_ns) // 1_000_000
+def _age_ms(now_ns: int, status: os.stat_result) -> int:
+    return max(0, now_ns - status.st_mtime_ns) // 1_000_000
 
 
 class LocalUpload:
-    """Parts written at their offsets into an unlisted file until `complete`."""
+    """Writes parts at their offsets into a temporary file, until `complete` publishes it."""
 
     def __init__(self, store: LocalStore, key: str) -> None:
         self._store = store
@@ -225,14 +240,17 @@ class LocalUpload:
         with errors("put", self._key, self._store.url):
             write_at(self._descriptor, body, offset)
 
-    def complete(self, replaces: bool = False) -> bool:
-        """Make the file the object, if its name is free, or whatever is there where it `replaces`
-        that. A failure leaves it there for another attempt."""
+    def complete(self, *, replaces: bool = False) -> bool:
+        """Publish the file as the object. After a failure, another attempt is possible.
+
+        Args:
+            replaces: overwrite an existing object.
+        """
         store = self._store
         with errors("put", self._key, store.url):
             store.prepare(self._path.parent)
             store.sync(self._temp)
-            # Its age counts from here, not from before a sync that took long.
+            # Count the object's age from here: the sync may have taken long.
             os.utime(self._temp)
             created = True
             try:
@@ -246,7 +264,7 @@ class LocalUpload:
                     f"{store.url}: this filesystem cannot make hard links ({error.strerror}), "
                     "which decide between two writers; use a local disk or an object store"
                 ) from None
-            # Also when the name was taken: its writer may have died before this sync.
+            # Sync even if the name was taken: its writer may have crashed before this sync.
             try:
                 store.sync(self._path.parent)
             except OSError as error:
@@ -259,7 +277,7 @@ class LocalUpload:
         return created
 
     def abort(self) -> None:
-        # A part that is late then writes to no file.
+        # Without the descriptor, a late part cannot write to a file.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

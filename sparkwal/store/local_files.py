@@ -1,4 +1,4 @@
-"""The files of a local store: their bytes, their names in order, what the system says of them."""
+"""The files of a local store: writing, syncing, listing in order, and the errors of the system."""
 
 import errno
 import os
@@ -15,13 +15,13 @@ from urllib.parse import quote, unquote
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store.base import Transient
 
-# Unpublished files live here, never listed. Nothing ever reads what a killed writer leaves.
+# The folder of temporary files, which become objects. No LIST shows it.
 TEMPS = ".tmp"
 _TEMP = re.compile(r"[0-9a-f]{32}\.(.+)")
-_LONGEST = 255
+_LONGEST_NAME = 255
 
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ESTALE, errno.ENOENT)
-# {} is what the system says.
+_TEMPORARY = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ESTALE, errno.ENOENT)
+# In these texts, {} is replaced by the system's message.
 _FULL = "disk full; free some space and run again"
 _FORBIDDEN = "read-only or no permission ({}); use another path, or give this user access to it"
 _IN_THE_WAY = "a file is in the way of a folder; use another path"
@@ -42,19 +42,19 @@ _ADVICE = {
 
 
 def temp_name(key: str) -> str:
-    """A new name for an unpublished file; it holds the key, unless that is too long for it."""
+    """A new name for a temporary file. It contains the key, if that is short enough."""
     name = f"{uuid.uuid4().hex}.{quote(key, safe='')}"
-    return name if len(name) <= _LONGEST else name[:32]
+    return name if len(name) <= _LONGEST_NAME else name[:32]
 
 
 def key_of_temp(name: str) -> str | None:
-    """The key that an unpublished file is for; None for a name that does not hold it."""
+    """The key in the name of a temporary file, or None if the name has no key."""
     match = _TEMP.fullmatch(name)
     return unquote(match[1]) if match else None
 
 
 def write_at(descriptor: int, body: bytes, offset: int) -> None:
-    """All of `body`: one call may write less than it was given."""
+    """Write all bytes of `body`. One call of the system may write fewer."""
     view = memoryview(body)
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -62,67 +62,73 @@ def write_at(descriptor: int, body: bytes, offset: int) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make what a file or a folder holds durable."""
+    """Make the content of a file or folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some filesystems do not know fsync of a folder; they order it themselves.
+        # Some filesystems do not support fsync of a folder; they order its changes themselves.
         if error.errno != errno.EINVAL:
             raise
     finally:
         os.close(descriptor)
 
 
-def keep_private(folder: Path, what: str) -> None:
-    """Close a folder of this user to the machine's other users, or refuse it.
+def keep_private(folder: Path, name: str) -> None:
+    """Close a folder of this user to the other users of the machine.
 
-    What another user could have put there would be taken for this user's own: rows of a journal, or
-    offsets of a query. So the folder and all that is in it must belong to this user or to root.
+    sparkwal trusts the content of the folder: rows of a journal, or offsets of a query. So the
+    folder and each entry in it must belong to this user or to root.
 
     Args:
-        folder: an existing folder; a link to one is accepted if this user made the link.
-        what: names the folder in the message, for example "journal".
+        folder: an existing folder, or a link to one that this user made.
+        name: the name of the folder in messages, for example "journal".
 
     Raises:
-        OptionError: another user owns the folder or something in it, or everybody may write to it
-            and this user may not change that.
-        OSError: the folder cannot be read.
+        OptionError: another user owns the folder or an entry, or all users may write to the folder
+            and this user cannot change that.
+        OSError: the folder is unreadable.
     """
     trusted = (os.geteuid(), 0)
     status = folder.stat()
     if status.st_uid not in trusted or folder.lstat().st_uid not in trusted:
         raise OptionError(
-            f"{what} {folder} belongs to another user of this machine (uid {status.st_uid}), who "
-            "could put anything into it: give a folder of your own"
+            f"{name} {folder} belongs to another user of this machine (uid {status.st_uid}), and "
+            "that user could put anything into it: give a folder of your own"
         )
     for parent, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            entry = os.lstat(os.path.join(parent, name))
-            if entry.st_uid not in trusted:
+        for entry in (*folders, *files):
+            owner = os.lstat(os.path.join(parent, entry)).st_uid
+            if owner not in trusted:
                 raise OptionError(
-                    f"{what} {folder}: {name!r} in it belongs to another user of this machine "
-                    f"(uid {entry.st_uid}): see where it comes from, then move it away"
+                    f"{name} {folder}: {entry!r} in it belongs to another user of this machine "
+                    f"(uid {owner}): find out its origin, then move it away"
                 )
     if status.st_uid == trusted[0]:
         if stat.S_IMODE(status.st_mode) & 0o077:
             folder.chmod(0o700)
     elif status.st_mode & stat.S_IWOTH:
         raise OptionError(
-            f"{what} {folder}: every user of this machine may write to it. Give a folder of your "
+            f"{name} {folder}: every user of this machine may write to it. Give a folder of your "
             "own, for example one inside it"
         )
 
 
 def no_link(path: str, flags: int) -> int:
-    """Open a file for `open(…, opener=no_link)`: a link that somebody planted is not followed."""
+    """An opener for `open(…, opener=no_link)` that does not follow a link of another user."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:
-    """Up to `limit` (or a few more) keys greater than `after` below `folder` whose names begin with
-    `start`. A folder sorts as its name with "/", as the keys in it do. Python orders strings by
-    code point, which is the byte order of their UTF-8."""
+    """The first keys after `after` in a folder whose names begin with `start`, in byte order.
+
+    A folder sorts by its name with a "/", as its keys do. Python orders strings by code point,
+    which is the byte order of their UTF-8.
+
+    Args:
+        prefix: the prefix of the folder's keys.
+        limit: the number of keys. There may be a few more.
+    """
     names: list[str] = []
     folders: list[str] = []
 
@@ -133,14 +139,14 @@ def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) ->
                     continue
                 key = prefix + entry.name
                 if entry.is_dir():
-                    # The folder that holds `after` may hold greater keys too.
+                    # The folder of `after` itself may have later keys too.
                     if key + "/" <= after and not after.startswith(key + "/"):
                         continue
                     folders.append(entry.name + "/")
                 elif key > after and entry.is_file():
                     yield entry.name
 
-    # Not sorted(): the folder of a long log holds a million names.
+    # nsmallest instead of sorted: the folder of a long log has a million names.
     with suppress(FileNotFoundError, NotADirectoryError):
         names = nsmallest(limit, files())
     for name in sorted(names + folders):
@@ -152,7 +158,7 @@ def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) ->
 
 @contextmanager
 def errors(operation: str, key: str, url: str) -> Iterator[None]:
-    """What the system says, as this library's errors."""
+    """A context that translates the errors of the system to those of this library."""
     try:
         yield
     except UnicodeEncodeError:
@@ -161,12 +167,12 @@ def errors(operation: str, key: str, url: str) -> Iterator[None]:
             f"({sys.getfilesystemencoding()}); set LANG=C.UTF-8, or keep to ASCII"
         ) from None
     except OSError as error:
-        if error.errno in _PASSING:
+        if error.errno in _TEMPORARY:
             raise Transient(f"{error.strerror}") from None
         advice = _ADVICE.get(error.errno or 0, "{}; check the disk").format(error.strerror)
-        where = f"{operation} of {key} at {url}: {advice}"
+        message = f"{operation} of {key} at {url}: {advice}"
         if advice == _FULL:
-            raise StoreUnavailableError(where) from None
+            raise StoreUnavailableError(message) from None
         if error.errno in _ADVICE:
-            raise OptionError(where) from None
-        raise StoreUnavailableError(where, maybe_applied=operation == "put") from None
+            raise OptionError(message) from None
+        raise StoreUnavailableError(message, maybe_applied=operation == "put") from None

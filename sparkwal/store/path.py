@@ -1,4 +1,4 @@
-"""What a path names: a bucket and a prefix in it, or a folder. Opens nothing."""
+"""Parses paths. A path names a bucket and a prefix, or a folder."""
 
 import os
 import re
@@ -15,23 +15,23 @@ _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 _SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"
 
 
-# URLs of these stores name a container before the @: abfss://container@account.
+# In URLs of these schemes a container comes before the @: abfss://container@account.
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 
 
-def refuse_credentials(url: str, what: str) -> None:
-    """Refuse a URL that may hold a secret: user info, a port that is none, a query or a fragment.
+def refuse_credentials(url: str, name: str) -> None:
+    """Check that a URL has no secret: no user info, no wrong port, no query, no fragment.
 
-    Paths and URLs are written into logs, messages and metrics, so none may hold a secret. A secret
-    with a "/" ends the part of a URL that holds user info, so what looks like a port may be half of
-    it. The message shows nothing of the URL.
+    Paths and URLs appear in logs, messages and metrics, so they must not contain a secret. A secret
+    with a "/" looks like a port and a path, so a port that is no number may be a part of one. The
+    message shows no part of the URL.
 
     Args:
-        url: a URL; text without `scheme://` is a folder, and is accepted.
-        what: names it in the message, for example "the table's URL".
+        url: a URL, or a folder, which is always accepted.
+        name: the name of the URL in the message, for example "the table's URL".
 
     Raises:
-        OptionError: the URL may hold a secret.
+        OptionError: the URL may contain a secret.
     """
     scheme, separator, _ = url.strip().partition("://")
     scheme = scheme.lower()
@@ -41,41 +41,46 @@ def refuse_credentials(url: str, what: str) -> None:
         parts = urlsplit(url.strip())
         user, _, _ = parts.netloc.rpartition("@")
         has_port = parts.port is not None
-        more = bool(parts.query) or (bool(parts.fragment) and scheme not in ("s3", "s3a", "s3n"))
+        is_s3 = scheme in ("s3", "s3a", "s3n")
+        has_query = bool(parts.query) or (bool(parts.fragment) and not is_s3)
     except ValueError:
-        # What stands for the port is no number: it may be the first half of a secret.
+        # The port is no number: it may be the first half of a secret.
         user = ":"
         has_port = True
-        more = False
+        has_query = False
     is_container = scheme in _CONTAINERS and ":" not in user
-    if more or (user and not is_container) or (has_port and scheme in ("s3", "s3a", "s3n")):
+    if has_query or (user and not is_container) or (has_port and scheme in ("s3", "s3a", "s3n")):
         raise OptionError(
-            f"{what} must hold no credentials, no query and, for s3, no port: it is written into "
+            f"{name} must hold no credentials, no query and, for s3, no port: it is written into "
             "logs. Give keys by options, by Spark's settings or by the environment"
         )
 
 
 def is_local(path: str) -> bool:
-    """Whether `path` is on a disk that other machines may not see."""
+    """Whether `path` is on this machine's disk, which other machines may not share."""
     return _scheme(path) == "file"
 
 
 def absolute(path: str) -> str:
-    """`path` so that a process with another working directory takes it for the same."""
+    """`path` in a form that does not depend on the working directory."""
     return str(folder(path)) if is_local(path) else path
 
 
 def bucket_and_prefix(path: str) -> tuple[str, str]:
-    """Of an s3:// path; the prefix ends with no "/". Raises OptionError for any other."""
+    """The bucket and the prefix, without a "/" at its end, of an s3:// path.
+
+    Raises:
+        OptionError: the path is no valid s3:// path.
+    """
     path = path.strip()
     scheme = _scheme(path)
-    # Every message before the check for credentials leaves the path out.
+    # Messages before the check for credentials must not show the path.
     if scheme == "s3n":
         raise OptionError("s3n:// is no supported store; write s3://bucket/folder")
     if scheme not in ("s3", "s3a"):
         raise OptionError(f"{scheme} is no supported store; {_SUPPORTED}")
-    _, separator, rest = path.partition("://")
-    bucket, _, prefix = rest.partition("/")
+    _, separator, location = path.partition("://")
+    bucket, _, prefix = location.partition("/")
     if bucket.startswith("arn:"):
         raise OptionError(
             "the path names an ARN: write the access point's alias, which ends with -s3alias, in "
@@ -95,41 +100,49 @@ def bucket_and_prefix(path: str) -> tuple[str, str]:
 
 
 def folder(path: str) -> Path:
-    """Of a local path, absolute. Raises OptionError for the disk of another machine."""
+    """The absolute folder of a local path.
+
+    Raises:
+        OptionError: the path names another machine, is empty, or has a zero byte.
+    """
     path = path.strip()
     if not path:
         raise OptionError(f"the path is empty; {_SUPPORTED}")
     if _SCHEME.match(path):
         # file:/x and file:///x are the same; file://x/y names another machine.
-        rest = path.partition(":")[2]
-        if rest.startswith("//"):
-            host, slash, tail = rest[2:].partition("/")
+        location = path.partition(":")[2]
+        if location.startswith("//"):
+            host, slash, tail = location[2:].partition("/")
             if host not in ("", "localhost") or not slash:
-                named = "***" if "@" in host or ":" in host else host
-                raise OptionError(f"the path names the host {named!r}; use file:///folder")
-            rest = "/" + tail
-        path = rest
+                shown = "***" if "@" in host or ":" in host else host
+                raise OptionError(f"the path names the host {shown!r}; use file:///folder")
+            location = "/" + tail
+        path = location
     if "\0" in path:
         raise OptionError("the path has a zero byte in it; correct it")
     return Path(os.path.abspath(path))
 
 
 def check_spelling(path: str) -> None:
-    """Check the path of a log. Raises what `folder` or `bucket_and_prefix` raises, and OptionError
-    for a file: URL such as Python's `Path.as_uri()`, which Spark would read as it stands."""
+    """Check the path of a log.
+
+    Raises:
+        OptionError: as for `folder` or `bucket_and_prefix`; or it is a percent-encoded file: URL,
+            such as Python's `Path.as_uri()`, which Spark would not decode.
+    """
     if not is_local(path):
         bucket_and_prefix(path)
         return
-    named = folder(path)
-    if _SCHEME.match(path.strip()) and _ENCODED.search(str(named)):
+    plain = folder(path)
+    if _SCHEME.match(path.strip()) and _ENCODED.search(str(plain)):
         raise OptionError(
-            f"{path} looks percent-encoded, and a file: path is read as it stands: write the "
-            f"folder without file:, either {unquote(str(named))} or {named}"
+            f"{path} looks percent-encoded, and a file: path is not decoded: write the folder "
+            f"without file:, either {unquote(str(plain))} or {plain}"
         )
 
 
 def state_folder() -> Path | None:
-    """What this library keeps for this user on this machine; None for a user without a home."""
+    """This library's folder for this user on this machine, or None if the user has no home."""
     state = os.environ.get("XDG_STATE_HOME")
     try:
         root = Path(state).absolute() if state else Path.home() / ".local" / "state"
@@ -144,14 +157,17 @@ def _scheme(path: str) -> str:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether one path is in the other, or both are one. Links are followed; s3a:// is s3://."""
-    pairs = zip(_place(one), _place(other), strict=False)
+    """Whether the paths are equal, or one contains the other.
+
+    Symbolic links are followed, and s3a:// equals s3://.
+    """
+    pairs = zip(_components(one), _components(other), strict=False)
     return all(first == second for first, second in pairs)
 
 
-def _place(path: str) -> list[str]:
-    """What a path leads through, from the top."""
+def _components(path: str) -> list[str]:
+    """The scheme of a path and its folders, from the top."""
     if is_local(path):
         return ["file", *Path(os.path.realpath(folder(path))).parts]
-    scheme, rest = _scheme(path), path.strip().partition(":")[2]
-    return ["s3" if scheme in ("s3a", "s3n") else scheme, *filter(None, rest.split("/"))]
+    scheme, location = _scheme(path), path.strip().partition(":")[2]
+    return ["s3" if scheme in ("s3a", "s3n") else scheme, *filter(None, location.split("/"))]

@@ -1,4 +1,4 @@
-"""A `Store` that retries transient failures with backoff, and sends late requests twice."""
+"""A `Store` that retries failed requests with backoff, and hedges late ones."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ R = TypeVar("R")
 
 @dataclass(eq=False, repr=False)
 class RetryingStore:
-    """Decorates any store. Its own failures are final: never a `Transient`.
+    """Adds retries to a store that makes one attempt per call.
 
-    Every method raises StoreUnavailableError once the attempts are used up (its `maybe_applied`
-    says whether a write may be there all the same), and OptionError for what no attempt would mend.
+    No method raises `Transient`. After the last attempt a method raises StoreUnavailableError,
+    whose `maybe_applied` shows whether a write may have taken effect. If no other attempt can
+    succeed, it raises OptionError.
 
     Args:
-        store: makes one attempt per call.
-        rng: a number in [0, 1).
-        fail_fast: do not retry what reached no server (a wrong endpoint) before a first answer.
-        pace: this process's for the store, whose attempts then run in any thread; None: no hedging.
-        served: the kinds of requests (operation, folder of the key) that the store has served.
+        rng: returns a random number in [0, 1).
+        fail_fast: until the store has answered once, do not retry if no connection can be made:
+            the endpoint may be wrong.
+        pace: returns this process's Pace of the store. With it, requests are hedged and run in
+            other threads.
+        served: the kinds of requests (operation, folder of the key) that the store has served. A
+            refusal of such a request may be temporary, so it is retried.
     """
 
     store: Store
@@ -62,7 +65,7 @@ class RetryingStore:
         self.url = store.url
         self.identity = store.identity
         self.concurrency = store.concurrency
-        # Counted by appending: an upload's parts have threads of their own.
+        # One item for each retry. Appending is atomic, and several threads of an upload retry.
         self._repeats: list[None] = []
 
     @property
@@ -70,12 +73,17 @@ class RetryingStore:
         return len(self._repeats)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Create the object. False may mean: created by an attempt whose reply was lost or late."""
+        """Create the object.
+
+        Returns:
+            True if this call created it. False if the key is taken: perhaps by an attempt of this
+            call whose reply was lost or late.
+        """
         put, size = self.store.put_if_absent, len(body)
         return self.attempt("put", key, put, key, body, size=size, writes=True)
 
     def put(self, key: str, body: bytes) -> None:
-        """Sent once: its late twin would overwrite a newer value."""
+        """Write the object. This is never hedged: a late attempt would overwrite a newer value."""
         self.attempt("put", key, self.store.put, key, body, writes=True)
 
     def get(self, key: str) -> bytes:
@@ -84,12 +92,15 @@ class RetryingStore:
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         return self.attempt("get", key, self.store.get_range, key, offset, length, size=length)
 
-    def send_range(self, key: str, offset: int, length: int) -> Ahead | None:
-        """Send a `get_range` now; None where this thread would have to wait for that."""
-        # Of a store of which one thread can have many requests on their way.
+    def send_range(self, key: str, offset: int, length: int) -> SentRange | None:
+        """Send a `get_range` now and read its reply later.
+
+        Returns:
+            The request, or None if the store cannot do that, or this thread would have to wait.
+        """
         send = getattr(self.store, "send_range", None)
         sent = send and send(key, offset, length)
-        return sent and Ahead(self, sent, key, offset, length)
+        return sent and SentRange(self, sent, key, offset, length)
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         return self.attempt("list", prefix, self.store.list, prefix, limit, after, size=0)
@@ -98,7 +109,7 @@ class RetryingStore:
         self.attempt("delete", key, self.store.delete, key)
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """All are sent again while any of them fails in passing."""
+        """Remove the objects. If one key fails, all are sent again."""
         if keys:
             self.attempt("delete", keys[0], self.store.delete_many, keys, etags)
 
@@ -106,7 +117,7 @@ class RetryingStore:
         return self.attempt("get", key, self.store.age_ms, key, size=0)
 
     def upload(self, key: str) -> RetryingUpload:
-        """Each of its requests is repeated on its own. A part that comes twice replaces itself."""
+        """Begin an upload, whose requests are retried one by one. A repeated part does no harm."""
         inner = self.attempt("upload", key, self.store.upload, key)
         return RetryingUpload(self, inner, key, self.parts_in_flight)
 
@@ -120,14 +131,21 @@ class RetryingStore:
         self,
         operation: str,
         key: str,
-        request: Callable[..., R],
-        *given: Any,
+        function: Callable[..., R],
+        *arguments: Any,
         size: int | None = None,
         writes: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> R:
-        """Run `request` until it answers, the attempts are used up, or `stopped`. `size` is about
-        how many bytes go or come; None where it may not be sent twice."""
+        """Call `function` until it returns, or the attempts are used up.
+
+        Args:
+            operation: the name of the request in errors and events.
+            function: makes one attempt.
+            size: about the number of bytes to transfer. Without it the request is not hedged.
+            writes: whether a failed attempt may have taken effect.
+            stopped: whether to stop before the next attempt.
+        """
         attempt = 0
         maybe_applied = False
         kind = operation, key.rpartition("/")[0]
@@ -136,13 +154,13 @@ class RetryingStore:
             attempt += 1
             try:
                 if size is None or self.pace is None:
-                    result = request(*given)
+                    result = function(*arguments)
                 else:
                     if call is None:
-                        now = Request(self.pace(), operation, key, size)
-                        call = Call(partial(request, *given), now)
+                        request = Request(self.pace(), operation, key, size)
+                        call = Call(partial(function, *arguments), request)
                     else:
-                        call.again()
+                        call.repeat()
                     result = call.result()
             except NotFound:
                 self.fail_fast = False
@@ -163,11 +181,12 @@ class RetryingStore:
                 raise
             except OptionError as error:
                 is_last = attempt > self.policy.max_retry_attempts or stopped()
-                passes = isinstance(error, Refusal) and kind in self.served and not is_last
-                if not passes and not maybe_applied:
+                may_pass = isinstance(error, Refusal) and kind in self.served and not is_last
+                if not may_pass and not maybe_applied:
                     raise
-                if not passes:
-                    # An attempt before may be stored: "nothing was written" could be false.
+                if not may_pass:
+                    # An OptionError claims that no bytes were written, but an earlier attempt may
+                    # have taken effect.
                     raise StoreUnavailableError(
                         f"{operation} of {key} at {self.url}: an attempt got no answer, and the "
                         f"next one was refused: {error}",
@@ -191,52 +210,58 @@ class RetryingStore:
             self.sleep(delay)
 
 
-class Ahead:
-    """A GET that is sent before its reply is needed. Whatever goes wrong with it, the store makes
-    it once more: with all attempts, and with its errors."""
+class SentRange:
+    """A GET that was sent before its reply is needed.
+
+    If it fails for any reason, the store sends it again as `get_range`, with all its attempts.
+    """
 
     def __init__(
         self, store: RetryingStore, sent: SentObject, key: str, offset: int, length: int
     ) -> None:
         self._store = store
         self._sent = sent
-        self._asked = (key, offset, length)
+        self._range = (key, offset, length)
         self._process = os.getpid()
-        self._now = Request(store.pace(), "get", key, length) if store.pace is not None else None
+        self._timing = Request(store.pace(), "get", key, length) if store.pace else None
 
     def result(self) -> bytes:
-        """The bytes. Raises as `get_range`."""
+        """Read the reply. Raises the errors of `get_range`."""
         try:
-            # Two processes would share the reply.
-            found = self._answer() if os.getpid() == self._process else None
+            # In a forked child the reply belongs to the parent: both would read from one socket.
+            body = self._read() if os.getpid() == self._process else None
         except Transient as failure:
-            events.emit(events.Retried("get", self._asked[0], 1, 0, failure.reason))
-            found = None
+            events.emit(events.Retried("get", self._range[0], 1, 0, failure.reason))
+            body = None
         finally:
             self._sent.close()
-        return self._store.get_range(*self._asked) if found is None else found
+        return self._store.get_range(*self._range) if body is None else body
 
     def close(self) -> None:
+        """Give the request up, unless its reply was read."""
         self._sent.close()
 
-    def _answer(self) -> bytes | None:
-        now = self._now
-        if now is None:
+    def _read(self) -> bytes | None:
+        """The bytes, or None if the request must be sent again."""
+        timing = self._timing
+        if timing is None:
             return self._sent.read(None)
-        is_there = self._sent.wait(0)
-        while not (is_there or self._sent.wait(now.left())):
-            if now.may_repeat():
+        is_early = self._sent.wait(0)
+        while not (is_early or self._sent.wait(timing.seconds_left())):
+            if timing.may_repeat():
                 return None
-        found = self._sent.read(now.given_up)
-        # When an answer came that was there already, nobody knows.
-        if found is not None and not is_there:
-            now.answered()
-        return found
+        body = self._sent.read(timing.patience)
+        # The arrival time of an early reply is unknown, so it does not count as a duration.
+        if body is not None and not is_early:
+            timing.answered()
+        return body
 
 
 class RetryingUpload:
-    """Sends parts in the background, at most `in_flight` at once, each with its own retries. One
-    thread calls it; those parts and the one being handed over are in memory."""
+    """Sends parts in the background, at most `in_flight` at once, each with its own retries.
+
+    One thread calls the methods. The parts in flight and the next one are in memory.
+    """
 
     def __init__(self, store: RetryingStore, upload: Upload, key: str, in_flight: int) -> None:
         self._store = store
@@ -244,13 +269,13 @@ class RetryingUpload:
         self._key = key
         self._in_flight = in_flight
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="sparkwal-part")
-        # Those on their way; one that failed stays, and fails each later call.
+        # The parts in flight. A failed part stays here, so that each later call raises its error.
         self._parts: set[Future[None]] = set()
         self._stopped = False
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         self._wait(0 if len(self._parts) < self._in_flight else None, FIRST_COMPLETED)
-        sent = self._pool.submit(
+        sending = self._pool.submit(
             self._store.attempt,
             "part",
             self._key,
@@ -261,10 +286,10 @@ class RetryingUpload:
             size=len(body),
             stopped=lambda: self._stopped,
         )
-        self._parts.add(sent)
+        self._parts.add(sending)
 
     def complete(self) -> bool:
-        """False may mean: it is there, and ours."""
+        """Create the object, as `Upload.complete` does."""
         self._wait(None, FIRST_EXCEPTION)
         self._pool.shutdown()
         return self._store.attempt(
@@ -272,9 +297,10 @@ class RetryingUpload:
         )
 
     def abort(self) -> None:
-        """Never raises for the store: an event reports parts that remain."""
+        """Remove the stored parts. If the store fails, emit an event instead of raising."""
         self._stopped = True
-        # A part that arrives after the abort would stay in the store, unseen and paid for.
+        # Wait for the parts in flight: a part that arrives after the abort would stay in the store,
+        # and cost money.
         self._pool.shutdown(cancel_futures=True)
         try:
             self._store.attempt("abort", self._key, self._upload.abort)
@@ -282,8 +308,8 @@ class RetryingUpload:
             events.emit(events.UploadLeftBehind(key=self._key, reason=str(error)))
 
     def _wait(self, seconds: float | None, until: str) -> None:
-        """Raises what a part that ended raised."""
-        ended, others = wait(self._parts, seconds, until)
-        for each in ended:
-            each.result()
-        self._parts = others
+        """Wait for parts, and raise the error of one that failed."""
+        ended, unfinished = wait(self._parts, seconds, until)
+        for part in ended:
+            part.result()
+        self._parts = unfinished

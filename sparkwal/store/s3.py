@@ -1,4 +1,4 @@
-"""S3 and whatever speaks its protocol: one bucket as a `Store`."""
+"""A bucket of S3, or of a store with S3's protocol, as a `Store`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparkwal.store.base import (
     Unfinished,
     UnfinishedPage,
 )
-from sparkwal.store.config import S3Config, normal_endpoint, said
+from sparkwal.store.config import S3Config, normal_endpoint, without_none
 from sparkwal.store.s3_client import provider, renew, s3_client
 from sparkwal.store.s3_errors import (
     MOST_PARTS,
@@ -37,22 +37,27 @@ from sparkwal.store.s3_errors import (
     Unanswered,
     UploadGone,
 )
-from sparkwal.store.s3_get import SentObject, get_object, send_object, whole
-from sparkwal.store.s3_replies import Unproven, named
+from sparkwal.store.s3_get import SentObject, get_object, read_body, send_object
+from sparkwal.store.s3_replies import Unproven, require
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# How a store refuses a DeleteObjects with ETags, which AWS knows since 2025.
+# The codes of stores that do not support ETags in a DeleteObjects. AWS supports them since 2025.
 _NO_ETAGS = ("NotImplemented", "MalformedXML", "InvalidArgument")
-# Of a region, dual-stack, FIPS.
+# Hosts of AWS: a region, dual-stack, FIPS.
 _AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 
 class S3Store:
-    """One bucket; each method makes one attempt. Holds no connection itself, so it survives a fork
-    and a pickle. Raises OptionError for a bucket that cannot hold a log."""
+    """One bucket; each method makes one attempt.
+
+    The store holds no connection itself, so it can be forked and pickled.
+
+    Raises:
+        OptionError: the bucket cannot hold a log.
+    """
 
     def __init__(self, bucket: str, config: S3Config) -> None:
         if not _BUCKET.fullmatch(bucket) or ".." in bucket:
@@ -63,22 +68,23 @@ class S3Store:
                 "needs to find its newest record; use a general purpose bucket"
             )
         self.bucket = bucket
-        self._knows_etags = True
-        self.at: Any = {"Bucket": bucket, **config.on_all}
+        self._supports_etags = True
+        # The parameters of every request.
+        self.at: Any = {"Bucket": bucket, **config.common_parameters}
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
             environment = None
         endpoint = config.endpoint or environment
         self.endpoint = normal_endpoint(endpoint) if endpoint else None
         self.config = replace(config, endpoint=self.endpoint)
-        # Where the endpoint distinguishes the stores it is part of the name.
+        # Different endpoints may be different stores, so the endpoint is a part of the name.
         self.url = f"{self.endpoint}/{bucket}" if self.endpoint else f"s3://{bucket}"
         self.concurrency = config.max_pool_connections
         self.retries = 0
 
     @property
     def identity(self) -> str:
-        """As `url`. AWS's own endpoints share one set of buckets; a profile may name another."""
+        """The `url`, normalized: AWS's endpoints share their buckets, a profile may name others."""
         if self.endpoint:
             is_aws = _AWS_HOST.fullmatch(urlsplit(self.endpoint).hostname or "")
             return f"s3://{self.bucket}" if is_aws else self.url
@@ -86,14 +92,22 @@ class S3Store:
         return f"{self.url}@{profile}" if profile else self.url
 
     def credentials(self) -> str | None:
-        """Where they come from, None where there are none. Raises OptionError."""
+        """The provider of the credentials, or None without credentials.
+
+        Raises:
+            OptionError: the configuration is unusable.
+        """
         with self.request(""):
             return provider(self.config)
 
     @contextmanager
     def request(self, key: str, *, finds: bool = True) -> Iterator[S3Client]:
-        """The client for one request; what goes wrong inside comes out translated. `finds`: whether
-        a 404 is an answer; else who gives it is no S3 store."""
+        """A context with the client for one request, which translates the errors of botocore.
+
+        Args:
+            finds: whether 404 is a possible answer. Otherwise it means that the server is no S3
+                store, or that the bucket is missing.
+        """
         client = None
         try:
             client = s3_client(self.config)
@@ -101,7 +115,7 @@ class S3Store:
         except (SparkWalError, Transient, NotFound):
             raise
         except ImportError as error:
-            # On an executor, say, whose Python is not the driver's.
+            # This happens on an executor whose Python differs from the driver's.
             library = (error.name or "botocore").partition(".")[0]
             raise OptionError(
                 f"{library} is missing in {sys.executable} on "
@@ -115,11 +129,11 @@ class S3Store:
                 )
             if failure is error:
                 raise
-            # Not chained: what the library below prints may hold a signed header.
+            # Without the cause, whose text may show a signed header.
             raise failure from None
 
     def _failure(self, error: Exception, key: str, client: S3Client | None) -> Exception:
-        """`error` as this library's, or itself where it is a programming error."""
+        """This library's error for `error`. A programming error is returned unchanged."""
         if client is not None and s3_errors.credentials_refused(error):
             try:
                 if renew(self.config, client):
@@ -136,14 +150,20 @@ class S3Store:
         return True
 
     def put(self, key: str, body: bytes, **condition: Any) -> None:
-        about: Any = self.config.on_new | self.config.checksum_of(body) | condition
+        parameters: Any = (
+            self.config.creation_parameters | self.config.checksum_parameters(body) | condition
+        )
         with self.request(key, finds=False) as client:
-            reply = client.put_object(Bucket=self.bucket, Key=key, Body=body, **about)
+            reply = client.put_object(Bucket=self.bucket, Key=key, Body=body, **parameters)
         if not s3_replies.proves(client, self.bucket, reply, body):
             self._check_stored(client, key, body)
 
     def _check_stored(self, client: S3Client, key: str, body: bytes) -> None:
-        """Read back an object whose ETag does not prove it: 1 GET. Raises Unproven."""
+        """Read back an object whose ETag does not prove its bytes: 1 GET.
+
+        Raises:
+            Unproven: the object is missing or has other bytes.
+        """
         try:
             stored = self.get_range(key, 0, len(body) + 1) == body
         except NotFound:
@@ -166,33 +186,34 @@ class S3Store:
             return b""
 
     def send_range(self, key: str, offset: int, length: int) -> SentObject | None:
-        """Send a `get_range`. None where that would have to wait, such as for a connection."""
+        """Send a `get_range`, whose reply is read later. Returns None if it would have to wait."""
         if length <= 0:
             return None
         try:
             return send_object(s3_client(self.config), self.at, key, (offset, length))
         except Exception:
-            return None  # `get_range` meets it again, and reports it
+            # The caller uses `get_range` instead, which reports such an error.
+            return None
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
-        """One ListObjectsV2; more where S3 cuts a page off before its first key."""
+        """Make one ListObjectsV2, and one more for each page that S3 ends before its first key."""
         at: Any = {**self.at, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
         while True:
             with self.request(prefix, finds=False) as client:
                 reply = client.list_objects_v2(**at)
             s3_replies.check_list(reply, self.bucket, prefix)
             entries = [
-                Entry(each["Key"], each["Size"], each.get("ETag", ""))
-                for each in reply.get("Contents", [])
+                Entry(content["Key"], content["Size"], content.get("ETag", ""))
+                for content in reply.get("Contents", [])
             ]
-            # Some stores show `after` itself once more.
+            # Some stores list `after` itself again.
             if entries and entries[0].key == after:
                 del entries[0]
             s3_replies.check_order(entries, prefix, after)
             more = reply.get("IsTruncated", len(entries) >= limit)
             if entries or not more:
                 return Page(entries, more)
-            # Without a key to go on after, only the store's token leads to the next page.
+            # An empty page has no key to continue after; only the store's token leads further.
             token = reply.get("NextContinuationToken")
             if token is None or token == at.get("ContinuationToken"):
                 raise Transient(f"an empty page of the LIST of {prefix} that leads no further")
@@ -203,31 +224,33 @@ class S3Store:
             client.delete_object(**self.at, Key=key)
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """One DeleteObjects; one more where the store turns out not to know ETags in it."""
+        """Make one DeleteObjects, and one without ETags if the store does not support them."""
         if not keys:
             return
-        # As the XML of the LIST has them.
-        known = [html.unescape(etag) for etag in etags] if self._knows_etags else []
-        objects = [said(Key=key, ETag=etag or None) for key, etag in zip_longest(keys, known)]
-        # Not quiet: the reply names each key.
-        asked: Any = {"Objects": objects, "Quiet": False}
+        # The XML of a LIST escapes the quotes of an ETag.
+        tags = [html.unescape(etag) for etag in etags] if self._supports_etags else []
+        objects = [
+            without_none(Key=key, ETag=etag or None) for key, etag in zip_longest(keys, tags)
+        ]
+        # Quiet=False: the reply names each key.
+        delete: Any = {"Objects": objects, "Quiet": False}
         with self.request(keys[0], finds=False) as client:
             try:
-                reply: Any = client.delete_objects(**self.at, Delete=asked)
+                reply: Any = client.delete_objects(**self.at, Delete=delete)
             except client.exceptions.ClientError as refused:
                 reply = {"Errors": [refused.response["Error"]]}
-                if not known or reply["Errors"][0].get("Code") not in _NO_ETAGS:
+                if not tags or reply["Errors"][0].get("Code") not in _NO_ETAGS:
                     raise
         errors = reply.get("Errors", [])
-        if known and any(each.get("Code") in _NO_ETAGS for each in errors):
-            self._knows_etags = False
+        if tags and any(error.get("Code") in _NO_ETAGS for error in errors):
+            self._supports_etags = False
             return self.delete_many(keys)
         failure = s3_errors.not_deleted(errors, self.url, self.config.secrets)
         if failure is not None:
             raise failure
-        accounted = {each.get("Key") for each in (*reply.get("Deleted", []), *errors)}
-        # Some stores are quiet all the same.
-        left = next((key for key in keys if key not in accounted and self._holds(key)), None)
+        keys_in_reply = {item.get("Key") for item in (*reply.get("Deleted", []), *errors)}
+        # Some stores are quiet even so. Check each key that the reply does not name.
+        left = next((key for key in keys if key not in keys_in_reply and self._holds(key)), None)
         if left is not None:
             raise Unproven(f"DeleteObjects was answered, and {left} is still there")
 
@@ -239,38 +262,43 @@ class S3Store:
         return True
 
     def age_ms(self, key: str) -> int:
-        """Date minus Last-Modified."""
-        # Not a HEAD: its refusals have no body that says why. But an empty object has no byte.
+        """The reply's Date minus its Last-Modified."""
+        # A GET, because the refusal of a HEAD has no body with the reason. Only an empty object,
+        # which has no first byte, needs the HEAD.
         try:
             with self.request(key) as client:
-                found: Any = client.get_object(**self.at, Key=key, Range="bytes=0-0")
-                whole(found["Body"], found["ResponseMetadata"]["HTTPHeaders"], (0, 1))
+                reply: Any = client.get_object(**self.at, Key=key, Range="bytes=0-0")
+                read_body(reply["Body"], reply["ResponseMetadata"]["HTTPHeaders"], (0, 1))
         except BeyondEnd:
             with self.request(key) as client:
-                found = client.head_object(**self.at, Key=key)
-        return _age_ms(found, found.get("LastModified"), self.url)
+                reply = client.head_object(**self.at, Key=key)
+        return _age_ms(reply, reply.get("LastModified"), self.url)
 
     def upload(self, key: str) -> S3Upload:
         checksum = "CRC32" if self.config.checksum else None
-        asked: Any = self.at | self.config.on_new | said(Key=key, ChecksumAlgorithm=checksum)
+        parameters: Any = (
+            self.at
+            | self.config.creation_parameters
+            | without_none(Key=key, ChecksumAlgorithm=checksum)
+        )
         with self.request(key, finds=False) as client:
-            begun = client.create_multipart_upload(**asked)
-        return S3Upload(self, key, named(begun, "UploadId", "CreateMultipartUpload"))
+            reply = client.create_multipart_upload(**parameters)
+        return S3Upload(self, key, require(reply, "UploadId", "CreateMultipartUpload"))
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        # An upload's id holds no line break; a key may.
+        # The id of an upload has no line break, so it comes first: a key may have one.
         upload_id, _, key = after.partition("\n")
-        marks = said(KeyMarker=key or None, UploadIdMarker=upload_id or None)
+        marks = without_none(KeyMarker=key or None, UploadIdMarker=upload_id or None)
         at: Any = {**self.at, "Prefix": prefix, "MaxUploads": limit, **marks}
         with self.request(prefix, finds=False) as client:
             reply = client.list_multipart_uploads(**at)
         before = key
         uploads = [
-            Unfinished(one["Key"], one["UploadId"], _age_ms(reply, one.get("Initiated"), self.url))
-            for one in reply.get("Uploads", [])
+            Unfinished(up["Key"], up["UploadId"], _age_ms(reply, up.get("Initiated"), self.url))
+            for up in reply.get("Uploads", [])
         ]
-        # Of one key there may be several.
-        if any(not each.key.startswith(prefix) or each.key < before for each in uploads):
+        # One key may have several uploads, so the first key may be the previous page's last.
+        if any(not upload.key.startswith(prefix) or upload.key < before for upload in uploads):
             raise Unproven(f"the list of uploads under {prefix} shows others, or begins again")
         if not reply.get("IsTruncated", False):
             return UnfinishedPage(uploads, "")
@@ -286,8 +314,10 @@ class S3Store:
 
 
 class S3Upload:
-    """A multipart upload whose methods are one attempt each and safe to repeat, `part` from many
-    threads at once; it returns when its bytes are stored."""
+    """A multipart upload. Each method makes one attempt, and may be repeated.
+
+    Several threads may call `part` at once. It returns when the store has the bytes.
+    """
 
     def __init__(self, store: S3Store, key: str, upload_id: str) -> None:
         self._store = store
@@ -298,7 +328,7 @@ class S3Upload:
     def part(self, number: int, offset: int, body: bytes) -> None:
         if number > MOST_PARTS:
             raise OptionError(f"part {number:,} of {self._key}: {MOST_PARTS_ADVICE}")
-        checksum: Any = self._store.config.checksum_of(body)
+        checksum: Any = self._store.config.checksum_parameters(body)
         try:
             with self._store.request(self._key, finds=False) as client:
                 reply: Any = client.upload_part(
@@ -309,7 +339,7 @@ class S3Upload:
                 f"{self._store.url}: the upload of {self._key} was removed while it ran; "
                 "a lifecycle rule that aborts uploads must leave them a day"
             ) from None
-        # Nobody can read a part back.
+        # An unknown ETag passes: a part cannot be read back.
         if s3_replies.proves(client, self._store.bucket, reply, body) is False:
             raise Unproven("UploadPart was answered with an ETag of other bytes")
         self._parts[number] = {"ETag": reply["ETag"], **checksum}
@@ -329,9 +359,10 @@ class S3Upload:
                 self.abort()
             return False
         except (UploadGone, NotFound):
-            # A lost reply to an earlier Complete looks so too: the caller reads the object back.
+            # The upload is missing too if the reply to an earlier Complete was lost, so the caller
+            # reads the object back.
             return False
-        named(reply, "ETag", "CompleteMultipartUpload")
+        require(reply, "ETag", "CompleteMultipartUpload")
         return True
 
     def abort(self) -> None:
@@ -339,7 +370,7 @@ class S3Upload:
 
 
 def _age_ms(reply: Any, since: datetime | None, url: str) -> int:
-    """The time from `since` to the reply, both by the server's clock."""
+    """The milliseconds from `since` to the reply, both by the server's clock, or fewer."""
     try:
         now = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
     except (KeyError, ValueError):
@@ -349,6 +380,6 @@ def _age_ms(reply: Any, since: datetime | None, url: str) -> int:
             f"{url} answers without Date and Last-Modified, which show the age of an object; "
             "use a store that sends both"
         )
-    # Both are cut to the second: up to one second less may have passed.
+    # Both times have whole seconds, so up to a second less may have passed.
     passed = now.replace(tzinfo=now.tzinfo or UTC) - since.replace(tzinfo=since.tzinfo or UTC)
     return max(0, int(passed.total_seconds() * 1000) - 1000)

@@ -1,4 +1,4 @@
-"""One S3 client per process and configuration, and how it differs from botocore's defaults."""
+"""Creates the S3 clients of this process, and changes botocore's defaults in them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 
-class _Made(NamedTuple):
+class _Client(NamedTuple):
     client: S3Client
     credentials: Any
 
 
-# Each may hold as many connections as its store has.
+# The most clients of a process. Each holds up to `max_pool_connections` connections.
 _MOST = 8
-_clients: dict[S3Config, _Made] = {}
+_clients: dict[S3Config, _Client] = {}
 _clients_lock = threading.Lock()
 
 
 def _forget_parent() -> None:
-    # No thread of the child would release a lock that was held at the fork; and two processes on
-    # one socket would read each other's replies.
+    """Begin without clients after a fork.
+
+    Two processes on one socket would read each other's replies. The lock is new too, because a
+    thread of the parent may have held it.
+    """
     global _clients_lock
     _clients_lock = threading.Lock()
     _clients.clear()
@@ -43,62 +46,68 @@ os.register_at_fork(after_in_child=_forget_parent)
 
 
 def s3_client(config: S3Config) -> S3Client:
-    """This process's client for `config`: a new one costs tens of milliseconds."""
-    return _made(config).client
+    """This process's client for `config`. A new client costs tens of milliseconds."""
+    return _cached(config).client
 
 
-def _made(config: S3Config) -> _Made:
-    made = _clients.get(config)
-    if made is None:
+def _cached(config: S3Config) -> _Client:
+    cached = _clients.get(config)
+    if cached is None:
         with _clients_lock:
-            made = _clients.get(config) or _new_client(config)
-            _clients[config] = made
-            # A process that is given new keys every hour would keep all their clients.
+            cached = _clients.get(config) or _new_client(config)
+            _clients[config] = cached
+            # Without a bound, a process that gets new keys every hour would collect clients.
             if len(_clients) > _MOST:
-                # Who still uses the oldest finds it closed, and connects anew.
+                # A thread that still uses the oldest client opens new connections.
                 _clients.pop(next(iter(_clients))).client.close()
-    return made
+    return cached
 
 
 def provider(config: S3Config) -> str | None:
-    """Which of botocore's providers the credentials come from ("env", "iam-role", …; "explicit":
-    from options), or None where there are none. Never a value."""
-    found = _made(config).credentials
-    return str(found.method) if found else None
+    """The name of botocore's provider of the credentials, or None without credentials.
+
+    For example "env" or "iam-role"; "explicit" means options. The name is no secret.
+    """
+    credentials = _cached(config).credentials
+    return str(credentials.method) if credentials else None
 
 
 def renew(config: S3Config, refused: S3Client) -> bool:
-    """Read the credentials again for a client whose own were refused. True: `s3_client` now gives
-    another client, with other credentials. False: they are the same, or options gave them."""
+    """Read the credentials again after a server refused those of a client.
+
+    Returns:
+        True if `s3_client` now returns another client, with other credentials. False if the
+        credentials are the same, or come from options.
+    """
     if config.access_key_id is not None:
         return False
     with _clients_lock:
-        known = _clients.get(config)
-        if known is None or known.client is not refused:
-            # Another thread was here before.
+        cached = _clients.get(config)
+        if cached is None or cached.client is not refused:
+            # Another thread has replaced the client already.
             return True
-        # A new session: the old one never looks into its files and environment again.
+        # This makes a new session: a session reads its files and environment only once.
         fresh = _new_client(config)
-        if _frozen(fresh) == _frozen(known):
+        if _frozen(fresh) == _frozen(cached):
             return False
         _clients[config] = fresh
         return True
 
 
-def _frozen(made: _Made) -> object:
-    return made.credentials and made.credentials.get_frozen_credentials()
+def _frozen(cached: _Client) -> object:
+    return cached.credentials and cached.credentials.get_frozen_credentials()
 
 
 @lru_cache
 def descriptions() -> Any:
-    """botocore's of the stores: it reads them anew for each session, in 0.07 s of CPU."""
+    """botocore's descriptions of services. Each session would read them again: 0.07 s of CPU."""
     from botocore.session import Session
 
     return Session().get_component("data_loader")
 
 
-def _new_client(config: S3Config) -> _Made:
-    # boto3's session asks this one for everything, and costs each worker of Spark 0.1 s more.
+def _new_client(config: S3Config) -> _Client:
+    # botocore's session, because boto3's, which uses it, costs each worker of Spark 0.1 s more.
     from botocore.config import Config
     from botocore.credentials import Credentials
     from botocore.session import Session
@@ -119,7 +128,8 @@ def _new_client(config: S3Config) -> _Made:
         # Other stores ignore the region, but the signature needs one.
         region_name=region or ("us-east-1" if config.endpoint else None),
         config=Config(
-            # RetryingStore retries: it knows that after a lost reply a refusal may mean our own.
+            # Only RetryingStore retries: after a lost reply, a refusal may be caused by the write
+            # itself.
             retries={"total_max_attempts": 1, "mode": "standard"},
             max_pool_connections=config.max_pool_connections,
             connect_timeout=config.connect_timeout,
@@ -127,7 +137,8 @@ def _new_client(config: S3Config) -> _Made:
             tcp_keepalive=True,
             signature_version="s3v4",
             s3={"addressing_style": style} if style else {},
-            # Newer checksums by default break older stores; signature and our own CRCs cover all.
+            # botocore's default checksums break older stores. The signature and the CRCs of the log
+            # protect all bytes.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),
@@ -141,20 +152,21 @@ def _new_client(config: S3Config) -> _Made:
     s3_replies.listen(client)
     credentials = session.get_credentials()
     if type(credentials) is Credentials:
-        # From the environment or a file; those of a role are read with the first request.
+        # Keys from the environment or a file. The keys of a role are not read yet.
         check_keys(credentials.access_key, credentials.secret_key, credentials.token)
-    return _Made(client, credentials)
+    return _Client(client, credentials)
 
 
 def _one_plain_request(params: Any, context: Any, **_: object) -> None:
     # "Expect: 100-continue" would add a round trip to every commit.
     params["headers"].pop("Expect", None)
-    # botocore would look for the bucket's region in every client; one clear error is cheaper.
+    # After a redirect, each client would look up the bucket's region. An error that names the
+    # option is better.
     context.get("s3_redirect", {})["redirected"] = True
 
 
 def _with_md5(params: Any, **_: object) -> None:
-    # Older servers demand it here. A checksum, which botocore sends, is not enough for them.
+    # Older servers demand this header for a DeleteObjects. botocore sends a newer checksum only.
     digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
 
@@ -166,54 +178,59 @@ _ETAG, _NEXT = re.compile(rb"<ETag>([^<]*)</ETag>"), re.compile(rb"</Contents>\s
 def _keys_and_sizes(
     operation_model: Any, response_dict: Any, customized_response_dict: Any, **others: object
 ) -> None:
-    # For botocore to parse a LIST of 1000 keys costs more than the rest of a recovery. So the
-    # entries are cut out here. It parses the rest, any other form, and a reply that breaks off.
+    # botocore's parser takes more time for a LIST of 1000 keys than all other work of a recovery.
+    # So the entries are cut out of the body and parsed here. botocore parses the other elements,
+    # and the complete body if it has another form or broke off.
     if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
-    before, _, rest = response_dict["body"].partition(b"<Contents>")
-    inside, _, after = rest.rpartition(b"</Contents>")
-    # Nothing stands between two entries.
-    count, left = len(_NEXT.findall(inside)) + 1, before + after
-    keys, sizes, etags = (each.findall(inside) for each in (_KEY, _SIZE, _ETAG))
+    head, _, remainder = response_dict["body"].partition(b"<Contents>")
+    entries, _, tail = remainder.rpartition(b"</Contents>")
+    # Entries follow each other directly.
+    count = len(_NEXT.findall(entries)) + 1
+    other_elements = head + tail
+    keys, sizes, etags = (pattern.findall(entries) for pattern in (_KEY, _SIZE, _ETAG))
     etags = etags or [b""] * count
-    # Entries in another form, such as with an XML prefix, must not pass for an empty log.
-    if not len(keys) == len(sizes) == len(etags) == count or b"Contents" in left:
+    # If the entries have another form, such as an XML prefix, the log must not seem empty.
+    if not len(keys) == len(sizes) == len(etags) == count or b"Contents" in other_elements:
         return
-    response_dict["body"] = left
+    response_dict["body"] = other_elements
     customized_response_dict["Contents"] = [
         {"Key": html.unescape(key.decode()), "Size": int(size), "ETag": etag.decode()}
         for key, size, etag in zip(keys, sizes, etags, strict=True)
     ]
 
 
-# At DEBUG botocore logs each request whole: the token of temporary credentials, and signatures.
+# At DEBUG these libraries log requests with signatures and the tokens of temporary credentials.
 _LOGGERS = ("botocore", "urllib3")
-# As a header, as an entry of a dict, in a canonical request, in http.client's error about a header;
-# and the signature.
+# A token in a header, a dict, a canonical request, or http.client's error about a header; and a
+# signature.
 _SIGNED = re.compile(
     r"""(x-amz-security-token['"]?\s*[:=]\s*b?['"]?|[Ss]ignature=|(?<=Signature:\n)"""
     r"""|Invalid header value b?['"])[^\s'",]+""",
     re.IGNORECASE,
 )
-# Keys of test servers are words that stand everywhere.
+# Shorter secrets are the keys of test servers: common words, which must stay in the log.
 _SHORTEST = 8
 _secrets: frozenset[str] = frozenset()
 
 
 def _concealing(record: logging.LogRecord) -> bool:
-    """A filter that changes records and drops none."""
-    said = record.getMessage()
-    hidden = _SIGNED.sub(r"\1***", said)
+    """A filter that replaces secrets in records, and drops no record."""
+    message = record.getMessage()
+    hidden = _SIGNED.sub(r"\1***", message)
     for secret in _secrets:
         hidden = hidden.replace(secret, "***")
-    if hidden != said:
+    if hidden != message:
         record.msg, record.args = hidden, ()
     return True
 
 
 def _conceal(secrets: Iterable[str]) -> None:
-    """Keep these values, all tokens and all signatures out of what botocore logs in this process.
-    Call it again once more of botocore was imported: a filter sees one logger's records only."""
+    """Keep these secrets, all tokens and all signatures out of botocore's log in this process.
+
+    A filter gets the records of one logger only, so call this again after botocore has imported
+    more modules.
+    """
     global _secrets
     _secrets |= {secret for secret in secrets if len(secret) >= _SHORTEST}
     for name in [*logging.root.manager.loggerDict]:

@@ -1,4 +1,4 @@
-"""What an S3 request's failure means: try again, or change something first."""
+"""Translates the failures of S3 requests: another attempt may succeed, or the user must act."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -9,13 +9,14 @@ from sparkwal.errors import OptionError
 from sparkwal.store.base import NotFound, Refusal, Transient
 
 
-# Callers that expect these answers catch them. To any other request they mean: no S3 store.
+# Methods that expect these answers catch them. After any other request they mean that the server is
+# no S3 store.
 class KeyTaken(OptionError):
     """The conditional write found its key taken (412)."""
 
 
 class UploadGone(OptionError):
-    """The multipart upload is not there any more: completed or aborted."""
+    """The multipart upload does not exist any more: it was completed or aborted."""
 
 
 class BeyondEnd(OptionError):
@@ -23,15 +24,15 @@ class BeyondEnd(OptionError):
 
 
 class Unanswered(Transient):
-    """A 404 without S3's own code: who answers does not know whether there is an object."""
+    """A 404 without S3's own code, so it does not prove that the object is missing."""
 
 
 class Denied(Refusal):
     """A permission is missing (403), or the credentials are refused."""
 
 
-# Codes that pass although their status says that the request is at fault.
-_PASSING = {
+# Codes of temporary failures, although their status means that the request is wrong.
+_TEMPORARY = {
     "BadDigest",
     "ClientTokenConflict",
     "ConditionalRequestConflict",
@@ -46,22 +47,22 @@ _PASSING = {
     "ThrottlingException",
     "TooManyRequests",
     "XAmzContentSHA256Mismatch",
-    # Of a part that was sent twice, under KMS: the repeated Complete has the newest ETags.
+    # Under KMS, a part that was sent twice gets a new ETag. A repeated Complete sends that one.
     "InvalidPart",
 }
 
-# Of an object, on AWS.
+# The most parts of an object on AWS.
 MOST_PARTS = 10_000
 MOST_PARTS_ADVICE = f"an object has at most {MOST_PARTS:,} parts: use more, smaller partitions"
 _VIRTUAL = "set the option addressingStyle to virtual: the bucket's name goes into the host's name"
 _KEYS = "check the options accessKeyId, secretAccessKey and sessionToken, or the profile"
 _EXPIRED = (
-    "the credentials expired; renew them and run again. Keys given as options are never read "
-    "again, those of a profile are"
+    "the credentials expired; renew them and run again. sparkwal reads the keys of a profile "
+    "again, but not keys in options"
 )
 _HTTPS = "; if it speaks TLS, write https:// in the endpoint"
 _REGION = "set the option region to the bucket's region"
-# What a server says of credentials that were good once.
+# Codes for credentials that may have been valid before.
 _STALE = {
     "InvalidAccessKeyId": _KEYS,
     "InvalidToken": _KEYS,
@@ -73,7 +74,7 @@ _STALE = {
 }
 _ADVICE = {
     **_STALE,
-    # Without a body: no S3 server.
+    # A 400 without a code: the server is no S3 server.
     "400": f"check that the endpoint is an S3 endpoint{_HTTPS}",
     "NoSuchBucket": "create the bucket, or correct the path or the endpoint",
     "InvalidBucketName": "correct the bucket's name in the path",
@@ -107,13 +108,13 @@ _BY_STATUS = {
     501: _ADVICE["NotImplemented"],
 }
 
-# Of Python, and of urllib3, which looks at the name itself.
-_ANOTHERS_NAME = ("mismatch", "doesn't match", "not valid for")
+# Messages of Python and of urllib3 for a certificate with another host's name.
+_WRONG_HOST = ("mismatch", "doesn't match", "not valid for")
 _NO_TLS = ("wrong_version_number", "record layer failure", "unknown_protocol", "http_request")
 
 
 def credentials_refused(error: Exception) -> bool:
-    """Whether other credentials may do what these did not."""
+    """Whether the server refused the credentials, so that others may be accepted."""
     from botocore.exceptions import ClientError
 
     return isinstance(error, ClientError) and error.response["Error"].get("Code") in _STALE
@@ -129,22 +130,22 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
     if isinstance(error, boto.ClientError):
         return _answered(error.response, key, url, text, error.operation_name)
     if isinstance(error, boto.SSLError):
-        said = str(error).lower()
-        if any(each in said for each in ("certificate", *_ANOTHERS_NAME)):
+        message = str(error).lower()
+        if any(phrase in message for phrase in ("certificate", *_WRONG_HOST)):
             advice = "correct the endpoint, or point AWS_CA_BUNDLE at its certificate authority"
-            if "expired" in said or "not yet valid" in said:
+            if "expired" in message or "not yet valid" in message:
                 advice = "renew the certificate, or set this machine's clock"
-            elif any(each in said for each in _ANOTHERS_NAME):
+            elif any(phrase in message for phrase in _WRONG_HOST):
                 advice = "write a name in the endpoint that the certificate is made for"
             return OptionError(
                 f"{url}: the endpoint's certificate was not accepted ({text(error)}); {advice}"
             )
-        if any(each in said for each in _NO_TLS):
+        if any(phrase in message for phrase in _NO_TLS):
             return OptionError(f"{url} speaks no TLS: write http:// in the endpoint")
     unreachable = boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError
     if isinstance(error, unreachable):
         return Transient(text(error), unreachable=True)
-    passing = (
+    temporary = (
         boto.HTTPClientError,
         boto.ConnectionError,
         boto.IncompleteReadError,
@@ -154,13 +155,13 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
         HTTPError,
         OSError,
     )
-    if isinstance(error, passing):
+    if isinstance(error, temporary):
         # http.client shows the header that it refuses, which may be a session token.
         reason = re.sub(r"(?s)Invalid header value.*", "a header has a wrong character", str(error))
-        said = f"{type(error).__name__}: {reason}"
-        # So does a server that speaks TLS, and another one that ends.
+        message = text(f"{type(error).__name__}: {reason}")
+        # A server with TLS closes the connection of a plain request. So does a server that stops.
         wants_tls = isinstance(error, boto.ConnectionClosedError) and url.startswith("http:")
-        return Transient(text(said) + _HTTPS * wants_tls)
+        return Transient(message + _HTTPS * wants_tls)
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return OptionError(
             f"{url}: no credentials were found; set the options accessKeyId and "
@@ -172,12 +173,15 @@ def translate(error: Exception, key: str, url: str, secrets: Sequence[str]) -> E
 
 
 def not_deleted(errors: Iterable[Any], url: str, secrets: Sequence[str]) -> Exception | None:
-    """The error for the first key that one DeleteObjects could not delete; None where all are gone,
-    or are somebody's new objects. What no attempt would mend goes before what may pass."""
+    """The error for one key that a DeleteObjects could not delete, a permanent one if there is one.
+
+    Returns:
+        The error, or None if each key is free, or has a new object with another ETag.
+    """
     text = partial(_shown, secrets)
-    found = (_answered({"Error": each}, each.get("Key", ""), url, text) for each in errors)
-    failures = [each for each in found if not isinstance(each, NotFound | KeyTaken)]
-    return min(failures, key=lambda each: isinstance(each, Transient), default=None)
+    results = (_answered({"Error": error}, error.get("Key", ""), url, text) for error in errors)
+    failures = [result for result in results if not isinstance(result, NotFound | KeyTaken)]
+    return min(failures, key=lambda failure: isinstance(failure, Transient), default=None)
 
 
 def _shown(secrets: Sequence[str], value: object) -> str:
@@ -195,24 +199,24 @@ def _answered(
     headers = meta.get("HTTPHeaders", {})
     status = int(meta.get("HTTPStatusCode", 0))
     code = str(details.get("Code", "")) or str(status)
-    unasked = f"{url} answers {status} where S3 never does; check that it is an S3 endpoint"
+    unexpected = f"{url} answers {status} where S3 never does; check that it is an S3 endpoint"
     if status == 412 or code == "PreconditionFailed":
-        return KeyTaken(unasked)
+        return KeyTaken(unexpected)
     if status == 416 or code == "InvalidRange":
-        return BeyondEnd(unasked)
+        return BeyondEnd(unexpected)
     if code == "NoSuchUpload":
-        return UploadGone(unasked)
-    # The answer to a HEAD has no body, and so no code.
+        return UploadGone(unexpected)
+    # The reply to a HEAD has no body, so it has no code.
     if code == "NoSuchKey" or (code == "404" and operation == "HeadObject"):
         return NotFound(key)
     if code == "404":
-        return Unanswered(f"a 404 that does not name NoSuchKey; {unasked}")
-    # One of the keys of a DeleteObjects has no status.
-    what = status or f"delete of {key}:"
-    said = text(f"{what} {code}: {details.get('Message', '')}".rstrip(": "))
-    # 501 is a 5xx that no second attempt mends.
-    if code in _PASSING or status in (408, 409, 429) or (status >= 500 and status != 501):
-        return Transient(said, retry_after=_retry_after(headers.get("retry-after")))
+        return Unanswered(f"a 404 that does not name NoSuchKey; {unexpected}")
+    # The error of one key of a DeleteObjects has no status.
+    subject = status or f"delete of {key}:"
+    message = text(f"{subject} {code}: {details.get('Message', '')}".rstrip(": "))
+    # After 501, Not Implemented, another attempt cannot succeed.
+    if code in _TEMPORARY or status in (408, 409, 429) or (status >= 500 and status != 501):
+        return Transient(message, retry_after=_retry_after(headers.get("retry-after")))
     advice = _ADVICE.get(code) or _BY_STATUS.get(status)
     if operation == "UploadPart" and code == "InvalidArgument":
         advice = MOST_PARTS_ADVICE
@@ -225,11 +229,11 @@ def _answered(
         refusal = Denied
     elif status in (401, 404) or code in _STALE:
         refusal = Refusal
-    return refusal(f"{url} refused the request ({said}); {advice}")
+    return refusal(f"{url} refused the request ({message}); {advice}")
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds, from either form that HTTP allows; None for what is neither."""
+    """Seconds, from one of the two forms that HTTP allows, or None for other text."""
     from urllib3.exceptions import InvalidHeader
     from urllib3.util import Retry
 

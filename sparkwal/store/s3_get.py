@@ -1,12 +1,14 @@
-"""GETs of objects at the price of a signed request.
+"""GETs of objects that cost little more CPU time than their signature.
 
-botocore takes 0.97 ms of CPU time for a GET, of which the signature and urllib3 are 0.4
-(`tests/benchmark.sh small-commits` measures both). So it makes the first GET of a bucket, and the
-next ones are made as that one was: the same URL, headers, signer and session, with its connections,
-proxies, certificates and timeouts. A reply that is no success it reads itself.
+botocore takes 0.97 ms of CPU time for a GET; its signature and urllib3 take 0.4 ms of these
+(`tests/benchmark.sh small-commits` measures both). So botocore makes the first GET of a bucket, and
+this module makes the next ones alike: with the same URL, headers and signer, and with botocore's
+session, which has the connections, proxies, certificates and timeouts. If a reply is no success,
+botocore parses it. If botocore or urllib3 lacks a private name (`s3_private`), botocore makes all
+GETs.
 
-Threads that wait for replies wait for Python's lock too, which doubles the price again. So one
-thread can send many GETs on open connections (`send_object`) and read the replies one by one.
+Threads that wait for replies also wait for Python's lock, which doubles the CPU time. So one thread
+can send many GETs on open connections (`send_object`), and read the replies one by one.
 """
 
 from __future__ import annotations
@@ -15,21 +17,21 @@ import re
 import threading
 from dataclasses import dataclass
 from http.client import HTTPException
-from queue import Empty
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
+from sparkwal.store import s3_private
 from sparkwal.store.base import NotFound
 from sparkwal.store.s3_replies import Unproven, check_status
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# Of an object: offset and length.
+# The offset and the length of a part of an object.
 Part = tuple[int, int]
-# Each request has its own; the signer adds those that it needs.
-_OWN = {
+# Headers that differ in each request. The signer adds those that a request needs.
+_HEADERS_OF_ONE_REQUEST = {
     "amz-sdk-invocation-id",
     "amz-sdk-request",
     "authorization",
@@ -43,63 +45,85 @@ _OWN = {
 
 @dataclass(frozen=True)
 class _Form:
-    """What a client's GETs of one bucket share; `url` up to the key, and what is signed. `pool` are
-    urllib3's connections to its host; None behind a proxy."""
+    """The common parts of a client's GETs of one bucket. It must hold no reference to the client.
+
+    Attributes:
+        url: the URL up to the key.
+        service: the service's name in the signature.
+        region: the region in the signature.
+        pool: urllib3's connections to the host, or None if requests cannot be sent ahead.
+    """
 
     url: str
     headers: dict[str, str]
     service: str
     region: str
-    pool: Any
+    pool: Any | None
 
 
-class _Here(threading.local):
-    """Of one thread: the request that botocore sent last, and the reply that it is to take."""
+class _BotocoreCall(threading.local):
+    """The state of one thread's call of botocore.
 
-    sent: Any = None
+    Attributes:
+        request: the request that botocore sent last.
+        reply: if set, botocore takes this reply and sends no request.
+    """
+
+    request: Any = None
     reply: Any = None
 
 
-_here = _Here()
-# None: of a form that is not known here.
+_botocore_call = _BotocoreCall()
+# The form for each client and bucket, or None if botocore must make these GETs.
 _forms: WeakKeyDictionary[S3Client, dict[str, _Form | None]] = WeakKeyDictionary()
 
 
 def listen(client: S3Client) -> None:
-    client.meta.events.register_last("before-send.s3.GetObject", _sending)
+    """Register the hook that notes botocore's requests, and hands over replies."""
+    client.meta.events.register_last("before-send.s3.GetObject", _before_send)
 
 
-def _sending(request: Any, **_: object) -> Any:
-    _here.sent = request
-    return _here.reply
+def _before_send(request: Any, **_: object) -> Any:
+    _botocore_call.request = request
+    return _botocore_call.reply
 
 
-def get_object(client: Any, at: dict[str, Any], key: str, part: Part | None = None) -> bytes:
-    """An object's bytes; `at` is what every request says. Raises what botocore raises, NotFound,
-    Unproven."""
-    forms, bucket = _forms.setdefault(client, {}), at["Bucket"]
+def get_object(
+    client: Any, parameters: dict[str, Any], key: str, part: Part | None = None
+) -> bytes:
+    """Read an object or a part of it. Raises botocore's errors too.
+
+    Args:
+        parameters: the bucket and the other parameters that every request has.
+
+    Raises:
+        NotFound: no object has this key.
+        Unproven: the reply broke off, or does not prove itself.
+    """
+    forms = _forms.setdefault(client, {})
+    bucket = parameters["Bucket"]
     form = forms.get(bucket)
     if form is None:
-        body = _by_botocore(client, at, key, part)
+        body = _get_by_botocore(client, parameters, key, part)
         if bucket not in forms:
-            forms[bucket] = _form_of(client, _here.sent, key)
-        _here.sent = None
+            forms[bucket] = _form_of(client, _botocore_call.request, key)
+        _botocore_call.request = None
         return body
-    reply = client._endpoint.http_session.send(_signed(client, form, key, part))
+    reply = s3_private.send(client, _signed(client, form, key, part))
     if reply.status_code < 300:
         check_status("GetObject", reply.status_code)
-        return whole(reply.raw, reply.headers, part)
+        return read_body(reply.raw, reply.headers, part)
     if reply.status_code == 404 and b"<Code>NoSuchKey</Code>" in reply.content:
         raise NotFound(key)
-    _here.reply = reply
+    _botocore_call.reply = reply
     try:
-        return _by_botocore(client, at, key, part)
+        return _get_by_botocore(client, parameters, key, part)
     finally:
-        _here.reply = None
+        _botocore_call.reply = None
 
 
 class SentObject:
-    """A GET on its way, whose reply nobody has read yet."""
+    """A GET in flight, whose reply is still to be read."""
 
     def __init__(self, pool: Any, connection: Any, part: Part) -> None:
         self._pool = pool
@@ -107,92 +131,102 @@ class SentObject:
         self._part = part
 
     def wait(self, seconds: float) -> bool:
-        """Whether the reply begins to come within so many seconds."""
+        """Whether the reply begins to arrive within so many seconds."""
         from urllib3.util.wait import wait_for_read
 
         return wait_for_read(self._connection.sock, seconds)
 
     def read(self, seconds: float | None) -> bytes | None:
-        """The bytes, once; None for any other reply, which `get_range` gets again and reports.
-        Raises Unproven for a reply that breaks off, or stands still for so many seconds."""
+        """Read the reply, once.
+
+        Args:
+            seconds: the longest pause between two bytes, by default botocore's timeout.
+
+        Returns:
+            The bytes, or None if the reply is no success: make the same `get_range`, and report
+            its error.
+
+        Raises:
+            Unproven: the reply broke off or paused for too long.
+        """
         from urllib3.exceptions import HTTPError
 
         connection = self._connection
         self._connection = None
-        is_whole = False
+        is_complete = False
         try:
             connection.sock.settimeout(seconds or self._pool.timeout.read_timeout)
             reply = connection.getresponse()
             if reply.status >= 300:
                 return None
             check_status("GetObject", reply.status)
-            body = whole(reply, reply.headers, self._part)
-            is_whole = True
+            body = read_body(reply, reply.headers, self._part)
+            is_complete = True
             return body
         except (OSError, HTTPException, HTTPError) as error:
             raise Unproven(f"the reply broke off ({type(error).__name__})") from None
         finally:
-            # The next request on a connection would read what is left of this reply.
-            if is_whole:
-                self._pool._put_conn(connection)
+            # The next request on this connection would read the bytes that are left of this reply.
+            if is_complete:
+                s3_private.put_back(self._pool, connection)
             else:
                 connection.close()
 
     def close(self) -> None:
-        """Give it up: nobody reads the reply. No effect after `read`."""
+        """Give up the reply. No effect after `read`."""
         if self._connection is not None:
             self._connection.close()
 
 
-def send_object(client: S3Client, at: dict[str, Any], key: str, part: Part) -> SentObject | None:
-    """Send what `get_object` sends on a connection that is open and idle; None where none is."""
-    form = _forms.get(client, {}).get(at["Bucket"])
-    idle = form and form.pool and form.pool.pool
-    if not form or not idle:
+def send_object(
+    client: S3Client, parameters: dict[str, Any], key: str, part: Part
+) -> SentObject | None:
+    """Send the request of `get_object` on an idle connection, or None if no open one is idle.
+
+    A new connection would take several round trips, and delay all replies that are read later.
+    """
+    form = _forms.get(client, {}).get(parameters["Bucket"])
+    if form is None or form.pool is None:
         return None
-    try:
-        connection = idle.get(block=False)
-    except Empty:
-        return None
-    # To open a connection takes several round trips, which would delay all replies after it.
-    if not getattr(connection, "is_connected", False):
-        form.pool._put_conn(connection)
+    connection = s3_private.take_open_connection(form.pool)
+    if connection is None:
         return None
     try:
         request = _signed(client, form, key, part)
         target = "/" + request.url.split("/", 3)[3]
-        connection.request(
-            "GET", target, headers=request.headers, preload_content=False, decode_content=False
-        )
+        s3_private.send_get(connection, target, request.headers)
     except BaseException:
         connection.close()
         raise
     return SentObject(form.pool, connection, part)
 
 
-def whole(reader: Any, headers: Any, part: Part | None = None) -> bytes:
-    """The bytes asked for, of a GET's reply. Raises Unproven for one that broke off, that is of
-    another part, or that no S3 store sends."""
+def read_body(reader: Any, headers: Any, part: Part | None = None) -> bytes:
+    """Read the bytes of a GET's reply, and check that they are the requested ones.
+
+    Raises:
+        Unproven: the reply broke off, is that of another part, or comes from no S3 store.
+    """
     body: bytes = reader.read()
-    wanted = headers.get("content-length", "")
-    if wanted.isdigit() and len(body) != int(wanted):
-        raise Unproven(f"{len(body)} of {wanted} bytes came")
-    if not wanted and "chunked" not in headers.get("transfer-encoding", ""):
+    content_length = headers.get("content-length", "")
+    if content_length.isdigit() and len(body) != int(content_length):
+        raise Unproven(f"{len(body)} of {content_length} bytes came")
+    if not content_length and "chunked" not in headers.get("transfer-encoding", ""):
         raise Unproven("GET was answered without Content-Length: it may have broken off")
-    got = headers.get("content-range")
-    if got is None:
-        # A page of another server has neither.
+    content_range = headers.get("content-range")
+    if content_range is None:
+        # The page of another server has none of these headers.
         if not (headers.get("etag") or headers.get("last-modified")):
             raise Unproven("GET was answered without ETag and Last-Modified, which S3 sends")
-        # A store may ignore Range and answer with everything.
+        # A store may ignore Range and send the complete object.
         return body if part is None else body[part[0] : part[0] + part[1]]
-    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", got)
+    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", content_range)
     first, last = (int(match[1]), int(match[2])) if match else (-1, -1)
     offset, length = part or (0, len(body))
     is_end = match is not None and match[3] == str(last + 1)
-    is_whole = len(body) == length or (is_end and len(body) < length)
-    if first != offset or len(body) != last + 1 - first or not is_whole:
-        raise Unproven(f"asked for {_range(part).get('Range', 'all')}, got {got}")
+    is_complete = len(body) == length or (is_end and len(body) < length)
+    if first != offset or len(body) != last + 1 - first or not is_complete:
+        raise Unproven(f"asked for {_range(part).get('Range', 'all')}, got {content_range}")
     return body
 
 
@@ -200,9 +234,9 @@ def _range(part: Part | None) -> dict[str, str]:
     return {"Range": f"bytes={part[0]}-{part[0] + part[1] - 1}"} if part else {}
 
 
-def _by_botocore(client: Any, at: dict[str, Any], key: str, part: Part | None) -> bytes:
-    reply = client.get_object(**at, Key=key, **_range(part))
-    return whole(reply["Body"], reply["ResponseMetadata"]["HTTPHeaders"], part)
+def _get_by_botocore(client: Any, parameters: dict[str, Any], key: str, part: Part | None) -> bytes:
+    reply = client.get_object(**parameters, Key=key, **_range(part))
+    return read_body(reply["Body"], reply["ResponseMetadata"]["HTTPHeaders"], part)
 
 
 def _signed(client: Any, form: _Form, key: str, part: Part | None) -> Any:
@@ -210,37 +244,42 @@ def _signed(client: Any, form: _Form, key: str, part: Part | None) -> Any:
 
     headers = form.headers | _range(part)
     request = AWSRequest("GET", form.url + _quoted(key), headers, stream_output=True)
-    # Every time: it has credentials refreshed that are about to expire.
-    signer = client._request_signer.get_auth_instance(form.service, form.region, "s3v4")
-    signer.add_auth(request)
+    s3_private.sign(client, request, form.service, form.region)
     return request.prepare()
 
 
-def _form_of(client: Any, sent: Any, key: str) -> _Form | None:
-    """The form of a GET of this key; None where botocore is not as it is known here."""
+def _form_of(client: Any, request: Any, key: str) -> _Form | None:
+    """The form of botocore's GET of a key, or None if the form or a private name is unknown."""
+    if not (s3_private.can_send(client) and s3_private.can_sign(client)):
+        return None
     headers = {
         name: value.decode() if isinstance(value, bytes) else value
-        for name, value in sent.headers.items()
+        for name, value in request.headers.items()
     }
-    scheme, _, rest = headers.get("Authorization", "").partition(" Credential=")
-    scope = rest.partition(",")[0].split("/")
-    url = str(sent.url).removesuffix(_quoted(key))
-    known = scheme == "AWS4-HMAC-SHA256" and len(scope) >= 5 and hasattr(client, "_request_signer")
-    # A directory bucket's session has a token of its own, which expires.
-    if not known or "x-amz-s3session-token" in map(str.lower, headers):
+    scheme, _, credential = headers.get("Authorization", "").partition(" Credential=")
+    scope = credential.partition(",")[0].split("/")
+    if scheme != "AWS4-HMAC-SHA256" or len(scope) < 5:
         return None
+    # The session of a directory bucket has another token, which expires.
+    if "x-amz-s3session-token" in map(str.lower, headers):
+        return None
+    url = str(request.url).removesuffix(_quoted(key))
     if "?" in url or not url.endswith("/"):
         return None
-    common = {name: value for name, value in headers.items() if name.lower() not in _OWN}
-    # The signer would work it out of the URL, twice.
+    common = {
+        name: value
+        for name, value in headers.items()
+        if name.lower() not in _HEADERS_OF_ONE_REQUEST
+    }
+    # Without this header the signer would parse the URL, twice.
     common["Host"] = urlsplit(url).netloc
-    try:
-        session = client._endpoint.http_session
-        proxy = session._proxy_config.proxy_url_for(url)
-        pool = None if proxy else session._get_connection_manager(url).connection_from_url(url)
-    except AttributeError:
-        return None
-    return _Form(url, common, service=scope[-2], region=scope[-3], pool=pool)
+    return _Form(
+        url,
+        common,
+        service=scope[-2],
+        region=scope[-3],
+        pool=s3_private.connection_pool(client, url),
+    )
 
 
 def _quoted(key: str) -> str:

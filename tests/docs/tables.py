@@ -17,7 +17,7 @@ from typing import Any
 import sparkwal
 from sparkwal.errors import OptionError
 from sparkwal.events import Event
-from sparkwal.events.emitting import OfPath
+from sparkwal.events.emitting import PathEvent
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.metrics.table import METRICS
 from sparkwal.options import spark_versions, types
@@ -33,7 +33,7 @@ IAM = Path(__file__).parents[2] / "conf" / "iam"
 def event_kinds() -> list[type[Event]]:
     """All events, in the order in which they are written down."""
     kinds = [each for each in vars(sparkwal.events).values() if isinstance(each, type)]
-    return [kind for kind in kinds if issubclass(kind, Event) and kind not in (Event, OfPath)]
+    return [kind for kind in kinds if issubclass(kind, Event) and kind not in (Event, PathEvent)]
 
 
 def events() -> str:
@@ -73,7 +73,7 @@ SECTIONS: dict[str, tuple[type[StoreOptions], type[StoreOptions] | None]] = {
 
 # The text of a parser for people.
 _TYPES = {
-    "whole": "number",
+    "integer": "number",
     "duration": "time",
     "sequencer_name": "name",
     "consumer_name": "name",

@@ -14,7 +14,7 @@ import sparkwal
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.table import check_apart
-from sparkwal.options.open import check_place
+from sparkwal.options.open import check_new_log
 from sparkwal.spark.delta_lifecycle import Lifecycle
 from sparkwal.store.base import LogStore, Page
 from sparkwal.store.path import overlap
@@ -171,7 +171,7 @@ def test_no_journal_shares_a_folder_with_a_table_a_log_or_a_journal(
     (tmp_path / "table/locked/lock").touch()
     before = sorted(tmp_path.rglob("*"))
     for given in (f"{tmp_path}/{place}", f"file://{tmp_path}/{place}"):
-        with pytest.raises(OptionError, match="accepted rows. Nothing was written"):
+        with pytest.raises(OptionError, match="accepted rows. sparkwal wrote nothing"):
             begin(f"{tmp_path}/logs/wal", journal=given)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -215,8 +215,8 @@ def test_a_writer_that_may_list_only_the_logs_keys_begins_a_log() -> None:
             asked.append(prefix)
             raise OptionError("AccessDenied")
 
-    check_place("s3://bucket/lake/wal", LogStore(Guarded(), "lake/wal"))
-    check_place("s3://bucket", LogStore(Guarded(), ""))
+    check_new_log("s3://bucket/lake/wal", LogStore(Guarded(), "lake/wal"))
+    check_new_log("s3://bucket", LogStore(Guarded(), ""))
     assert asked == ["lake/_delta_log/", ""]
 
 
@@ -224,6 +224,6 @@ def test_a_writer_that_may_list_only_the_logs_keys_begins_a_log() -> None:
 def test_for_a_path_at_the_root_of_a_bucket_the_list_is_of_the_path(key: str) -> None:
     store = MemoryStore()
     store.put(key, b"x")
-    check_place("s3://bucket/wal", LogStore(store, "wal"))
-    with pytest.raises(OptionError, match="Nothing was written"):
-        check_place("s3://bucket/other", LogStore(store, "other"))
+    check_new_log("s3://bucket/wal", LogStore(store, "wal"))
+    with pytest.raises(OptionError, match="sparkwal wrote nothing"):
+        check_new_log("s3://bucket/other", LogStore(store, "other"))

@@ -15,7 +15,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparkwal.metrics.prometheus import separate
+from sparkwal.metrics.prometheus import new_meter
 from sparkwal.metrics.table import METRICS
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -35,7 +35,7 @@ def queries() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def reported() -> dict[str, set[str]]:
     """Each sample that a scrape has once everything happened → its labels."""
-    meter = separate()
+    meter = new_meter()
     for metric in METRICS:
         labels = [f"a {label}" for label in metric.labels]
         if metric.kind == "counter":

@@ -18,7 +18,7 @@ from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import FLOOR, INTENT, Target
 from sparkwal.lifecycle.consumers import forget, publish
 from sparkwal.metrics.following import Following
-from sparkwal.metrics.prometheus import Prometheus, separate
+from sparkwal.metrics.prometheus import Prometheus, new_meter
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -58,14 +58,14 @@ def the_log(path: str) -> LogStore:
 def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     write(path, 3)
-    meter = separate()
+    meter = new_meter()
     following = Following(path, meter)
-    following.look()
+    following.update()
     seen = reported(meter, path)
     # It counts from now on, with the position of the log.
     assert seen["sparkwal_commits_total",] == 0 and seen["sparkwal_durable_position",] == 3
     commits = write(path, 40)[3:]
-    following.look(around=False)
+    following.update(full=False)
     seen = reported(meter, path)
     assert seen["sparkwal_commits_total",] == seen["sparkwal_objects_total",] == 40
     assert seen["sparkwal_rows_total",] == 120
@@ -76,7 +76,7 @@ def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert seen["sparkwal_takeovers_total",] == 1 and seen["sparkwal_term",] == commits[-1].term
     assert seen["sparkwal_last_commit_timestamp_seconds",] == commits[-1].timestamp_ms / 1000
     assert seen["sparkwal_in_flight",] == 1
-    following.look()
+    following.update()
     assert reported(meter, path) == seen  # no new record, and none counted again
 
 
@@ -84,8 +84,8 @@ def test_a_backlog_is_counted_at_the_start(tmp_path: Path) -> None:
     path = str(tmp_path)
     write(path, 5)
     for backlog, commits in ((2, 2), (100, 5)):
-        meter = separate()
-        Following(path, meter, backlog=backlog).look()
+        meter = new_meter()
+        Following(path, meter, backlog=backlog).update()
         assert reported(meter, path)["sparkwal_commits_total",] == commits
 
 
@@ -93,27 +93,27 @@ def test_a_later_log_is_counted_whole_and_a_recreated_one_begins_at_0(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "log")
-    meter = separate()
+    meter = new_meter()
     following = Following(path, meter)
-    following.look()
-    assert not following.is_there
+    following.update()
+    assert not following.has_log
     write(path, 4)
-    following.look()
-    assert following.is_there and reported(meter, path)["sparkwal_commits_total",] == 4
+    following.update()
+    assert following.has_log and reported(meter, path)["sparkwal_commits_total",] == 4
     publish(the_log(path), consumer(path, "daily", 1))
-    following.look()
+    following.update()
     assert ("sparkwal_consumer_position", "daily") in reported(meter, path)
     for commits in (2, 9):  # shorter and longer than the one before
         shutil.rmtree(path)
         write(path, commits)
-        following.look()
+        following.update()
         seen = reported(meter, path)
         assert seen["sparkwal_commits_total",] == commits
         assert seen["sparkwal_durable_position",] == commits
         assert seen["sparkwal_term",] == 1
         assert ("sparkwal_consumer_position", "daily") not in seen
     shutil.rmtree(path)
-    following.look()
+    following.update()
     assert ("sparkwal_durable_position",) not in reported(meter, path)
 
 
@@ -130,9 +130,9 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     publish(log, consumer(path, "done", 7))
     publish(log, consumer(path, "lease-1", 0, expires_ms=60_000))
     publish(log, consumer(path, "stranger", 0, log_id="another"))
-    meter = separate()
+    meter = new_meter()
     following = Following(path, meter)
-    following.look()
+    following.update()
     seen = reported(meter, path)
     assert seen["sparkwal_consumer_position", "täglich"] == 3
     assert seen["sparkwal_consumer_lag_positions", "täglich"] == 4
@@ -142,7 +142,7 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     named = {key[1] for key in seen if "_consumer_" in key[0]}
     assert named == {"täglich", "done"}  # each lease would be a series more
     forget(log, "täglich")
-    following.look()
+    following.update()
     assert {key[1] for key in reported(meter, path) if "_consumer_" in key[0]} == {"done"}
 
 
@@ -154,9 +154,9 @@ def test_an_open_range_and_a_floor_are_reported(
     log, clock = the_log(path), StoppedClock()
     head = sparkwal.Log(path).head()
     assert head is not None
-    meter = separate()
+    meter = new_meter()
     following = Following(path, meter)
-    following.look()
+    following.update()
     assert ("sparkwal_compaction_lag_positions",) not in reported(meter, path)
     first = put_next(
         log,
@@ -170,39 +170,39 @@ def test_an_open_range_and_a_floor_are_reported(
         target=Target("memory://table"),
     )
     assert first is not None
-    following.look()
+    following.update()
     seen = reported(meter, path)
     assert seen["sparkwal_compacted_position",] == 2
     assert seen["sparkwal_compaction_lag_positions",] == 5
     assert ("sparkwal_compaction_lag_seconds",) in seen
     assert seen["sparkwal_compaction_open_seconds",] > 0  # the clock of that record is long ago
     assert put_next(log, first, FLOOR, clock, "here", cut=5, to=5, floor=4)
-    following.look()
+    following.update()
     seen = reported(meter, path)
     assert seen["sparkwal_compaction_open_seconds",] == 0 and seen["sparkwal_floor_position",] == 4
     assert seen["sparkwal_commits_total",] == 0
     monkeypatch.setattr("sparkwal.metrics.following.lag_ms", lambda *_: None)
-    following.look()  # the record was collected
+    following.update()  # the record was collected
     assert ("sparkwal_compaction_lag_seconds",) not in reported(meter, path)
     # A new follower counts the records above the floor.
-    late = separate()
-    Following(path, late, backlog=100).look()
+    late = new_meter()
+    Following(path, late, backlog=100).update()
     assert reported(late, path)["sparkwal_commits_total",] == 3
 
 
 def test_all_sequencers_and_one_that_comes_later(tmp_path: Path) -> None:
     path = str(tmp_path)
     write(path, 1)
-    meter = separate()
+    meter = new_meter()
     following = Following(path, meter, sequencers="*")
-    following.look()
+    following.update()
     write(path, 2, sequencer="late")
     write(path, 3)
-    following.look()
+    following.update()
     assert reported(meter, path)["sparkwal_commits_total",] == 3
     assert reported(meter, path, "late")["sparkwal_commits_total",] == 2
     shutil.rmtree(tmp_path / "sequencers")
-    following.look()
+    following.update()
     assert reported(meter, path, "late") == {}
 
 
@@ -210,26 +210,26 @@ def test_the_requests_of_a_look_and_a_failing_store(s3_bucket: str, s3_proxy: S3
     path, options = f"s3://{s3_bucket}/log", log_options(s3_proxy.url)
     with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
         wal.append([{"v": 1}]).result()
-        meter = separate()
+        meter = new_meter()
         following = Following(path, meter, retryBaseDelayMs=1, **options)
-        following.look()
+        following.update()
         s3_proxy.reset()
-        following.look(around=False)
+        following.update(full=False)
         assert s3_proxy.counts() == {"GET": 1}
         wal.append([{"v": 2}]).result()
-        following.look(around=False)  # learns the term at which it begins
+        following.update(full=False)  # learns the term at which it begins
         wal.append([{"v": 3}]).result()
         s3_proxy.reset()
-        following.look(around=False)
+        following.update(full=False)
         # The record, and one or two after it that are not there.
         assert s3_proxy.counts().keys() == {"GET"} and s3_proxy.counts()["GET"] <= 3
         url = wal.url
         s3_proxy.faults = [Fault("error", kind="GET", status=503)]
         with pytest.raises(StoreUnavailableError):
-            following.look()
-        following.try_look()
+            following.update()
+        following.try_update()
         s3_proxy.faults = []
-        following.try_look()
+        following.try_update()
         seen = samples(meter.text())
         assert seen["sparkwal_follow_errors_total", url, "default"] == 1
         assert seen["sparkwal_commits_total", url, "default"] == 2
@@ -237,12 +237,12 @@ def test_the_requests_of_a_look_and_a_failing_store(s3_bucket: str, s3_proxy: S3
         wal.append([{"v": 4}]).result()
 
 
-@pytest.mark.parametrize("around", [True, False])
+@pytest.mark.parametrize("full", [True, False])
 def test_a_record_damaged_under_a_follower_is_reported_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, around: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, full: bool
 ) -> None:
     path = str(tmp_path / "log")
-    meter = separate()
+    meter = new_meter()
     with sparkwal.Appender(path, SCHEMA, producer_id="p", maxInFlightRequests=1) as wal:
         following = Following(path, meter)
         for value in range(3):
@@ -252,8 +252,8 @@ def test_a_record_damaged_under_a_follower_is_reported_once(
                 data = bytearray(file.read_bytes())
                 data[data.index(b'"leader_id"') + 15] ^= 1
                 file.write_bytes(bytes(data))
-            following.try_look(around=around)
-            following.try_look(around=around)
+            following.try_update(full=full)
+            following.try_update(full=full)
     # The first record existed at the begin of the look.
     assert reported(meter, path)["sparkwal_commits_total",] == 1
     warned = [each for each in caplog.messages if file.name in each]
@@ -263,9 +263,9 @@ def test_a_record_damaged_under_a_follower_is_reported_once(
 def test_a_log_that_is_damaged_hides_no_other(tmp_path: Path) -> None:
     path = str(tmp_path)
     write(path, 1)
-    meter = separate()
+    meter = new_meter()
     following = Following(path, meter, sequencers="*")
-    following.look()
+    following.update()
     head = sparkwal.Log(path).head()
     assert head is not None
     put_next(
@@ -284,6 +284,6 @@ def test_a_log_that_is_damaged_hides_no_other(tmp_path: Path) -> None:
     write(path, 2, sequencer="late")
     for commits in (2, 4):
         with pytest.raises(InvalidLogError):
-            following.look()
+            following.update()
         assert reported(meter, path, "late")["sparkwal_commits_total",] == commits
         write(path, 2, sequencer="late")

@@ -21,7 +21,7 @@ from queries import append, numbers
 import sparkwal
 from sparkwal.errors import OptionError
 from sparkwal.metrics import stream, table
-from sparkwal.metrics.prometheus import Prometheus, separate
+from sparkwal.metrics.prometheus import Prometheus, new_meter
 from sparkwal.metrics.stream import watch_stream
 from sparkwal.metrics.writers import watch_appender
 from sparkwal.testing.proxy import Fault, S3Proxy
@@ -33,7 +33,7 @@ def meter() -> Iterator[tuple[Prometheus, Callable[[], dict[str, float]]]]:
     """A meter, and its numbers by name alone, as a scrape has them."""
     from metrics.scraped import scrape
 
-    made = separate()
+    made = new_meter()
     port, stop = made.serve("127.0.0.1", 0)
     yield made, lambda: {key[0]: value for key, value in scrape(port).items() if len(key) == 3}
     stop()
@@ -89,7 +89,7 @@ def test_the_numbers_are_those_of_the_log(
     (former,) = threads()
     with (
         sparkwal.Appender(path, commits_schema(), producer_id="other", **options) as wal,
-        pytest.raises(OptionError, match="counted here already"),
+        pytest.raises(OptionError, match="counts the commits of"),
     ):
         watch_appender(wal, made)
     unwatch()
@@ -174,10 +174,10 @@ def test_a_wrong_path_raises_at_once_and_a_failing_store_does_not(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError):
-        watch_stream(spark, "gopher://x", separate())
+        watch_stream(spark, "gopher://x", new_meter())
     with pytest.raises(OptionError, match="interval"):
-        watch_stream(spark, str(tmp_path), separate(), interval=0)
-    made = separate()
+        watch_stream(spark, str(tmp_path), new_meter(), interval=0)
+    made = new_meter()
     options = {"maxRetryAttempts": 0, **log_options("http://127.0.0.1:9")}
     watch_stream(spark, "s3://none/log", made, **options)()
     assert "sparkwal_follow_errors_total" in made.text()
@@ -187,13 +187,13 @@ SCRIPT = """
 import os, sys, threading
 from pyspark.sql import SparkSession
 import sparkwal
-from sparkwal.metrics.prometheus import separate
+from sparkwal.metrics.prometheus import new_meter
 from sparkwal.metrics.stream import watch_stream
 
 spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     .getOrCreate())
-meter = separate()
+meter = new_meter()
 watch_stream(spark, sys.argv[1], meter)
 (thread,) = [t for t in threading.enumerate() if t.name == "sparkwal-metrics"]
 child = os.fork()
@@ -238,7 +238,7 @@ class Session:
 
 def test_spark_that_is_started_again_at_once_is_watched(tmp_path: Path) -> None:
     """The thread of the watch before has not seen yet that its Spark has stopped."""
-    made = separate()
+    made = new_meter()
     first = Session()
     second = Session()
     before: Any = watch_stream(cast(Any, first), str(tmp_path), made)
@@ -252,14 +252,14 @@ def test_spark_that_is_started_again_at_once_is_watched(tmp_path: Path) -> None:
 
 
 def test_all_sequencers_and_one_of_them_are_not_watched_with_one_meter(tmp_path: Path) -> None:
-    made, session = separate(), cast(Any, Session())
+    made, session = new_meter(), cast(Any, Session())
     unwatch = watch_stream(session, str(tmp_path), made, sequencer="a")
-    with pytest.raises(OptionError, match="counted here already"):
+    with pytest.raises(OptionError, match="counts the commits of"):
         watch_stream(session, str(tmp_path), made, sequencers="*")
     watch_stream(session, str(tmp_path), made)()
     unwatch()
     unwatch = watch_stream(session, str(tmp_path), made, sequencers="*")
-    with pytest.raises(OptionError, match="counted here already"):
+    with pytest.raises(OptionError, match="counts the commits of"):
         watch_stream(session, str(tmp_path), made)
     unwatch()
 
@@ -273,7 +273,7 @@ def test_a_session_that_takes_no_listener_leaves_no_thread(tmp_path: Path) -> No
 
     session.streams.addListener = refuses
     with pytest.raises(RuntimeError, match="no callback server"):
-        watch_stream(session, str(tmp_path), made := separate())
+        watch_stream(session, str(tmp_path), made := new_meter())
     assert threads() == before
     session.streams.addListener = taken
     watch_stream(session, str(tmp_path), made)()

@@ -17,7 +17,7 @@ from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.metrics.following import Following
-from sparkwal.metrics.prometheus import Prometheus, once, prometheus, separate
+from sparkwal.metrics.prometheus import Prometheus, Reporter, new_meter, prometheus, start_once
 from sparkwal.metrics.table import Labels
 from sparkwal.metrics.writers import watch_appender, watch_lifecycle
 from sparkwal.options.open import open_log
@@ -35,7 +35,7 @@ SCHEMA = pa.schema([("v", pa.int64())])
 
 @pytest.fixture
 def served() -> Iterator[tuple[Prometheus, Callable[[], Samples]]]:
-    meter = separate()
+    meter = new_meter()
     port, stop = meter.serve("127.0.0.1", 0)
     yield meter, lambda: scrape(port)
     stop()
@@ -100,7 +100,7 @@ def test_an_appender_under_retries(
 
 
 def test_rejected_and_waiting_rows_are_counted(tmp_path: Path) -> None:
-    meter = separate()
+    meter = new_meter()
     schema = pa.schema([("v", pa.int64()), ("w", pa.decimal128(5, 2))])
     with sparkwal.Appender(
         str(tmp_path / "log"), schema, producer_id="p", journal=str(tmp_path / "journal")
@@ -119,38 +119,38 @@ def test_rejected_and_waiting_rows_are_counted(tmp_path: Path) -> None:
 
 
 def _follow(meter: Prometheus, labels: Labels) -> Callable[[], None]:
-    return once(meter, ("follower", labels, 0), lambda: lambda: None)
+    return start_once(meter, Reporter("follower", labels), lambda: lambda: None)
 
 
 def test_an_appender_and_a_follower_do_not_count_the_same_commits_twice(tmp_path: Path) -> None:
-    meter = separate()
+    meter = new_meter()
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
         unwatch = watch_appender(wal, meter)
         place = Following(str(tmp_path), meter).labels
-        with pytest.raises(OptionError, match="counted here already"):
+        with pytest.raises(OptionError, match="counts the commits of"):
             _follow(meter, place)
         unwatch()
         _follow(meter, place)()
 
 
 def test_one_of_the_sequencers_is_not_counted_with_all_of_them(tmp_path: Path) -> None:
-    meter = separate()
+    meter = new_meter()
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p", sequencer="a") as wal:
-        everything = Following(str(tmp_path), meter, sequencers="*").counted
+        everything = Following(str(tmp_path), meter, sequencers="*").scope
         unwatch = watch_appender(wal, meter)
-        with pytest.raises(OptionError, match="counted here already"):
+        with pytest.raises(OptionError, match="counts the commits of"):
             _follow(meter, everything)
-        _follow(meter, Following(str(tmp_path), meter).counted)()
+        _follow(meter, Following(str(tmp_path), meter).scope)()
         unwatch()
         unwatch_all = _follow(meter, everything)
-        with pytest.raises(OptionError, match="counted here already"):
+        with pytest.raises(OptionError, match="counts the commits of"):
             watch_appender(wal, meter)
         unwatch_all()
 
 
 def test_an_appender_that_follows_another_keeps_its_numbers(tmp_path: Path) -> None:
     """A program that opens the next one and then lets go of the one before."""
-    meter, path = separate(), str(tmp_path / "log")
+    meter, path = new_meter(), str(tmp_path / "log")
 
     def seen() -> Samples:
         return samples(meter.text())
@@ -193,7 +193,7 @@ def test_compactions_of_this_process_are_counted(tmp_path: Path) -> None:
     with sparkwal.Appender(path, SCHEMA, producer_id="p") as wal:
         for value in range(4):
             wal.append([{"v": value}]).result()
-    meter = separate()
+    meter = new_meter()
     unwatch = watch_lifecycle(meter)
     assert watch_lifecycle(meter) is unwatch
     log = open_log(from_keywords(SourceOptions, path, {}))
@@ -222,8 +222,8 @@ def test_compactions_of_this_process_are_counted(tmp_path: Path) -> None:
         process.run_once()
     assert samples(meter.text())["sparkwal_compaction_suspended_total", *place] == 1
     # The follower reports the same from the records.
-    follower = separate()
-    Following(path, follower).look()
+    follower = new_meter()
+    Following(path, follower).update()
     seen = samples(follower.text())
     assert seen["sparkwal_compacted_position", *place] == run.compacted.end
     head = sparkwal.Log(path).head()

@@ -30,7 +30,7 @@ def specs(kind: type[StoreOptions]) -> dict[str, dict[str, Any]]:
 WRONG: dict[str, tuple[list[str], str]] = {
     "size": (["", "-1", "1.5mb", "mb", "1 elephant", "1e6", "1s", "٣mb;"], "a size such as 1mb"),
     "duration": (["", "-1", "1.5s", "s", "1 elephant", "1mb"], "a time such as 500ms"),
-    "whole": (["", "-1", "1.0", "1e3", "many", "0x10"], "a whole number"),
+    "integer": (["", "-1", "1.0", "1e3", "many", "0x10"], "a whole number"),
     "boolean": (["", "yes", "1", "t", "on"], "true or false"),
     "text": (["", "  "], "a text that is not empty"),
     "secret": (["", "  "], "a text that is not empty"),

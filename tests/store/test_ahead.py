@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from sparkwal.store.base import NotFound, Transient
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.hedge import Pace
 from sparkwal.store.local import LocalStore
-from sparkwal.store.parallel import run_parallel
-from sparkwal.store.retry import Ahead, RetryingStore
+from sparkwal.store.parallel import GetRange, Range, read_parallel, run_parallel
+from sparkwal.store.retry import RetryingStore, SentRange
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy
@@ -44,7 +44,7 @@ class Pacing(Pace):
     def begin(self, kind: tuple[str, int]) -> tuple[float, float]:
         return 0.02, self.given_up
 
-    def may_repeat(self, is_straggler: bool) -> bool:
+    def may_repeat(self, *, is_straggler: bool) -> bool:
         return self.spare
 
     def answered(self, kind: tuple[str, int], seconds: float) -> None:
@@ -80,11 +80,11 @@ def caught() -> Iterator[list[str]]:
     unsubscribe()
 
 
-def sent(root: Path, reply: Reply, pace: Pace) -> Ahead:
+def sent(root: Path, reply: Reply, pace: Pace) -> SentRange:
     """A GET of bytes 1 and 2 of an object that the store below has."""
     store = LocalStore(root, fsync=False)
     store.put("key", b"abcd")
-    return Ahead(RetryingStore(store, POLICY, pace=lambda: pace), reply, "key", 1, 2)
+    return SentRange(RetryingStore(store, POLICY, pace=lambda: pace), reply, "key", 1, 2)
 
 
 def test_a_reply_that_has_arrived_does_not_count_for_the_pace(
@@ -252,10 +252,12 @@ def _pace(pace: Pace) -> Pace:
 
 
 def read_all(store: RetryingStore) -> Iterator[bytes]:
-    def get(key: str, sent: Callable[[], bytes] | None = None) -> bytes:
-        return sent() if sent is not None else store.get_range(key, 0, 100)
-
-    return run_parallel(store, get, KEYS, gets=lambda key: (key, 0, 100))
+    return read_parallel(
+        store,
+        lambda key, get_range: get_range(key, 0, 100),
+        KEYS,
+        first_range=lambda key: Range(key, 0, 100, likely=100),
+    )
 
 
 def test_one_thread_makes_each_request_once_where_all_connections_are_open(
@@ -270,6 +272,23 @@ def test_one_thread_makes_each_request_once_where_all_connections_are_open(
     monkeypatch.setattr(hedge, "run_in_daemon", None)  # a thread would fail
     for _ in range(3):
         assert [*read_all(steady)] == [key.encode() for key in KEYS]
+    assert len(proxy.requests) - before == 3 * len(KEYS)
+
+
+def test_a_reply_sent_ahead_answers_only_the_first_read_of_its_range(
+    filled: tuple[RetryingStore, S3Proxy],
+) -> None:
+    store, proxy = filled
+
+    def read_twice(key: str, get_range: GetRange) -> bytes:
+        assert get_range(key, 1, 2) == key.encode()[1:3]
+        return get_range(key, 0, 100) + get_range(key, 0, 100)
+
+    before = len(proxy.requests)
+    bodies = read_parallel(
+        store, read_twice, KEYS, first_range=lambda key: Range(key, 0, 100, likely=100)
+    )
+    assert [*bodies] == [2 * key.encode() for key in KEYS]
     assert len(proxy.requests) - before == 3 * len(KEYS)
 
 

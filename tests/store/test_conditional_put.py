@@ -101,7 +101,7 @@ class LosesReplies(Memory):
     ("broken", "said"),
     [
         (Overwriting, "second put at a taken key"),
-        (RefusingButOverwriting, "changed the object all the same"),
+        (RefusingButOverwriting, "changed the object"),
         (LooksThenWrites, "raced for one key"),
         (Swallowing, "second put at a taken key"),
     ],

@@ -16,7 +16,7 @@ from sparkwal.store.conformance.checks import CHECKS
 from sparkwal.store.conformance.suite import Check, StoreUnderTest, Trial
 from sparkwal.store.local import LocalStore
 from sparkwal.store.open import open_store
-from sparkwal.store.parallel import run_parallel
+from sparkwal.store.parallel import Range, read_parallel, run_parallel
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.memory import MemoryStore
@@ -208,14 +208,12 @@ def test_open_store_on_s3(ministack_url: str) -> None:
 
 
 def test_fetching_ahead_is_bounded_by_bytes() -> None:
-    class Wide:
-        concurrency = 8
-
     begun: list[int] = []
-    work = run_parallel(
-        Wide(),  # type: ignore[arg-type]
-        lambda item: begun.append(item) or item,
+    work = read_parallel(
+        MemoryStore(concurrency=8),
+        lambda item, _: begun.append(item) or item,
         range(10),
+        first_range=lambda _: Range("key", 0, 1, 1),
         weigh=lambda _: 4,
         capacity=10,
     )

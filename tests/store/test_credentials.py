@@ -86,7 +86,9 @@ def test_credentials_that_stay_expired_are_an_error_at_once(stub: Stub, profile:
 def test_credentials_of_options_cannot_be_read_again(stub: Stub, profile: Path) -> None:
     stub.replies = [error(400, "ExpiredToken")]
     store = opened(stub, access_key_id="MYKEY", secret_access_key="s", session_token="t")
-    with pytest.raises(OptionError, match="given as options are never read again"):
+    with pytest.raises(
+        OptionError, match="reads the keys of a profile again, but not keys in options"
+    ):
         store.put_if_absent("a", b"")
     assert keys_used(stub) == ["MYKEY"]
 

@@ -43,7 +43,7 @@ class Soon(Pace):
     def begin(self, kind: tuple[str, int]) -> tuple[float, float]:
         return 0.02, self.given_up
 
-    def may_repeat(self, is_straggler: bool) -> bool:
+    def may_repeat(self, *, is_straggler: bool) -> bool:
         return self.spare
 
 
@@ -218,7 +218,7 @@ def test_a_straggler_is_sent_once_more_though_many_are_late() -> None:
     assert [each.may_repeat() for each in requests] == [True] + [False] * 9
     # Nine of them are answered, and one is held.
     now = 2.0
-    assert requests[9].left() == 0 and requests[9].may_repeat()
+    assert requests[9].seconds_left() == 0 and requests[9].may_repeat()
     now = 10.0
     with pytest.raises(Transient, match="no answer in 10.0 s"):
         requests[9].may_repeat()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from sparkwal.store import hedge
-from sparkwal.store.parallel import run_parallel
+from sparkwal.store.parallel import Range, read_parallel, run_parallel
 from sparkwal.testing.memory import MemoryStore
 
 WIDE = MemoryStore(concurrency=8)
@@ -44,16 +44,16 @@ def test_results_come_in_the_order_of_their_items(at_once: int | None) -> None:
         time.sleep(naps[number])
         return number
 
-    found = run_parallel(
+    results = read_parallel(
         WIDE,
-        nap,
+        lambda number, _: nap(number),
         range(200),
+        first_range=lambda number: Range("key", 0, 1, 1) if number % 5 else None,
         at_once=at_once,
         weigh=lambda number: number % 3,
         capacity=7,
-        is_here=lambda number: number % 5 == 0,
     )
-    assert [*found] == [*range(200)]
+    assert [*results] == [*range(200)]
 
 
 def test_no_more_is_begun_than_a_reader_has_shown_to_want() -> None:
@@ -74,8 +74,8 @@ def test_an_item_is_taken_when_it_is_needed() -> None:
     first = next(run_parallel(WIDE, lambda item: item, items(), at_once=1))
     assert first == 0 and taken == [0]
     taken.clear()
-    here = run_parallel(WIDE, lambda item: item, items(), is_here=lambda _: True)
-    assert next(here) == 0 and taken == [0]
+    work = read_parallel(WIDE, lambda item, _: item, items(), first_range=lambda _: None)
+    assert next(work) == 0 and taken == [0]
 
 
 def test_results_at_hand_and_a_single_item_need_no_thread() -> None:
@@ -84,7 +84,14 @@ def test_results_at_hand_and_a_single_item_need_no_thread() -> None:
 
     caller = who(0)
     assert [*run_parallel(WIDE, who, range(1))] == [caller]
-    mixed = [*run_parallel(WIDE, who, range(9), is_here=lambda number: number % 2 == 0)]
+    mixed = [
+        *read_parallel(
+            WIDE,
+            lambda number, _: who(number),
+            range(9),
+            first_range=lambda number: Range("key", 0, 1, 1) if number % 2 else None,
+        )
+    ]
     assert mixed[::2] == [caller] * 5 and caller not in mixed[1::2]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from sparkwal.store import s3_get
+from sparkwal.store import s3, s3_get
 from sparkwal.store.config import S3Config
 from sparkwal.store.s3 import S3Store
+from sparkwal.store.s3_client import s3_client
 
 from .stub_s3 import Stub
 
@@ -117,6 +119,66 @@ def test_a_reply_that_botocore_reads_stays_in_its_thread(stub: Stub) -> None:
     thread = threading.Thread(target=refused)
     thread.start()
     thread.join()
-    assert failed and s3_get._here.reply is None
+    assert failed and s3_get._botocore_call.reply is None
     stub.requests.clear()
     asked(stub, store, "key")
+
+
+class Without:
+    """An object of botocore without one private name, which lies at the end of a path of names."""
+
+    def __init__(self, original: Any, path: tuple[str, ...]) -> None:
+        self._original = original
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self._path[0]:
+            return getattr(self._original, name)
+        if len(self._path) == 1:
+            raise AttributeError(name)
+        return Without(getattr(self._original, name), self._path[1:])
+
+    def __call__(self, *arguments: Any) -> Any:
+        return Without(self._original(*arguments), self._path)
+
+
+def opened_without(monkeypatch: pytest.MonkeyPatch, endpoint: str, path: str) -> S3Store:
+    """A store whose client lacks a private name."""
+    store = opened(OPTIONS[0], endpoint)
+    client = Without(s3_client(store.config), tuple(path.split(".")))
+    monkeypatch.setattr(s3, "s3_client", lambda _: client)
+    return store
+
+
+@pytest.mark.parametrize("path", ["_endpoint", "_endpoint.http_session", "_request_signer"])
+def test_without_a_private_name_botocore_reads_by_its_public_get_object(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    usual = opened(OPTIONS[0], stub.url)
+    expected = [asked(stub, usual, "key")[1].keys() for _ in range(3)]
+    store = opened_without(monkeypatch, stub.url, path)
+    assert [asked(stub, store, "key")[1].keys() for _ in range(3)] == expected
+    assert store.send_range("key", 5, 4) is None
+    with store.request("key") as client:
+        assert s3_get._forms[client]["bucket"] is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "_proxy_config",
+        "_get_connection_manager",
+        "_get_connection_manager.connection_from_url.pool",
+        "_get_connection_manager.connection_from_url._put_conn",
+    ],
+)
+def test_without_a_private_name_of_the_connections_no_request_is_sent_ahead(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    store = opened_without(monkeypatch, stub.url, f"_endpoint.http_session.{path}")
+    for _ in range(3):
+        asked(stub, store, "key")
+        assert store.send_range("key", 5, 4) is None
+    with store.request("key") as client:
+        form = s3_get._forms[client]["bucket"]
+        assert form is not None and form.pool is None

@@ -1,1 +1,1 @@
-"""Is a store fit for a log? One suite, for `prove-store`, `doctor` and the proof at first write."""
+"""Checks whether a store is fit for a log: for `prove-store`, `doctor` and the first write."""

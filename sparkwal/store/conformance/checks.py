@@ -1,4 +1,4 @@
-"""All questions that a store is asked; here are those of S3's protocol alone."""
+"""The lists of checks, and the checks that apply only to S3's protocol."""
 
 import base64
 import hashlib
@@ -14,7 +14,14 @@ from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
 from sparkwal.store.base import NotFound, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.conformance import objects, races
-from sparkwal.store.conformance.suite import Check, Found, StoreUnderTest, Wrong, content, must
+from sparkwal.store.conformance.suite import (
+    Check,
+    Observation,
+    StoreUnderTest,
+    Wrong,
+    content,
+    must,
+)
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3_errors import Denied
 
@@ -22,24 +29,24 @@ from sparkwal.store.s3_errors import Denied
 _SKEW_SECONDS = 5 * 60
 
 
-def credentials(tested: StoreUnderTest) -> Found:
+def credentials(tested: StoreUnderTest) -> Observation:
     provider = tested.s3[0].credentials()
     must(provider, "none were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile")
     return f"provider {provider!r}"
 
 
-def bucket(tested: StoreUnderTest) -> Found:
-    """It is there, its endpoints answer, and the credentials may list it."""
+def bucket(tested: StoreUnderTest) -> Observation:
+    """The bucket exists, its endpoints answer, and the credentials may list it."""
     for store in tested.s3:
         RetryingStore(store, RetryPolicy(), fail_fast=True).list(tested.prefix, 1)
     return f"{store.bucket} is there"
 
 
-def permissions(tested: StoreUnderTest) -> Found:
-    """Each action that a writer needs, tried with one small object."""
+def permissions(tested: StoreUnderTest) -> Observation:
+    """The credentials allow each action that a writer needs, with one small object."""
     store, key = tested.s3[0], tested.key("doctor")
     denied, unclear = {}, ""
-    for action, ask in (
+    for action, act in (
         ("s3:PutObject", partial(store.put, key, b"doctor")),
         ("s3:GetObject", partial(store.get, key)),
         ("s3:PutObject", partial(tested.upload, store, key)),
@@ -48,31 +55,33 @@ def permissions(tested: StoreUnderTest) -> Found:
         ("s3:DeleteObject", partial(store.delete, key)),
     ):
         try:
-            ask()
+            act()
         except Denied:
             denied[action] = "" if action.startswith("s3:List") else f"/{tested.prefix}*"
         except (SparkWalError, Transient, NotFound) as error:
             unclear += f"; {action}: {error}"
-    allow = ", ".join(f"{each} on arn:aws:s3:::{store.bucket}{on}" for each, on in denied.items())
+    allow = ", ".join(
+        f"{action} on arn:aws:s3:::{store.bucket}{path}" for action, path in denied.items()
+    )
     must(not denied, f"missing; allow {allow}")
     return f"no action that a writer needs is denied{unclear}"
 
 
-def clock(tested: StoreUnderTest) -> Found:
-    """The store's Date beside this machine's clock, and what the server calls itself."""
+def clock(tested: StoreUnderTest) -> Observation:
+    """The store's Date agrees with this machine's clock."""
     for store in tested.s3:
         with store.request("", finds=False) as client:
             reply = client.list_objects_v2(**store.at, MaxKeys=1)
         headers = reply["ResponseMetadata"]["HTTPHeaders"]
         must("date" in headers, f"{store.url} answers without Date")
         ahead = parsedate_to_datetime(headers["date"]).replace(tzinfo=UTC).timestamp() - time.time()
-        said = f"the store's clock is {ahead:+.0f} s from this machine's"
-        must(abs(ahead) <= _SKEW_SECONDS, said)
-    return f"{said} (server: {headers.get('server', 'does not say')})"
+        difference = f"the store's clock is {ahead:+.0f} s from this machine's"
+        must(abs(ahead) <= _SKEW_SECONDS, difference)
+    return f"{difference} (server: {headers.get('server', 'does not say')})"
 
 
-def checksums(tested: StoreUnderTest) -> Found:
-    """A body that is not what its checksum says is refused."""
+def checksums(tested: StoreUnderTest) -> Observation:
+    """The store refuses a body with a wrong checksum."""
     store, key = tested.s3[0], tested.key("checksum")
     other = base64.b64encode(hashlib.md5(b"other").digest()).decode()
     wrong: Any
@@ -83,19 +92,19 @@ def checksums(tested: StoreUnderTest) -> Found:
     return "a wrong Content-MD5 and a wrong CRC-32 are refused"
 
 
-def replies(tested: StoreUnderTest) -> Found:
-    """Each reply proves itself: else nobody can tell it from the page of a proxy."""
+def replies(tested: StoreUnderTest) -> Observation:
+    """Each reply has the form of S3's, which distinguishes it from the page of a proxy."""
     store = tested.s3[0]
     key = tested.key("reply")
     parts = tested.key("parts")
     absent = tested.key("absent")
 
     def upload() -> None:
-        begun = tested.upload(store, parts)
-        begun.part(1, 0, b"part")
-        begun.complete()
+        upload = tested.upload(store, parts)
+        upload.part(1, 0, b"part")
+        upload.complete()
 
-    for name, ask in (
+    for name, act in (
         ("PUT", partial(store.put, key, b"reply")),
         ("GET", partial(store.get, key)),
         ("GET of no object", partial(content, store, absent)),
@@ -107,52 +116,56 @@ def replies(tested: StoreUnderTest) -> Found:
         ("DELETE of several", partial(store.delete_many, [key, absent])),
     ):
         try:
-            tested.store.attempt(name, key, ask)
+            tested.store.attempt(name, key, act)
         except StoreUnavailableError as error:
             raise Wrong(f"{name}: {error}") from None
     return "each of PUT, GET, LIST, DELETE and uploads has S3's own reply"
 
 
-def lifecycle_rules(tested: StoreUnderTest) -> Found:
-    """Those that reach objects of the log; a filter by tag or size may reach them."""
-    mine = f"{tested.prefix}/".lstrip("/")
+def lifecycle_rules(tested: StoreUnderTest) -> Observation:
+    """No lifecycle rule deletes or archives objects of the log.
+
+    A filter by tag or size counts as one that may match them.
+    """
+    folder = f"{tested.prefix}/".lstrip("/")
     rules = _setting(tested, "get_bucket_lifecycle_configuration").get("Rules", [])
     harms = []
-    for place, rule in enumerate(rules, 1):
+    for number, rule in enumerate(rules, 1):
         only = rule.get("Filter", {})
-        of = rule.get("Prefix") or only.get("Prefix") or only.get("And", {}).get("Prefix", "")
-        if rule.get("Status") != "Enabled" or not (mine.startswith(of) or of.startswith(mine)):
+        prefix = rule.get("Prefix") or only.get("Prefix") or only.get("And", {}).get("Prefix", "")
+        overlaps = folder.startswith(prefix) or prefix.startswith(folder)
+        if rule.get("Status") != "Enabled" or not overlaps:
             continue
-        name = rule.get("ID") or f"number {place}"
-        for what, harm in (("Expiration", "deletes"), ("Transitions", "archives")):
-            if rule.get(what) and rule[what] != {"ExpiredObjectDeleteMarker": True}:
+        name = rule.get("ID") or f"number {number}"
+        for action, harm in (("Expiration", "deletes"), ("Transitions", "archives")):
+            if rule.get(action) and rule[action] != {"ExpiredObjectDeleteMarker": True}:
                 harms.append(f"the rule {name} {harm} objects of the log")
-    advice = f"exclude {mine or 'the log'}: only sparkwal may delete its objects"
+    advice = f"exclude {folder or 'the log'}: only sparkwal may delete its objects"
     must(not harms, f"{', '.join(harms)}; {advice}")
     return "none deletes or archives objects of the log"
 
 
-def versioning(tested: StoreUnderTest) -> Found:
+def versioning(tested: StoreUnderTest) -> Observation:
     status = str(_setting(tested, "get_bucket_versioning").get("Status", "off")).lower()
-    stays = ": what a collection deletes stays as a version, and is paid for"
+    stays = ": objects that a collection deletes stay as versions, and cost money"
     return status + stays * (status == "enabled")
 
 
-def object_lock(tested: StoreUnderTest) -> Found:
+def object_lock(tested: StoreUnderTest) -> Observation:
     lock = _setting(tested, "get_object_lock_configuration").get("ObjectLockConfiguration", {})
-    stays = "a default retention: collected objects stay as long as it says"
+    stays = "a default retention: collected objects stay until it ends"
     return stays if lock.get("Rule") else "no default retention"
 
 
-def encryption(tested: StoreUnderTest) -> Found:
-    asked = _setting(tested, "get_bucket_encryption").get("ServerSideEncryptionConfiguration", {})
-    default = asked.get("Rules", [{}])[0].get("ApplyServerSideEncryptionByDefault", {})
+def encryption(tested: StoreUnderTest) -> Observation:
+    setting = _setting(tested, "get_bucket_encryption").get("ServerSideEncryptionConfiguration", {})
+    default = setting.get("Rules", [{}])[0].get("ApplyServerSideEncryptionByDefault", {})
     kind = str(default.get("SSEAlgorithm", "no default"))
     return kind + ": writers and readers need the key's permissions too" * ("kms" in kind)
 
 
 def _setting(tested: StoreUnderTest, name: str) -> dict[str, Any]:
-    """A setting of the bucket; empty where it has none."""
+    """A setting of the bucket, or an empty one if it is not set."""
     store = tested.s3[0]
     with store.request("") as client:
         try:
@@ -161,13 +174,13 @@ def _setting(tested: StoreUnderTest, name: str) -> dict[str, Any]:
             status = error.response["ResponseMetadata"]["HTTPStatusCode"]
             if status == 404:
                 return {}
-            said = "no permission to ask" if status == 403 else "the store does not say"
-            raise OptionError(f"{said} ({error.response['Error'].get('Code')})") from None
+            reason = "no permission to ask" if status == 403 else "the store does not say"
+            raise OptionError(f"{reason} ({error.response['Error'].get('Code')})") from None
 
 
-# What it means for a log where a store fails.
+# The consequences for a log if a store fails a check.
 _OVERWRITE = "two writers overwrite each other's commits, and rows that were acknowledged are lost"
-_BROKEN_OFF = "half a record may take a position: a writer stops there, and the next one goes on"
+_BROKEN_OFF = "half a record may take a position: a writer stops there, and the next one continues"
 _NOT_FOUND = "the newest record is not found"
 _limit = partial(Check, fatal=False)
 QUICK = (
@@ -179,7 +192,7 @@ QUICK = (
 CHECKS = (
     *QUICK,
     Check("endpoints", races.endpoints, "writers at different endpoints have two logs, not one"),
-    Check("replies", replies, "what a proxy answers passes for S3's own reply", s3=True),
+    Check("replies", replies, "a proxy's answer is taken for S3's own reply", s3=True),
     _limit("a put that breaks off", races.broken_off, _BROKEN_OFF, s3=True),
     Check("multipart, raced", races.multipart, "writers of large records overwrite each other"),
     Check("put-if-absent and a delete", races.against_delete, "two writers could own one position"),
@@ -187,13 +200,13 @@ CHECKS = (
     Check("GET and LIST after write", objects.after_write, "acknowledged records are overlooked"),
     Check("LIST order", objects.list_order, _NOT_FOUND),
     Check("LIST pages", objects.list_pages, _NOT_FOUND),
-    Check("deletes", objects.deletes, "collected objects stay, and are paid for"),
+    Check("deletes", objects.deletes, "collected objects stay, and cost money"),
     Check("ranges", objects.ranges, "readers get other bytes than they asked for"),
     Check("age", objects.age, "collection could delete what a writer still needs"),
     _limit("clock", clock, "15 minutes, or less, and requests are refused: set it", s3=True),
-    _limit("checksums", checksums, "a body damaged on its way is stored: a read finds it", s3=True),
+    _limit("checksums", checksums, "damage in transit is stored, and found by a read", s3=True),
     _limit("key characters", objects.key_characters, "keep to letters, digits, - and _ in names"),
-    Check("big object", objects.big_object, "large records do not come back as written"),
+    Check("big object", objects.big_object, "large records change between write and read"),
     _limit("file system", objects.file_system, "only one machine's local disk may hold a log"),
 )
 # For `doctor`: a stream's store.
@@ -202,7 +215,7 @@ MACHINE = (
     Check("bucket", bucket, s3=True, ends=True),
     _limit("permission", permissions, s3=True, ends=True),
     *QUICK,
-    *(each for each in CHECKS if each.name in ("endpoints", "clock", "file system")),
+    *(check for check in CHECKS if check.name in ("endpoints", "clock", "file system")),
     _limit("lifecycle rules", lifecycle_rules, s3=True),
     _limit("versioning", versioning, s3=True),
     _limit("Object Lock", object_lock, s3=True),

@@ -1,4 +1,4 @@
-"""What objects do: put once, read back, age, be deleted, be listed in byte order, at once."""
+"""Checks of objects: put-if-absent, reads, ages, deletes, and lists in byte order."""
 
 import os
 import time
@@ -8,80 +8,83 @@ from pathlib import Path
 
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store.base import PART_SIZE, Entry, all_entries
-from sparkwal.store.conformance.suite import Found, StoreUnderTest, content, must
+from sparkwal.store.conformance.suite import Observation, StoreUnderTest, content, must
 from sparkwal.store.parallel import run_parallel
 
-# Between the clocks' ticks of a store and of this machine.
+# The tolerance for the clocks of the store and of this machine.
 _TICK_MS = 50
 _NETWORKED = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "lustre", "gpfs", "glusterfs", "afs")
 
 
 def keep_first(tested: StoreUnderTest, first: bytes, *others: bytes) -> None:
+    """Put several bodies at one key, and check that the first one stays."""
     store, key = tested.store, tested.key()
     try:
         created = store.put_if_absent(key, first)
     except (StoreUnavailableError, OptionError) as error:
-        # Where nothing was stored nothing is left: removing it would fail once more.
+        # Without a stored object a removal is not needed, and would fail too.
         if not getattr(error, "maybe_applied", False):
             tested.keys.remove(key)
         raise
-    # A False whose content is ours is our own put after a lost reply.
+    # If the content is equal, an earlier attempt of this put created it and its reply was lost.
     must(created or content(store, key) == first, "it refused to create an object at a free key")
     taken = any(store.put_if_absent(key, other) for other in others)
     must(not taken, "it accepted a second put at a taken key")
-    must(content(store, key) == first, "a refused put changed the object all the same")
+    must(content(store, key) == first, "a refused put changed the object")
 
 
-def first_put_wins(tested: StoreUnderTest) -> Found:
+def first_put_wins(tested: StoreUnderTest) -> Observation:
     for first in (tested.body(100), b""):
         keep_first(tested, first, tested.body(100), first, tested.body(100_000))
     return "the first put created the object, 3 others were refused and changed nothing"
 
 
-def after_write(tested: StoreUnderTest) -> Found:
-    """What was written, overwritten and deleted shows at once, at the next endpoint."""
+def after_write(tested: StoreUnderTest) -> Observation:
+    """Every change of an object is visible at once, at the next endpoint."""
 
-    def ask(number: int) -> None:
+    def check(number: int) -> None:
         stores, key = tested.retrying, keys[number]
-        ours, other = stores[number % len(stores)], stores[(number + 1) % len(stores)]
+        writer, reader = stores[number % len(stores)], stores[(number + 1) % len(stores)]
         for change, body in (
             (lambda: None, None),
-            (lambda: ours.put_if_absent(key, b"1"), b"1"),
-            (lambda: ours.put(key, b"22"), b"22"),
-            (lambda: ours.delete(key), None),
+            (lambda: writer.put_if_absent(key, b"1"), b"1"),
+            (lambda: writer.put(key, b"22"), b"22"),
+            (lambda: writer.delete(key), None),
         ):
             change()
-            listed = [entry.size for entry in other.list(key).entries]
-            right = content(other, key) == body and listed == ([] if body is None else [len(body)])
+            sizes = [entry.size for entry in reader.list(key).entries]
+            right = content(reader, key) == body and sizes == ([] if body is None else [len(body)])
             must(right, f"a GET or a LIST does not show {body!r} (None: no object) at once")
 
     keys = [tested.key("fresh") for _ in range(20)]
-    list(run_parallel(tested.store, ask, range(len(keys))))
-    return f"{len(keys)} keys: what was created, overwritten and deleted showed at once"
+    list(run_parallel(tested.store, check, range(len(keys))))
+    return f"{len(keys)} keys: each create, overwrite and delete was visible at once"
 
 
-def deletes(tested: StoreUnderTest) -> Found:
+def deletes(tested: StoreUnderTest) -> Observation:
     """One DELETE and one DeleteObjects, of absent keys too; a freed key can be taken again."""
     store = tested.store
-    kept, freed = tested.key("kept"), tested.key("freed")
+    untouched, freed = tested.key("untouched"), tested.key("freed")
     odd = [tested.key(name) for name in ("a&b", "a'b", "a b", "a+b", "a%25b")]
     count = 1000 if tested.trial.thorough else 20
     absent = [tested.key("absent") for _ in range(count - len(odd))]
-    for key in [kept, freed, *odd]:
+    for key in [untouched, freed, *odd]:
         store.put(key, b"x")
     for _ in range(2):
         store.delete_many([*odd, *absent])
         store.delete(freed)
     left = any(content(store, key) is not None for key in [freed, *odd])
     must(not left, "an object that was deleted is still there")
-    must(content(store, kept) == b"x", "a delete of many removed an object that it did not name")
+    must(
+        content(store, untouched) == b"x", "a delete of many removed an object that it did not name"
+    )
     taken = store.put_if_absent(freed, b"again") or content(store, freed) == b"again"
     must(taken, "a key that was freed cannot be taken again")
     return f"one, and {count} in one request; absent ones are no error; a freed key can be taken"
 
 
-def ranges(tested: StoreUnderTest) -> Found:
-    """Any part of an object, up to its end and beyond."""
+def ranges(tested: StoreUnderTest) -> Observation:
+    """Range reads return the requested bytes, also at the object's end and beyond it."""
     store = tested.store
     key = tested.key()
     body = tested.body(1000)
@@ -92,8 +95,8 @@ def ranges(tested: StoreUnderTest) -> Found:
     return "parts, the end, and beyond it"
 
 
-def age(tested: StoreUnderTest) -> Found:
-    """An object is never older than it can be."""
+def age(tested: StoreUnderTest) -> Observation:
+    """The age of an object is at most the time since its put."""
     for body in (b"", b"x" * 1000):
         key, before = tested.key("age"), time.monotonic()
         tested.store.put_if_absent(key, body)
@@ -103,7 +106,7 @@ def age(tested: StoreUnderTest) -> Found:
     return f"Last-Modified and Date agree (a new object is {age_ms} ms old)"
 
 
-def key_characters(tested: StoreUnderTest) -> Found:
+def key_characters(tested: StoreUnderTest) -> Observation:
     """Names that URLs and XML write in other ways."""
     store, folder = tested.store, f"{tested.key('names')}/"
     names = [
@@ -127,14 +130,14 @@ def key_characters(tested: StoreUnderTest) -> Found:
         store.put_if_absent(folder + name, name.encode())
     listed = [entry.key.removeprefix(folder) for entry in store.list(folder).entries]
     for name in names:
-        kept = content(store, folder + name) == name.encode()
-        must(kept, f"the object named {name[:20]!r} is not there, or another one is")
-    must(listed == sorted(names, key=str.encode), "LIST names them otherwise or not in byte order")
-    return f"{len(names)} odd names are kept and listed as they are"
+        right = content(store, folder + name) == name.encode()
+        must(right, f"the object named {name[:20]!r} is missing, or is another one")
+    must(listed == sorted(names, key=str.encode), "LIST changes names or their byte order")
+    return f"{len(names)} odd names are stored and listed unchanged"
 
 
-def big_object(tested: StoreUnderTest) -> Found:
-    """One PUT of more than 8 MiB, and an upload in parts that came in another order."""
+def big_object(tested: StoreUnderTest) -> Observation:
+    """One PUT of more than 8 MiB, and an upload whose second part is sent first."""
     store = tested.store
     key = tested.key("big")
     body = tested.body(PART_SIZE + 12_345)
@@ -152,7 +155,7 @@ def big_object(tested: StoreUnderTest) -> Found:
     return f"{len(body):,} bytes in one PUT, and in 2 parts"
 
 
-def file_system(tested: StoreUnderTest) -> Found:
+def file_system(tested: StoreUnderTest) -> Observation:
     if tested.root is None:
         return None
     kind = ""
@@ -160,15 +163,15 @@ def file_system(tested: StoreUnderTest) -> Found:
         device = os.stat(tested.root).st_dev
         number = f"{os.major(device)}:{os.minor(device)}"
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-        mount = next((each for each in mounts if each.split()[2] == number), "")
+        mount = next((line for line in mounts if line.split()[2] == number), "")
         kind = mount.partition(" - ")[2].partition(" ")[0]
     shared = kind.startswith(_NETWORKED)
     must(not shared, f"{kind} is shared by machines, and may show two of them two logs")
     return f"{kind or 'a file system of unknown kind'}: hard links and renames decide"
 
 
-def list_order(tested: StoreUnderTest) -> Found:
-    """Byte order, sizes, prefixes that end anywhere, limits, and where to begin."""
+def list_order(tested: StoreUnderTest) -> Observation:
+    """LIST obeys byte order, prefixes, limits and `start-after`, and shows the sizes."""
     store, folder = tested.store, f"{tested.key('order')}/"
     names = ["b/2", "b/10", "b-x", "b.x", "b/1/z", "bb", "a", "b/é", "b/Z", "c/d/e/f"]
     sizes = {folder + name: size for size, name in enumerate(names)}
@@ -176,32 +179,34 @@ def list_order(tested: StoreUnderTest) -> Found:
         store.put_if_absent(key, b"x" * size)
     ordered = [Entry(key, sizes[key]) for key in sorted(sizes, key=str.encode)]
 
-    def ask(prefix: str, limit: int = 1000, after: str = "") -> None:
+    def check(prefix: str, limit: int = 1000, after: str = "") -> None:
         prefix, after = folder + prefix, folder + after if after else ""
         shown, more = store.list(prefix, limit, after)
-        wanted = [each for each in ordered if each.key.startswith(prefix) and each.key > after]
-        # A page may be shorter than its limit, but it says so, and it is not empty.
-        right = shown == wanted[: min(len(shown), limit)] and bool(shown) == bool(wanted)
-        right = right and more == (len(shown) < len(wanted))
-        asked = f"the LIST of {limit} under {prefix!r} after {after!r}"
-        must(right, f"{asked} shows {shown}, more: {more}; not {wanted[:limit]}")
+        expected = [
+            entry for entry in ordered if entry.key.startswith(prefix) and entry.key > after
+        ]
+        # A page may be shorter than the limit, but not empty, and its `more` must be right.
+        right = shown == expected[: min(len(shown), limit)] and bool(shown) == bool(expected)
+        right = right and more == (len(shown) < len(expected))
+        request = f"the LIST of {limit} under {prefix!r} after {after!r}"
+        must(right, f"{request} shows {shown}, more: {more}; not {expected[:limit]}")
 
     for prefix in ("", "b", "b/", "b/1", "zzz"):
-        ask(prefix)
+        check(prefix)
     for limit in range(1, len(names) + 2):
-        ask("", limit)
+        check("", limit)
     for after in (*names, "b/0", "b0", "zzz"):
-        ask("", 3, after)
+        check("", 3, after)
     return "byte order, sizes, prefixes, limits and start-after"
 
 
-def list_pages(tested: StoreUnderTest) -> Found:
-    """A folder like a log's, read page by page, newest first; with `thorough` above 1,000 keys."""
+def list_pages(tested: StoreUnderTest) -> Observation:
+    """LIST pages through the folder of a log, newest first. If thorough, it has 1,100 keys."""
     store, folder = tested.store, f"{tested.key('batches')}/"
     count = 1_100 if tested.trial.thorough else 30
-    wanted = [f"{folder}{2**64 - number:020d}" for number in range(count, 0, -1)]
-    list(run_parallel(store, lambda key: store.put_if_absent(key, b"x"), wanted))
+    expected = [f"{folder}{2**64 - number:020d}" for number in range(count, 0, -1)]
+    list(run_parallel(store, lambda key: store.put_if_absent(key, b"x"), expected))
     for limit in (1000, 7):
-        keys = [each.key for each in islice(all_entries(store, folder, limit=limit), count + 1)]
-        must(keys == wanted, f"pages of {limit} show other keys than the {count} that are there")
+        keys = [entry.key for entry in islice(all_entries(store, folder, limit=limit), count + 1)]
+        must(keys == expected, f"pages of {limit} do not show the {count} keys that exist")
     return f"{count:,} keys, each once and in order, in pages of 7 and of 1,000"

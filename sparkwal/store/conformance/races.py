@@ -1,4 +1,4 @@
-"""Races for one key: many begin at once, and one may win."""
+"""Races for one key: many writers begin at the same time, and at most one may win."""
 
 import threading
 import time
@@ -10,22 +10,25 @@ from itertools import cycle, islice
 from typing import Any
 
 from sparkwal.store.base import Store, Transient
-from sparkwal.store.conformance.suite import Found, StoreUnderTest, content, must
+from sparkwal.store.conformance.suite import Observation, StoreUnderTest, content, must
 from sparkwal.store.s3 import S3Store
 
+# Seconds that a racer waits for the others.
 _PATIENCE = 30.0
 # Seconds in which a server notices that a connection ended.
 _ENDS_WITHIN = 0.2
-# Large bodies catch a store that looks at a key before it has read all of one, small bodies one
-# that looks after it. What is held back must fit into sockets: bodies may be read in turn.
-_SIZES, _DELAYED_SIZES = (32, 20_000, 300_000), (32, 20_000)
-# One attempt of a racer, who meets the others by calling the last argument: whether it won.
+# Large bodies reveal a store that checks the key before it has read the body, small bodies one that
+# checks it afterwards. Delayed bodies must fit into sockets: the store may read one after another.
+_SIZES = (32, 20_000, 300_000)
+_DELAYED_SIZES = (32, 20_000)
+# Waits until all racers have called it.
 Meet = Callable[[], None]
+# One attempt of a racer: returns whether it won.
 Attempt = Callable[[Meet], object]
 Racer = Callable[[Store, str, bytes, Meet], object]
 
 
-def put_if_absent(tested: StoreUnderTest, sizes: Sequence[int] = _SIZES) -> Found:
+def put_if_absent(tested: StoreUnderTest, sizes: Sequence[int] = _SIZES) -> Observation:
     """Puts that begin at the same moment, or whose last bytes arrive at the same moment."""
 
     def racers(number: int, key: str) -> dict[bytes, Attempt]:
@@ -38,8 +41,8 @@ def put_if_absent(tested: StoreUnderTest, sizes: Sequence[int] = _SIZES) -> Foun
     return f"{trial.rounds} keys, {trial.threads} threads each: one winner each"
 
 
-def slow_and_fast(tested: StoreUnderTest) -> Found:
-    """A put begins first and ends last; another one comes and goes meanwhile."""
+def slow_and_fast(tested: StoreUnderTest) -> Observation:
+    """A put begins first and ends last, and another put runs in between."""
 
     def racers(_: int, key: str) -> dict[bytes, Attempt]:
         first, second = tested.rng.choices(tested.stores, k=2)
@@ -48,7 +51,7 @@ def slow_and_fast(tested: StoreUnderTest) -> Found:
 
         def overtake(meet: Meet) -> bool:
             meet()
-            # The head of the other one has to arrive, not only to be sent.
+            # Give the head of the slow put time to arrive.
             time.sleep(0.02)
             try:
                 return second.put_if_absent(key, fast)
@@ -61,8 +64,8 @@ def slow_and_fast(tested: StoreUnderTest) -> Found:
     return f"{tested.trial.rounds} keys: one of the two was refused"
 
 
-def broken_off(tested: StoreUnderTest) -> Found:
-    """A client that ends in the middle of a put: the store keeps nothing of the body."""
+def broken_off(tested: StoreUnderTest) -> Observation:
+    """The store creates no object for a put whose client ends in the middle of the body."""
     for size in _SIZES:
         key, body = tested.key("broken"), tested.body(size)
 
@@ -73,27 +76,29 @@ def broken_off(tested: StoreUnderTest) -> Found:
         with suppress(Transient):
             _put_body(tested.s3[0], key, body, half())
         time.sleep(_ENDS_WITHIN)
-        found = content(tested.store, key)
-        kept = f"{len(found or b'')} of {size} bytes of a put that broke off are there"
-        must(found is None, kept)
+        stored = content(tested.store, key)
+        fault = f"{len(stored or b'')} of {size} bytes of a put that broke off are stored"
+        must(stored is None, fault)
     return f"{len(_SIZES)} puts that ended half-way left nothing"
 
 
-def endpoints(tested: StoreUnderTest) -> Found:
+def endpoints(tested: StoreUnderTest) -> Observation:
+    """All endpoints show the same objects, and refuse a put at a key taken at another endpoint."""
     if len(tested.stores) < 2:
         return None
     for first in tested.retrying:
         key, body = tested.key("endpoint"), tested.body(100)
         first.put_if_absent(key, body)
         for other in tested.retrying:
-            must(content(other, key) == body, f"what was put at {first.url} is not at {other.url}")
+            shown = content(other, key) == body
+            must(shown, f"an object that was put at {first.url} is not at {other.url}")
             refused = other is first or not other.put_if_absent(key, tested.body(100))
             must(refused, f"{other.url} took a second put at a key taken at {first.url}")
     return f"{len(tested.stores)} endpoints of one store; every race above ran over all of them"
 
 
-def multipart(tested: StoreUnderTest) -> Found:
-    """CompleteMultipartUpload with If-None-Match: at a taken key, and raced."""
+def multipart(tested: StoreUnderTest) -> Observation:
+    """CompleteMultipartUpload obeys If-None-Match, at a taken key and in races."""
     key, body = tested.key("multipart"), tested.body(1000)
     upload = tested.upload(tested.store, key)
     upload.part(1, 0, tested.body(1000))
@@ -108,17 +113,17 @@ def multipart(tested: StoreUnderTest) -> Found:
         return upload.complete()
 
     def racers(number: int, key: str) -> dict[bytes, Attempt]:
-        # In every second round some of them put, and none of those may be overwritten.
+        # In every second round half of the racers make puts, which must not be overwritten.
         return _field(tested, key, 30_000, complete, *[_put] * (number % 2))
 
-    # Who looks first holds it for long here; in some servers that is the only race to see.
+    # A Complete takes longer than a put, which makes this the only race that some servers lose.
     rounds = 2 * tested.trial.rounds
     _race(tested, "multipart", rounds, racers)
     return f"{rounds} keys, {tested.trial.threads} uploads or puts each: one winner each"
 
 
-def against_delete(tested: StoreUnderTest) -> Found:
-    """Puts at a taken key while it is deleted: at most one wins, and then it stays."""
+def against_delete(tested: StoreUnderTest) -> Observation:
+    """At most one put at a key that is being deleted wins, and its object stays."""
 
     def delete(store: Store, key: str, meet: Meet) -> None:
         meet()
@@ -130,19 +135,19 @@ def against_delete(tested: StoreUnderTest) -> Found:
         return {b"before": deleting, **_field(tested, key, 32, _put)}
 
     _race(tested, "delete", tested.trial.rounds, racers, allowed=(None, b"before"))
-    return f"{tested.trial.rounds} keys: never two winners, and what won stayed"
+    return f"{tested.trial.rounds} keys: never two winners, and the winner's object stayed"
 
 
-def conflicts(tested: StoreUnderTest) -> Found:
-    """How the store answered those who came at the same moment, beside 200 and 412."""
+def conflicts(tested: StoreUnderTest) -> Observation:
+    """Describes the answers other than 200 and 412 to the racers."""
     if not tested.faults:
         return "none came; each request of the races was decided at once"
-    seen = ", ".join(f"{count} × {what}" for what, count in tested.faults.most_common(3))
-    return f"{seen}; each was repeated and decided"
+    faults = ", ".join(f"{count} × {fault}" for fault, count in tested.faults.most_common(3))
+    return f"{faults}; each was repeated and decided"
 
 
 def _field(tested: StoreUnderTest, key: str, size: int, *kinds: Racer) -> dict[bytes, Attempt]:
-    """Racers by what they write, of each kind in turn, at endpoints in an order left to chance."""
+    """One racer for each thread, by its body: the kinds in turn, at endpoints in random order."""
     lanes = [*islice(cycle(tested.stores), max(2, tested.trial.threads))]
     tested.rng.shuffle(lanes)
     bodies = (tested.body(size) for _ in lanes)
@@ -162,36 +167,53 @@ def _race(
     racers_of: Callable[[int, str], Mapping[bytes, Attempt]],
     allowed: Collection[bytes | None] = (),
 ) -> None:
-    """One key a round, and racers by what they write. Raises Wrong unless all that happened says
-    the same. `allowed` may be there when nobody won."""
+    """Run races, one key for each round, and compare the winners with the stored object.
+
+    Args:
+        racers_of: the racers of a round, by their bodies.
+        allowed: contents that the key may have if no racer won; None means no object.
+
+    Raises:
+        Wrong: two racers won, or the stored object is not the winner's.
+    """
     for number in range(rounds):
         key = tested.key(name)
         racers = racers_of(number, key)
-        # Who may have won when its answer was lost.
+        # Racers that lost a reply, and may have won nevertheless.
         unsure: set[bytes] = set()
         run = partial(_run, tested, threading.Barrier(len(racers)), unsure)
-        # All end before the first failure is raised: a late put would leave its object behind.
+        # Leave the pool first, so that all racers end before an error is raised: a late put would
+        # leave its object behind.
         with ThreadPoolExecutor(len(racers), thread_name_prefix="sparkwal-proof") as pool:
             running = {body: pool.submit(run, body, race) for body, race in racers.items()}
-        won = [body for body, each in running.items() if each.result()]
-        where = f"{len(racers)} raced for one key (round {number}, seed {tested.trial.seed})"
-        must(len(won) < 2, f"{len(won)} got the answer that they created one object, when {where}")
-        found, *others = {content(store, key) for store in tested.retrying}
-        must(not others, f"two endpoints show two contents of one object, after {where}")
-        if won:
-            must(found == won[0], f"one got the answer that it created what is not there: {where}")
+        winners = [body for body, future in running.items() if future.result()]
+        race = f"{len(racers)} raced for one key (round {number}, seed {tested.trial.seed})"
+        must(
+            len(winners) < 2,
+            f"{len(winners)} got the answer that they created one object, when {race}",
+        )
+        stored, *others = {content(store, key) for store in tested.retrying}
+        must(not others, f"two endpoints show two contents of one object, after {race}")
+        if winners:
+            must(
+                stored == winners[0],
+                f"one got the answer that it created an object, which is not stored: {race}",
+            )
         else:
-            known = {*(racers if tested.repeats else unsure), *allowed}
-            must(found in known, f"nobody got the answer that it created the object, when {where}")
+            possible = {*(racers if tested.repeats else unsure), *allowed}
+            must(
+                stored in possible,
+                f"no racer got the answer that it created the object, when {race}",
+            )
 
 
 def _run(
     tested: StoreUnderTest, gate: threading.Barrier, unsure: set[bytes], body: bytes, race: Attempt
 ) -> bool:
-    """One racer: what fails in passing is repeated, as a writer does. Whether it won."""
+    """Run one racer, and repeat temporary failures, as a writer does. Returns whether it won."""
 
     def meet() -> None:
-        # Whoever comes again, after a failure, runs alone.
+        # A racer that repeats its request does not wait for others.
         if body not in unsure:
             with suppress(threading.BrokenBarrierError):
                 gate.wait(_PATIENCE)
@@ -207,35 +229,37 @@ def _run(
     return bool(tested.store.attempt("put", tested.keys[-1], attempt, writes=True))
 
 
-# The body of the PUT that a thread sends.
-_here = threading.local()
+# The body of the PUT that this thread sends, in pieces.
+_replacement = threading.local()
 
 
 def _delayed_put(store: Store, key: str, body: bytes, meet: Meet) -> bool:
-    """As `put_if_absent`; it meets the others when only the last byte is not yet sent."""
+    """A `put_if_absent` that meets the other racers before it sends the last byte."""
     assert isinstance(store, S3Store)
-    return _put_body(store, key, body, _held_back(body, meet))
+    return _put_body(store, key, body, _delayed_pieces(body, meet))
 
 
-def _put_body(store: S3Store, key: str, body: bytes, sent: Iterator[bytes]) -> bool:
-    """As `put_if_absent` of `body`, of which `sent` is sent."""
+def _put_body(store: S3Store, key: str, body: bytes, pieces: Iterator[bytes]) -> bool:
+    """A `put_if_absent` of `body` that sends `pieces` instead."""
     with store.request(key) as client:
-        client.meta.events.register("before-send.s3.PutObject", _sending, unique_id="sparkwal-late")
-    _here.body = sent
+        client.meta.events.register(
+            "before-send.s3.PutObject", _replace_body, unique_id="sparkwal-late"
+        )
+    _replacement.body = pieces
     try:
         return store.put_if_absent(key, body)
     finally:
-        del _here.body
+        del _replacement.body
 
 
-def _sending(request: Any, **_: object) -> None:
-    # It is signed, and its head has its length.
-    request.body = getattr(_here, "body", request.body)
+def _replace_body(request: Any, **_: object) -> None:
+    # The request is signed already, and its head has the length of the original body.
+    request.body = getattr(_replacement, "body", request.body)
 
 
-def _held_back(body: bytes, meet: Meet) -> Iterator[bytes]:
+def _delayed_pieces(body: bytes, meet: Meet) -> Iterator[bytes]:
     yield body[:-1]
     meet()
-    # Between the two another one may come and go.
+    # Another put may run between the two meetings.
     meet()
     yield body[-1:]

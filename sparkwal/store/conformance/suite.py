@@ -1,4 +1,4 @@
-"""A store under test, what a check of it finds, and the verdict over all findings."""
+"""A store under test, the checks of it, their findings, and the verdict over all findings."""
 
 import random
 import shutil
@@ -18,24 +18,28 @@ from sparkwal.store.parallel import run_parallel
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 
-# What a check saw, for people; None: it does not apply to this store.
-Found = str | None
-# A race asks for conflicts, and a store may answer several times with them.
+# The observation of a check, for people, or None if the check does not apply to this store.
+Observation = str | None
+# Races cause conflicts, and a store may answer several attempts with one.
 _PATIENT = RetryPolicy(max_retry_attempts=7, base_delay_ms=20)
 
 
 class Wrong(Exception):
-    """The store did not do what a log needs; says what it did instead."""
+    """The store did not do what a log needs. The message describes what it did."""
 
 
-def must(holds: object, wrong: str) -> None:
-    """Raises Wrong."""
-    if not holds:
-        raise Wrong(wrong)
+def must(condition: object, fault: str) -> None:
+    """Check a condition.
+
+    Raises:
+        Wrong: the condition does not hold.
+    """
+    if not condition:
+        raise Wrong(fault)
 
 
 def content(store: Store, key: str) -> bytes | None:
-    """None where nothing is."""
+    """The bytes of an object, or None if it does not exist."""
     try:
         return store.get(key)
     except NotFound:
@@ -44,8 +48,14 @@ def content(store: Store, key: str) -> bytes | None:
 
 @dataclass(frozen=True)
 class Trial:
-    """How hard a store is tried: `rounds` keys are raced for, of each kind of race, by `threads`
-    each. `seed` repeats order, sizes and delays; `thorough`: also what needs a thousand objects."""
+    """The extent of the checks.
+
+    Attributes:
+        rounds: the number of keys in each kind of race.
+        threads: the number of racers for each key.
+        seed: determines order, sizes and delays.
+        thorough: whether to run the checks that need a thousand objects.
+    """
 
     rounds: int = 8
     threads: int = 16
@@ -55,13 +65,14 @@ class Trial:
 
 @dataclass
 class StoreUnderTest(AbstractContextManager["StoreUnderTest"]):
-    """Keys of its own, endpoints in turn, and chance from a seed. Leaving this context removes all
-    objects of the trial, and says in `left` what it could not remove.
+    """A store, with new keys for its checks. On exit, this context removes all their objects.
 
     Attributes:
-        stores: its endpoints; each call is one attempt.
-        repeats: they repeat their requests themselves, so a refusal may be of one's own put.
-        faults: what requests of the races met, by its first words.
+        stores: the endpoints of the store. Each call makes one attempt.
+        repeats: the stores repeat requests themselves, so a put may be refused because an earlier
+            attempt of the same put succeeded.
+        faults: the failures of requests in the races, by their first words.
+        left: a description of the objects that could not be removed.
     """
 
     stores: tuple[Store, ...]
@@ -78,23 +89,23 @@ class StoreUnderTest(AbstractContextManager["StoreUnderTest"]):
         self.rng = random.Random(self.trial.seed)
         policy = RetryPolicy(max_retry_attempts=0) if self.repeats else _PATIENT
         self.retrying = [RetryingStore(store, policy) for store in self.stores]
-        # The first endpoint, whose passing failures are retried.
+        # The first endpoint, with retries.
         self.store = self.retrying[0]
         self.s3 = [store for store in self.stores if isinstance(store, S3Store)]
         is_folder = self.store.url.startswith("file://")
         self.root = Path(self.store.url.removeprefix("file://")) if is_folder else None
 
     def key(self, name: str = "object") -> str:
-        """A key that nobody has used."""
+        """A new key."""
         self.keys.append(f"{self.folder}{len(self.keys):04d}-{name}")
         return self.keys[-1]
 
     def body(self, size: int) -> bytes:
-        """Bytes that no other body has."""
+        """New random bytes."""
         return self.rng.randbytes(max(size, 16))
 
     def upload(self, store: Store, key: str) -> Upload:
-        """It ends with the trial at the latest."""
+        """Begin an upload, which is aborted on exit if it is not completed."""
         self.uploads.append(store.upload(key))
         return self.uploads[-1]
 
@@ -103,32 +114,34 @@ class StoreUnderTest(AbstractContextManager["StoreUnderTest"]):
             with suppress(SparkWalError, Transient):
                 upload.abort()
         try:
-            # One by one: a store may not know how to delete many.
+            # With single deletes, because a store may not support DeleteObjects.
             while self.keys and (entries := self.store.list(self.folder).entries):
-                list(run_parallel(self.store, self.store.delete, [each.key for each in entries]))
+                list(run_parallel(self.store, self.store.delete, [entry.key for entry in entries]))
         except SparkWalError as error:
             self.left = f"objects under {self.folder} ({error})"
         if self.root is not None:
             own = self.root / self.folder
             shutil.rmtree(own, ignore_errors=True)
             for path in (own.parent, self.root / ".tmp", self.root):
-                with suppress(OSError):  # another run's, or the log's, objects are in it
+                # The folder stays if it has objects of the log or of another run.
+                with suppress(OSError):
                     path.rmdir()
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question to a store. `ask` raises Wrong, or returns what it saw.
+    """One check of a store.
 
     Attributes:
-        means: for a log where the store fails.
-        fatal: such a store can hold none, else it can, within that limit.
-        s3: asked of S3's protocol alone.
-        ends: without it no other question makes sense.
+        ask: returns the observation, or raises Wrong.
+        means: the consequence for a log if the check fails.
+        fatal: whether a store that fails can hold no log. Otherwise it can, within a limit.
+        s3: whether the check applies only to stores with S3's protocol.
+        ends: whether a failure ends the trial.
     """
 
     name: str
-    ask: Callable[[StoreUnderTest], Found]
+    ask: Callable[[StoreUnderTest], Observation]
     means: str = ""
     fatal: bool = True
     s3: bool = False
@@ -137,7 +150,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found; `means` is empty where the store did as it should."""
+    """The result of one check. `means` is empty if the store passed."""
 
     check: str
     outcome: Literal["ok", "wrong", "limit", "unknown"]
@@ -153,10 +166,10 @@ class Report:
     @property
     def verdict(self) -> str:
         """FIT, FIT WITH LIMITS, NOT FIT or NOT PROVEN."""
-        outcomes = {each.outcome for each in self.findings}
+        outcomes = {finding.outcome for finding in self.findings}
         if "wrong" in outcomes:
             return "NOT FIT"
-        if any(each.outcome == "unknown" and each.fatal for each in self.findings):
+        if any(finding.outcome == "unknown" and finding.fatal for finding in self.findings):
             return "NOT PROVEN"
         return "FIT WITH LIMITS" if outcomes & {"limit", "unknown"} else "FIT"
 
@@ -168,21 +181,29 @@ class Report:
     def sentence(self) -> str:
         deciding = {"NOT FIT": ("wrong",), "NOT PROVEN": ("unknown",)}
         outcomes = deciding.get(self.verdict, ("limit", "unknown"))
-        # What several checks mean is said once, of the first of them.
+        # If several checks have the same consequence, name the first of them.
         means: dict[str, str] = {}
-        for each in self.findings:
-            if each.outcome in outcomes:
-                means.setdefault(each.means or each.found, each.check)
-        said = "; ".join(f"{check}: {meant}" for meant, check in means.items())
-        return f"{self.verdict} for a log: {said or 'every check passed'}."
+        for finding in self.findings:
+            if finding.outcome in outcomes:
+                means.setdefault(finding.means or finding.found, finding.check)
+        reasons = "; ".join(f"{check}: {meaning}" for meaning, check in means.items())
+        return f"{self.verdict} for a log: {reasons or 'every check passed'}."
 
 
 def prove(
     stores: Sequence[Store], prefix: str, trial: Trial, checks: Sequence[Check]
 ) -> Iterator[Finding]:
-    """Ask these checks, in order, and remove what they wrote under `{prefix}/proof/{run}/`, also if
-    interrupted. `stores` are endpoints of one; each makes one attempt for each call. Raises
-    StoreUnavailableError or OptionError where the first check gets no answer."""
+    """Run checks in order, and remove their objects under `{prefix}/proof/{run}/` at the end.
+
+    An interruption removes the objects too.
+
+    Args:
+        stores: the endpoints of one store. Each call makes one attempt.
+
+    Raises:
+        StoreUnavailableError: the store did not answer the first check.
+        OptionError: the store refused the first check.
+    """
     with StoreUnderTest(tuple(stores), prefix, trial) as tested:
         for check in checks:
             if check.s3 and not tested.s3:
@@ -199,14 +220,14 @@ def prove(
 def _ask(tested: StoreUnderTest, check: Check, *, first: bool) -> Finding | None:
     finding = partial(Finding, check.name, fatal=check.fatal)
     try:
-        said = check.ask(tested)
-        return None if said is None else finding("ok", said)
+        observation = check.ask(tested)
+        return None if observation is None else finding("ok", observation)
     except Wrong as wrong:
         return finding("wrong" if check.fatal else "limit", str(wrong), check.means)
     except (SparkWalError, Transient, NotFound) as error:
-        # The store itself says that it knows no If-None-Match.
+        # This error means that the store itself rejects If-None-Match.
         lacks = isinstance(error, OptionError) and "conditional writes" in str(error)
         if first and not lacks:
             raise
-        said = f"no object at {error}" if isinstance(error, NotFound) else str(error)
-        return finding("wrong" if first else "unknown", said, check.means * first)
+        problem = f"no object at {error}" if isinstance(error, NotFound) else str(error)
+        return finding("wrong" if first else "unknown", problem, check.means * first)
