@@ -40,7 +40,11 @@ class Carrier(Protocol):
     def capture(self, batch_id: int, last: Checkpoint | None) -> Carried | None: ...
 
     def without_rows(
-        self, batch_id: int, known: Callable[[], tuple[int, Checkpoint | None]], due: bool
+        self,
+        batch_id: int,
+        last_record: Callable[[], tuple[int, Checkpoint | None]],
+        *,
+        must_carry: bool,
     ) -> Carried | None: ...
 
     def check_replay(
@@ -113,8 +117,10 @@ def commit(
             elif carrier is not None:
                 before, then_ms = lead.txns.get(results[0].query_id, (-1, 0))
                 is_young = 0 <= clock.now_ms() - then_ms < FORWARD_MS
-                due = batch.task.batch_id - before >= FORWARD or not is_young
-                carried = carrier.without_rows(batch.task.batch_id, lambda: batch.known, due)
+                must_carry = batch.task.batch_id - before >= FORWARD or not is_young
+                carried = carrier.without_rows(
+                    batch.task.batch_id, lambda: batch.known, must_carry=must_carry
+                )
             if carried is None:
                 # Free the planned window: every task is done.
                 remember_committed(hints, plan, run_id, clock)

@@ -60,7 +60,7 @@ def test_a_folder_that_holds_the_log_or_lies_in_it_is_refused(
     wal: Path, tmp_path: Path, place: str, sequencer: str
 ) -> None:
     before = content(tmp_path)
-    with pytest.raises(OptionError, match="the log .* share a folder.* Nothing was written"):
+    with pytest.raises(OptionError, match="the log .* share a folder.* sparkwal wrote nothing"):
         sparkwal.checkpoint(str(wal), "orders", folder=f"{tmp_path}/{place}", sequencer=sequencer)
     assert content(tmp_path) == before
     assert sparkwal.verify(str(wal)).ok

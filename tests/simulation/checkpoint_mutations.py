@@ -30,7 +30,7 @@ MUTATIONS = [
         "same-rows",
         "a checkpoint that the sink does not see, and a backup of it",
         "checkpoints/carry.py",
-        "        if unlike is not None:\n",
+        "        if difference is not None:\n",
         "        if False:\n",
     ),
     Mutation(
@@ -44,7 +44,7 @@ MUTATIONS = [
         "compare-source-files",
         _LISTS,
         "checkpoints/folder.py",
-        "same = mine == data or not is_of_source(name)",
+        "same = local == data or not is_of_source(name)",
         "same = True",
     ),
     Mutation(
@@ -86,7 +86,7 @@ MUTATIONS = [
         "folder-of-this-log",
         _BEGIN,
         "checkpoints/rebuild.py",
-        "    if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:\n",
+        "    if owner.log_id != state.log_id or folder.query_of(target) != state.query_id:\n",
         "    if False:\n",
     ),
     Mutation(
@@ -114,7 +114,7 @@ MUTATIONS = [
         "note-names-record",
         "a log that a backup has put back below microbatches without rows",
         "checkpoints/folder.py",
-        "    if last is None or noted.after != last:\n",
+        "    if last is None or empty.after != last:\n",
         "    if last is None:\n",
     ),
     Mutation(
@@ -128,8 +128,8 @@ MUTATIONS = [
         "note-after-same-input",
         "two folders pass over rows, one used as it is",
         "checkpoints/carry.py",
-        "        if last is not None:\n            self._check_goes_on(path, last)\n        # What",
-        "        # What",
+        "        if last is not None:\n            self._check_same_input(path, last)\n        #",
+        "        #",
     ),
     Mutation(
         "hold-for-rebuild",
@@ -142,14 +142,14 @@ MUTATIONS = [
         "folder-same-plan",
         "two machines, microbatches without rows",
         "checkpoints/rebuild.py",
-        "    if folder.other_input(theirs, entry.files, place, last) is not None:\n",
+        "    if folder.other_input(logged, entry.files, target, last) is not None:\n",
         "    if False:\n",
     ),
     Mutation(
         "folder-has-commit",
         _ARCHIVES,
         "checkpoints/rebuild.py",
-        "    if theirs and commits != last and offsets == last and not _lost(entry):\n",
+        "    if logged and commits != last and offsets == last and not _not_carried(entry):\n",
         "    if False:\n",
     ),
     Mutation(
@@ -177,9 +177,9 @@ MUTATIONS = [
         "replace-by-rename",
         _AS_IT_IS,
         "checkpoints/replacing.py",
-        "os.rename(draft, place)",
-        "shutil.copytree(draft, place, dirs_exist_ok=True)",
-        ("if place.exists():", "if False:"),
+        "os.rename(draft, target)",
+        "shutil.copytree(draft, target, dirs_exist_ok=True)",
+        ("if target.exists():", "if False:"),
     ),
     Mutation(
         "carry-whole-folder",

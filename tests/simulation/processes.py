@@ -197,7 +197,7 @@ class Repeating:
     def capture(self, batch_id: int, last: Checkpoint | None) -> None:
         pass
 
-    def without_rows(self, *_: object) -> None:
+    def without_rows(self, *_: object, **__: object) -> None:
         pass
 
     def check_replay(self, *_: object) -> None:
