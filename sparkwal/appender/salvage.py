@@ -51,7 +51,7 @@ def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
     found = []
     for each in quarantine.incidents:
         lost, unknown = range(each.first, each.last + 1), range(each.known + 1, each.last + 1)
-        held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
+        held = sorted({sequence for sequence, _ in quarantine.read_files(each) if sequence in lost})
         paths = [f"{path}/{name}" for name in each.files]
         left = waiting.get(each, range(0))
         found.append(Incident(lost, unknown, left, held, paths, each.reason))

@@ -1,10 +1,12 @@
 """Reads a streaming query's checkpoint folder on this machine's disk.
 
-metadata        {"id": the query's id} offsets/N       the input of microbatch N, written before it
-runs commits/N       written after microbatch N ended sources/name/…  what a source stores: the
-files that it has seen, its first offset state/          of stateful operators sparkwal.json   the
-log and query of the folder, if `sparkwal.checkpoint` made it sparkwal-empty.json  the last
-microbatch that wrote no record
+metadata        {"id": the query's id}
+offsets/N       the input of microbatch N, written before it runs
+commits/N       written after microbatch N ended
+sources/name/…  what a source stores: the files that it has seen, its first offset
+state/          of stateful operators
+sparkwal.json   the log and query of the folder, if `sparkwal.checkpoint` made it
+sparkwal-empty.json  the last microbatch that wrote no record
 """
 
 import json

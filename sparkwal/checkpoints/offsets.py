@@ -1,7 +1,8 @@
 """Parses a file in offsets/: the offset of each source in one microbatch.
 
-version 1            version 2 {times, settings}    {times, settings} {"logOffset":1}
-orders:{"logOffset":1}
+version 1            version 2
+{times, settings}    {times, settings}
+{"logOffset":1}      orders:{"logOffset":1}
 -                    1:-
 
 Two plans of the same input differ only in the second line. "-" marks a source that has no offset

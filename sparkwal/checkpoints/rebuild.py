@@ -357,8 +357,8 @@ def _check_owner(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise OptionError(
             f"{target} is not empty, and sparkwal.checkpoint did not make it: choose another "
-            "folder. (To continue a query that was started with it, use its id as the name: the one "
-            f"in {target / names.METADATA})"
+            "folder. (To continue a query that was started with it, use its id as the name: see "
+            f"{target / names.METADATA})"
         )
 
 
