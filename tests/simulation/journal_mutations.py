@@ -230,15 +230,15 @@ MUTATIONS = [
         "unknown-is-not-sent",
         "journal: the floor passes what it or another sent",
         "appender/journal_backend.py",
-        "if confirmed != known:",
+        "if confirmed != sent.newest:",
         "if False:",
     ),
     Mutation(
         "search-kept-slots",
         "journal: the floor passes what it sent",
         "appender/journal_backend.py",
-        "kept = max(0, Floor(log, log_id).current() - KEPT_SLOTS)",
-        "kept = Floor(log, log_id).current()",
+        "lowest = max(0, Floor(log, sent.log_id).current() - KEPT_SLOTS)",
+        "lowest = Floor(log, sent.log_id).current()",
     ),
     Mutation(
         "failed-sync-final",
@@ -300,8 +300,8 @@ MUTATIONS = [
         "send-from-log-end",
         KILL,
         "appender/journal_sender.py",
-        "self._fed = session.known\n        self._seconds",
-        "self._fed = intake.journal.last\n        self._seconds",
+        "self._fed = session.last_logged\n        # The pause",
+        "self._fed = intake.journal.last\n        # The pause",
     ),
     Mutation(
         "ack-when-decided",
@@ -314,7 +314,7 @@ MUTATIONS = [
         "session-from-log",
         AWAY,
         "appender/journal_sender.py",
-        "self._fed = session.known\n        self.is_away",
+        "self._fed = session.last_logged\n        self.is_away",
         "self.is_away",
     ),
 ]
