@@ -241,8 +241,8 @@ class JournalSender:
         if session.last_logged < self._intake.decided:
             raise OptionError(
                 f"the log has appends of producer {self._context.producer_id!r} up to "
-                f"{session.last_logged}, and had acknowledged those up to {self._intake.decided}: it "
-                "was restored from an older copy"
+                f"{session.last_logged}, and had acknowledged those up to {self._intake.decided}: "
+                "it was restored from an older copy"
             )
         self._find_positions(former)
         # SAFETY(session-from-log) §11: a new session continues after the sequence that the log has,
