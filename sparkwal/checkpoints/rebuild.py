@@ -333,9 +333,7 @@ def _check_apart(target: Path, options: SinkOptions) -> None:
             )
 
 
-def _check_owner(
-    target: Path, owner: Owner | None, log: LogStore, head: Head, name: str
-) -> None:
+def _check_owner(target: Path, owner: Owner | None, log: LogStore, head: Head, name: str) -> None:
     """Check that the folder's content belongs to this query.
 
     Raises:

@@ -56,7 +56,7 @@ class LogNumbers:
         was: 3 LISTs and some GETs, and 2 requests or 3 for each consumer. Raises AnotherLog."""
         if not around:
             return self._follow()
-        head, gap = find_end(self._log.log, passed_over=self._log.passed_over)
+        head, gap = find_end(self._log.log, on_damage=self._log.damage.report)
         log_id = head.live.header.log_id if head.live else None
         if self.is_there and (log_id != self._log.log_id or gap < self._log.gap):
             raise AnotherLog(f"{self._log.log.url} is another log than before")
@@ -225,7 +225,7 @@ class Following:
 
     def _begin(self, name: str, backlog: int) -> LogNumbers:
         damaged = partial(self._passed_over, name)
-        log = LogRange(self._options, name, self._root, passed_over=damaged)
+        log = LogRange(self._options, name, self._root, on_damage=damaged)
         self._logs[name] = LogNumbers(log, self._meter, backlog)
         return self._logs[name]
 

@@ -130,10 +130,6 @@ class SourceOptions(StoreOptions):
         both = zip(TRIGGERS, values, strict=True)
         return {name: value for name, value in both if value is not None}
 
-    @property
-    def tolerant(self) -> bool:
-        return not self.fail_on_data_loss
-
     def check(self) -> None:
         super().check()
         start, end = self.starting_position, self.ending_position

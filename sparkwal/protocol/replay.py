@@ -49,7 +49,7 @@ def live_records(
     known: Mapping[int, SlotRecord] = MappingProxyType({}),
     size: int = WHOLE,
     at_once: int = 1,
-    passed_over: Callable[[InvalidLogError], None] | None = None,
+    on_damage: Callable[[InvalidLogError], None] | None = None,
 ) -> Iterator[SlotRecord]:
     """The live records, commits and leaders, of the positions start … end−1, in order.
 
@@ -61,7 +61,7 @@ def live_records(
         known: records that need not be fetched again.
         size: bytes to read of each; GLANCE for a caller that does not read their rows.
         at_once: records to fetch at once in the beginning; WIDEST_PROBE to read all of them.
-        passed_over: gets the error of each missing or damaged record, instead of raising.
+        on_damage: gets the error of each missing or damaged record, instead of raising.
 
     Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
     """
@@ -73,7 +73,7 @@ def live_records(
 
     # So many positions in a row have no record.
     empty = 0
-    goes_on = tolerant or passed_over is not None
+    goes_on = tolerant or on_damage is not None
 
     def fetch(
         each: tuple[int, int], sent: Reply | None = None
@@ -92,8 +92,8 @@ def live_records(
             if empty >= LONG_HOLE and goes_on:
                 empty = 0
                 begin, position = position, first_listed(log, window, position, end)
-                if position > begin and passed_over is not None:
-                    passed_over(MissingRecord(log, begin, window, end=position))
+                if position > begin and on_damage is not None:
+                    on_damage(MissingRecord(log, begin, window, end=position))
 
     fetched = run_parallel(
         log.store,
@@ -113,9 +113,9 @@ def live_records(
             if record is None and not tolerant:
                 raise MissingRecord(log, position, window)
         except InvalidLogError as error:
-            if passed_over is None:
+            if on_damage is None:
                 raise
-            passed_over(error)
+            on_damage(error)
             continue
         if record is None:
             continue
@@ -127,7 +127,7 @@ def live_records(
         check_log(log, record, log_id)
         if term is None:
             # A reader that starts in the middle does not know yet whether this record is dead.
-            live = last_live(log, record, tolerant=tolerant or passed_over is not None, head=head)
+            live = last_live(log, record, tolerant=tolerant or on_damage is not None, head=head)
             term = live.header.term
         # SAFETY(skip-dead) §3: readers skip a record with a lower term than one before it
         if record.header.term < term:

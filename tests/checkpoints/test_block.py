@@ -232,4 +232,4 @@ def test_verify_reports_a_record_without_the_position_of_a_checkpoint(
     data = arrowfile.encode(replace(leader, checkpoints={}), SCHEMA)
     record(tmp_path, 4).write_bytes(data)
     (problem,) = sparkwal.verify(str(path)).problems
-    assert f"position 4: it forgets where the checkpoint of {local.query_id} is" in problem
+    assert f"position 4: it forgets the position of the checkpoint of {local.query_id}" in problem
