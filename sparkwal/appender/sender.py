@@ -146,7 +146,7 @@ class Session:
         began = lead.began
         limit = settings.max_in_flight
         self._claim = ClaimAge(
-            log, clock, ttl_ms, began, limit, looked_ms=looked_ms, known=last_logged
+            log, clock, ttl_ms, began, limit, looked_ms=looked_ms, last_sequence=last_logged
         )
         self._lookout = Lookout(log, lead.log_id, lead.term, clock)
         # Without limits of the log's size there is no watch and no request.

@@ -112,7 +112,7 @@ class LogRange:
             term=term,
             head=head,
             tolerant=self.damage.skips_lost,
-            known=self._records,
+            cached=self._records,
             size=size,
             at_once=at_once,
             on_damage=self.damage.report,

@@ -138,9 +138,11 @@ def test_06_a_skipped_task_still_reads_its_input_to_the_end(query: Query) -> Non
         yield from ()
         seen.append("committed its state")
 
-    from sparkwal.protocol.task import write_partition
+    from sparkwal.protocol.task import TaskAttempt, write_partition
 
-    result = write_partition(query.open, plan.for_tasks(), "query", 0, 0, upstream(), LIMITS)
+    result = write_partition(
+        query.open, plan.for_tasks(), TaskAttempt("query", 0, 0), upstream(), LIMITS
+    )
     assert result.content == Content() and seen
 
 

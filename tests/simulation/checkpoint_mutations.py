@@ -72,7 +72,7 @@ MUTATIONS = [
         "checkpoint-of-this-log",
         _BEGIN,
         "protocol/takeover.py",
-        "if found and claim.log_id and found != claim.log_id:",
+        "if log_id and claim.log_id and log_id != claim.log_id:",
         "if False:",
     ),
     Mutation(
@@ -135,7 +135,7 @@ MUTATIONS = [
         "hold-for-rebuild",
         "a consumer that passes over rows, a lost disk",
         "protocol/holds.py",
-        "    return min(held, default=position)\n",
+        "    return min(begins, default=position)\n",
         "    return position\n",
     ),
     Mutation(

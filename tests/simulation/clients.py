@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkwal.protocol.hint import FencingNote, Hint, Hints
+from sparkwal.protocol.hint import Committed, Hint, Hints, LeaderNote
 from sparkwal.store.base import LogStore, Page, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
@@ -104,24 +104,24 @@ class WorldHints(Hints):
     def __init__(self, ask: Ask, *, shared: bool = False) -> None:
         self.ask, self.shared = ask, shared
 
-    def load(self, leader_id: str) -> Hint | FencingNote | None:
-        hint: Hint | FencingNote | None = self.ask(Call("load_hint", (leader_id,)))
+    def load(self, leader_id: str) -> Hint | None:
+        hint: Hint | None = self.ask(Call("load_hint", (leader_id,)))
         return hint
 
-    def save(self, leader_id: str, kept: Hint | FencingNote) -> bool:
+    def save(self, leader_id: str, hint: Hint) -> bool:
         # Worlds that differ only in how long a PUT took are one.
-        if isinstance(kept, Hint):
-            kept = replace(kept, last_put=None)
-        return bool(self.ask(Call("save_hint", (leader_id, kept))))
+        if isinstance(hint, Committed):
+            hint = replace(hint, last_put=None)
+        return bool(self.ask(Call("save_hint", (leader_id, hint))))
 
     def forget(self, leader_id: str) -> None:
         self.ask(Call("forget_hint", (leader_id,)))
 
-    def fence_others(self, note: FencingNote) -> None:
+    def fence_others(self, by: LeaderNote) -> None:
         if self.shared:
-            self.ask(Call("fence_others", (note,)))
+            self.ask(Call("fence_others", (by,)))
 
-    def has_ended(self, run_id: str) -> bool:
+    def has_ended(self, run_id: str | None) -> bool:
         return bool(self.ask(Call("has_ended", (run_id,))))
 
 

@@ -24,7 +24,7 @@ from sparkwal.protocol.plan import TaskPlan, make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.takeover import ATTEMPTS, Claim, lead
-from sparkwal.protocol.task import TaskResult, write_partition
+from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
 from sparkwal.store.base import LogStore
 
 from .clients import ReadersStore, WorldClock, WorldHints, WorldStore, world_log
@@ -232,7 +232,11 @@ def _task(
     def attempt() -> TaskResult:
         rows = iter([] if empty else [record_batch(query_id, batch_id, partition)])
         return write_partition(
-            lambda: log, plan, query_id, batch_id, partition, rows, limits, run_id=run_id
+            lambda: log,
+            plan,
+            TaskAttempt(query_id, batch_id, partition, run_id=run_id),
+            rows,
+            limits,
         )
 
     try:

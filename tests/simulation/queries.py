@@ -24,7 +24,7 @@ from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.takeover import Claim
-from sparkwal.protocol.task import write_partition
+from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.base import LogStore
 
 from .clients import WorldClock, WorldHints, WorldStore, world_log
@@ -159,12 +159,9 @@ def _stream(
                 write_partition(
                     lambda: log,
                     plan,
-                    query_id,
-                    microbatch.number,
-                    0,
+                    TaskAttempt(query_id, microbatch.number, 0, run_id=run_id),
                     iter([source_batch(microbatch.rows)]),
                     _LIMITS,
-                    run_id=run_id,
                 )
             ]
             seen = real(ask(Call("read_folder", (machine,))))

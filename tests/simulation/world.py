@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sparkwal.protocol.hint import fence
 from sparkwal.store.base import Entry, NotFound, Transient
 
 from . import lake, losses, oracle
@@ -281,13 +282,13 @@ def _save_hint(state: State, leader_id: str, hint: Any) -> tuple[State, Any]:
     return replace(state, hints={**state.hints, leader_id: _shelve(hint)}), True
 
 
-def _fence_others(state: State, note: Any) -> tuple[State, Any]:
-    notes = {
-        leader: _shelve(note.over(_things[before]))
+def _fence_others(state: State, by: Any) -> tuple[State, Any]:
+    fenced = {
+        leader: _shelve(fence(_things[before], by))
         for leader, before in state.hints.items()
-        if leader != note.leader_id
+        if leader != by.leader_id
     }
-    return replace(state, hints={**state.hints, **notes}), None
+    return replace(state, hints={**state.hints, **fenced}), None
 
 
 def _end_run(state: State, run_id: str) -> tuple[State, Any]:
