@@ -203,6 +203,6 @@ def read_quarantine(folder: Folder) -> Quarantine:
     raise JournalReadError(
         f"{folder.path}/{LOST} cannot be read. It lists the accepted appends that damage took, so "
         f"these are unknown now. The damaged files are in {folder.path}/{QUARANTINE}: find out "
-        "which of their rows the log lacks, then remove that file and open the journal again. No "
+        f"which of their rows the log lacks, then remove {LOST} and open the journal again. No "
         "other append is lost"
     )

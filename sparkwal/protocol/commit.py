@@ -133,13 +133,14 @@ def commit(
     batch = _Microbatch(open_log, plan, results, hints, clock, ttl_ms, codec, carrier)
     with hints.forgotten_when_fenced(plan.leadership.leader_id):
         if batch.is_repeated:
-            return _commit_repeated(batch)
+            _skip_repeated(batch)
+            return None
         if not batch.written:
             return _commit_without_rows(batch)
         return _commit_rows(batch)
 
 
-def _commit_repeated(batch: _Microbatch) -> None:
+def _skip_repeated(batch: _Microbatch) -> None:
     """Skip a microbatch that the log holds already."""
     plan = batch.plan
     if not plan.may_skip_look(batch.task.run_id):

@@ -132,7 +132,7 @@ class StreamedLog(LogRange):
         try:
             # A limit may end this soon, so request one record at a time.
             for record in self.records(begin, end, at_once=1):
-                self.know(record)
+                self.remember(record)
                 if isinstance(record.header, CommitHeader) and not budget.takes(record.header):
                     return reached
                 reached = record.header.position + 1

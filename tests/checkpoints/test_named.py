@@ -90,7 +90,7 @@ def test_an_unknown_file_in_a_checkpoint_is_refused_before_the_first_commit(
 ) -> None:
     place = room.checkpoint()
     write(place / name)
-    with pytest.raises(OptionError, match="no part of a checkpoint.*sparkwal wrote nothing"):
+    with pytest.raises(OptionError, match="not part of a checkpoint.*sparkwal wrote nothing"):
         room.stream(place).run(range(1))
     assert room.commits() == []
 

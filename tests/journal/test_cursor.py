@@ -161,7 +161,7 @@ def test_entries_of_another_that_its_log_may_not_have_are_refused(other: dict[st
     before = everything(folder)
     with pytest.raises(OptionError, match="holds 4 entries of") as wrong:
         open_journal(folder, 0, owner=replace(OWNER, **other))
-    assert "nothing of it is lost" in str(wrong.value)
+    assert "no entry is lost" in str(wrong.value)
     assert everything(folder) == before
 
 
