@@ -400,7 +400,7 @@ class LogRange:
         return end
 
     def check_reached(self, timestamp_ms: int, what: str) -> None:
-        """Check that the log still holds a record of a time. `failOnDataLoss=false` skips the check.
+        """Check that the log still holds a record of a time, unless `failOnDataLoss` is false.
 
         Raises:
             CollectedError: all records up to that time were collected.

@@ -71,8 +71,8 @@ class Stop:
 class Place(NamedTuple):
     """The position up to which one log was replayed, exclusive.
 
-    `last` identifies the record before it, or is "" if the replay has not passed the first one. If a
-    log is restored from an older copy and then written to, that position holds another record.
+    `last` identifies the record before it, or is "" if the replay has not passed the first one. If
+    a log is restored from an older copy and then written to, that position holds another record.
     """
 
     log_id: str
