@@ -1,4 +1,4 @@
-"""What simulated processes reach the world by: its store, their disk and their clock."""
+"""The store, the hints and the clock of simulated processes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .world import Call, Lost
 
 @dataclass(frozen=True)
 class WorldStore:
-    """The Store of a simulated process: every call is asked of the world.
+    """The Store of a simulated process. It asks the world for every call.
 
     Attributes:
-        patient: others may go on before a lost reply is noticed, as it takes a while. It
-            matters where the process's own threads are among these others.
-        undone: whether the table had been restored, whenever a lifecycle record's age was asked.
+        patient: other processes may run before a lost reply is noticed, as that takes a while. It
+            matters if the process's own threads are among these others.
+        undone: whether the table had been restored, at each request for a lifecycle record's age.
     """
 
     ask: Ask
@@ -69,7 +69,8 @@ class WorldStore:
         return UnfinishedPage([], "")
 
     def discard(self, upload: Unfinished) -> None:
-        pass  # nothing is ever sent in parts
+        # The simulation sends no object in parts.
+        pass
 
     def put(self, key: str, body: bytes) -> None:
         self.ask(Call("overwrite", (key, bytes(body))))
@@ -98,7 +99,7 @@ class WorldHints(Hints):
     """The hints of a simulated driver.
 
     Args:
-        shared: whether the other drivers run on its machine; else each has one of its own.
+        shared: all drivers run on the same machine. If not, each has a separate one.
     """
 
     def __init__(self, ask: Ask, *, shared: bool = False) -> None:

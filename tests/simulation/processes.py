@@ -86,7 +86,8 @@ def driver(
                 term = plan.bare.leadership.term
                 ask(Call("publish_plan", ((plan, query_id, batch_id),)))
                 if session:
-                    ask(Call("idle"))  # its tasks take a while, and others go on
+                    # The tasks take a while, and other processes run meanwhile.
+                    ask(Call("idle"))
                 results = [
                     _task(
                         log, plan, query_id, batch_id, partition, limits, batch_id in empty, run_id
@@ -95,7 +96,7 @@ def driver(
                 ]
                 committed = commit(lambda: log, results, hints, clock, TTL_MS, None, Repeating())
             except SparkWalError as error:
-                # Nothing of this microbatch counts, these say.
+                # These errors promise that no row of this microbatch counts.
                 if isinstance(error, (FencedError, StoreUnavailableError)):
                     ask(Call("deny", (claim.plan_id, batch_id)))
                 return type(error).__name__
@@ -146,7 +147,7 @@ def appender(
         except SparkWalError as error:
             return type(error).__name__
         every = 1 if looks else 10**9
-        # Each append is a batch of its own, and goes at once.
+        # Each append is a separate batch, and is sent at once.
         options = replace(
             AppenderOptions(path="wal"),
             max_in_flight=limit,
@@ -205,7 +206,7 @@ class Repeating:
 
 
 class Nobody(Subscribers):
-    """Nobody wants to know."""
+    """A listener that ignores all events."""
 
     retried = 0
 
@@ -282,10 +283,10 @@ def collector(grace_ms: int) -> Process:
 
 
 def reader(start: int = 0, *, refuses: bool = False) -> Process:
-    """Reads from `start` on by the real reading code; the oracle checks its verdict.
+    """Read from `start` on by the real reading code. The oracle checks its verdict.
 
     Args:
-        refuses: whether it may meet a lost record. Else that ends the search.
+        refuses: it may meet a lost record. Without this a lost record ends the search.
     """
 
     def run(ask: Ask) -> str:
