@@ -179,7 +179,7 @@ def test_rows_of_another_schema_that_come_in_between_share_no_memory() -> None:
         kept: list[CheckedRows] = []
         came = interrupted(
             lambda rows=rows, coded=coded, kept=kept: kept.append(rows.accept(coded)),  # type: ignore[misc]
-            "_keep",
+            "_accept_arrow",
             skip,
             lambda rows=rows: rows.accept(plain),  # type: ignore[misc]
         )

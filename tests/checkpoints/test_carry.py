@@ -71,7 +71,7 @@ def test_a_file_that_was_too_large_is_not_read_again() -> None:
 
 
 def test_a_file_that_could_never_be_read_back_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carry, "LARGEST", 100)
+    monkeypatch.setattr(carry, "MAX_FILE_BYTES", 100)
     sizes = {COMPACT: 101, "offsets/9": 2}
     carried = pack(sizes, {"offsets/9": b"v1"}.__getitem__, {}, 2**20)
     assert carried.files == {COMPACT: (NOWHERE, 101)}

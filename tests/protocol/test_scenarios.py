@@ -396,5 +396,5 @@ def test_30_an_object_copied_to_another_key_is_not_believed(
     query.microbatch(1, (2,))
     first, second = (keys.key("wal", keys.slot(p, 1000)) for p in (1, 2))
     store.objects[second] = store.objects[first]
-    with pytest.raises(InvalidLogError, match="the header says number"):
+    with pytest.raises(InvalidLogError, match="the header holds number"):
         find_head(LogStore(store, "wal"))

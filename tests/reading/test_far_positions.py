@@ -50,7 +50,7 @@ def test_verify_names_the_positions_that_no_record_has(folder: Path) -> None:
     found = verify(str(folder)).problems
     tried = LAST + 1 + 16
     (hole,) = (x for x in found if f"the records of positions {tried} … {FAR - 1} are missing" in x)
-    assert "yet the log goes on after it" in hole
+    assert "yet the log continues after it" in hole
     assert len(found) < 25
 
 
