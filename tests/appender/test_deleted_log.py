@@ -93,7 +93,7 @@ def test_the_error_names_what_was_acknowledged_into_the_hole(
     assert "last seen intact at 2023-11-14T22:14:20+00:00" in said
     # The look was before sequence 3 was put.
     assert "sequences of p after 2, at positions up to 6" in said
-    assert "send again what comes after sequence 2" in said
+    assert "send the rows after sequence 2 again" in said
     assert "Nothing was written" not in said and "checkpoint" not in said
 
 

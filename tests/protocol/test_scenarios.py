@@ -209,7 +209,7 @@ def test_11b_an_unanswered_append_without_a_name_is_not_said_to_be_safe_to_repea
     bad.plot = ["lost", "refused"]
     with pytest.raises(OutcomeUnknownError, match="read the log before you write") as caught:
         append.commit(results)
-    assert "nothing is written twice" not in str(caught.value)
+    assert "no row is written twice" not in str(caught.value)
 
 
 def test_12_a_commit_that_cannot_have_arrived_is_not_unknown(query: Query) -> None:

@@ -366,7 +366,7 @@ def test_another_machine_continues_while_the_first_still_runs(
         query.processAllAvailable()
         # The second folder does not know of the last two microbatches, and makes them one.
         shown = refused(lambda: append(read_files(spark, source, 2), log, second))
-        assert_one_error(shown, "DivergedCheckpointError", "another machine went on meanwhile")
+        assert_one_error(shown, "DivergedCheckpointError", "another machine continued the query")
     finally:
         query.stop()
     add(source, range(4, 5))
