@@ -1,4 +1,4 @@
-"""The appender for asyncio: callers await room and durability, and never block the loop."""
+"""The appender for asyncio: callers await room and durability, and never block the event loop."""
 
 import asyncio
 from collections import deque
@@ -17,8 +17,8 @@ from sparkwal.errors import BackPressureError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.journal.safe_threading import Flag
 
-# The most appends that are accepted before the disk is synced.
-_MOST = 1000
+# The limit of appends that are accepted before the journal is synced.
+_MAX_UNSYNCED = 1000
 
 _Accepted = asyncio.Future[Ticket]
 _Results = list[tuple[_Accepted, Ticket | BaseException]]
@@ -57,12 +57,15 @@ class AsyncAppender:
         options |= {"producer_id": producer_id, "on_event": on_event}
         self._open: Callable[[], Appender] = partial(Appender, path, schema, **options)
         self._appender: Appender | None = None
-        # One thread accepts in order what waits for room or a journal: the loop waits for no disk.
+        # The event loop must not wait for a disk, so one thread accepts appends that wait for room
+        # or for a journal, in order.
         self._thread = ThreadPoolExecutor(1, "sparkwal-accept")
         self._waiting: deque[tuple[CheckedRows, bool, _Accepted]] = deque()
-        self._is_full = False  # the first that waits, waits for room
-        # Only the loop uses these: whether the thread is at work, and who has not returned yet.
-        self._is_accepting, self._in_turn = False, 0
+        # The first waiting append waits for room.
+        self._is_full = False
+        # Only the event loop uses these: the thread is at work; the number of waiting calls.
+        self._is_accepting = False
+        self._in_turn = 0
 
     @property
     def appender(self) -> Appender:
@@ -88,7 +91,8 @@ class AsyncAppender:
         try:
             self._appender = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # Wait for the requests under way: they would fence the appender that opens it next.
+            # Wait for the requests in flight: they could fence the next appender that opens this
+            # log.
             cancelled.set()
             await asyncio.wait([opening])
             with suppress(SparkWalError):
@@ -135,7 +139,7 @@ class AsyncAppender:
         """
         appender = self.appender
         checked = appender.check(rows)
-        # One that is not open raises why.
+        # If the appender is not open, `admit_unsynced` raises the reason.
         if not (self._in_turn or appender.has_journal) or not appender.is_open:
             try:
                 return appender.admit_unsynced(checked)
@@ -147,33 +151,34 @@ class AsyncAppender:
         done: _Accepted = asyncio.get_running_loop().create_future()
         self._waiting.append((checked, block, done))
         if not self._is_accepting:
-            self._go_on()
+            self._deliver()
         self._in_turn += 1
         try:
             return await done
         finally:
             self._in_turn -= 1
 
-    def _go_on(self, accepted: asyncio.Future[_Results] | None = None) -> None:
-        """Deliver what the thread has accepted, and let it accept the rest."""
-        for done, each in () if accepted is None else accepted.result():
+    def _deliver(self, accepted: asyncio.Future[_Results] | None = None) -> None:
+        """Complete the futures of accepted appends, and let the thread accept more."""
+        for done, result in () if accepted is None else accepted.result():
             if done.done():
-                continue  # cancelled: its rows are accepted all the same
-            if isinstance(each, BaseException):
-                done.set_exception(each)
+                # The call was cancelled. Its rows are accepted all the same.
+                continue
+            if isinstance(result, BaseException):
+                done.set_exception(result)
             else:
-                done.set_result(each)
+                done.set_result(result)
         self._is_accepting = bool(self._waiting)
         if self._is_accepting:
             loop = asyncio.get_running_loop()
-            loop.run_in_executor(self._thread, self._accept_some).add_done_callback(self._go_on)
+            loop.run_in_executor(self._thread, self._accept_some).add_done_callback(self._deliver)
 
     def _accept_some(self) -> _Results:
-        """Accept what waits until there is no room, and sync a journal once for all."""
+        """Accept waiting appends while there is room, and sync a journal once for all of them."""
         if self._is_full:
             self.appender.wait_room(1.0)
         results: _Results = []
-        while self._waiting and len(results) < _MOST:
+        while self._waiting and len(results) < _MAX_UNSYNCED:
             checked, block, done = self._waiting[0]
             try:
                 if not done.cancelled():
@@ -187,15 +192,16 @@ class AsyncAppender:
             except BaseException as error:
                 results.append((done, error))
             self._waiting.popleft()
-        # While some wait for room, `block=False` is refused: it would wait behind them.
+        # While an append waits for room, refuse one with `block=False`: it would wait behind the
+        # other.
         self._is_full &= bool(self._waiting)
-        # The last ticket comes first: its sync serves all.
-        for place, (done, each) in reversed(list(enumerate(results))):
-            if isinstance(each, Ticket):
+        # Wait for the last ticket first: its sync serves all.
+        for index, (done, result) in reversed(list(enumerate(results))):
+            if isinstance(result, Ticket):
                 try:
-                    self.appender.wait_accepted(each)
+                    self.appender.wait_accepted(result)
                 except SparkWalError as error:
-                    results[place] = done, error
+                    results[index] = done, error
         return results
 
     @property
@@ -258,7 +264,7 @@ async def durable(ticket: Ticket) -> int:
     done = asyncio.Event()
 
     def from_thread() -> None:
-        # A closed loop refuses the call: nobody awaits the ticket any more.
+        # A closed loop refuses the call, and no task awaits the ticket any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(done.set)
 

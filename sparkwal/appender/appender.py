@@ -4,13 +4,14 @@
         ticket = wal.append([{"id": 1, "name": "Ada"}])
         position = ticket.result()  # the rows are durable
 
-The appender joins appends into batches, and each batch is one object. Up to `maxInFlightRequests`
-of them are in flight at once. It acknowledges strictly in the order of the appends.
+The appender joins appends into batches, and each batch is one object. It sends up to
+`maxInFlightRequests` of them at once, and acknowledges strictly in the order of the appends.
 """
 
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from multiprocessing.util import Finalize
 from typing import Self
 
@@ -36,7 +37,7 @@ __all__ = ["Appender", "Ticket"]
 
 _logger = logging.getLogger("sparkwal")
 
-# How long closing may take at the interpreter's end: usually as long as a dead store's retries.
+# The time limit of closing at the interpreter's end: about as long as the retries of a dead store.
 _EXIT_SECONDS = 60.0
 
 
@@ -95,7 +96,8 @@ class Appender:
         settings = from_keywords(AppenderOptions, name, options)
         log = path if isinstance(path, LogStore) else open_log(settings, fail_fast=True)
         _check_producer(producer_id)
-        self._log, self.options = log, settings
+        self._log = log
+        self.options = settings
         self._rows = RowSchema(schema)
         self._is_closing = False
         self._subscribers = Subscribers()
@@ -104,7 +106,7 @@ class Appender:
         context = AppenderContext(
             log, settings, self._rows, producer_id, self._subscribers, clock or SYSTEM
         )
-        # Keeps the rows until the log has them: in memory, or in the journal.
+        # The backend holds the rows until the log has them: in memory, or in the journal.
         self._backend: Session | JournalBackend
         self._journaled: JournalBackend | None = None
         try:
@@ -117,15 +119,15 @@ class Appender:
             raise
         self._intake = self._backend.intake
         self._enter = self._intake.callbacks.enter
-        # Runs also where a child of multiprocessing ends, and not in a fork of this process.
+        # This runs also at the end of a multiprocessing child, and not in a fork of this process.
         self._at_exit = Finalize(None, self._close_at_exit, exitpriority=0)
 
     def append(self, rows: Rows, block: bool = True) -> Ticket:
         """Accept rows and return at once; the ticket completes when they are durable.
 
-        If the process dies, accepted rows may be lost: after a restart append again what comes
-        after `last_sequence`. With a journal `append` returns when the rows are on this machine's
-        disk; from there they reach the log exactly once.
+        If the process dies, accepted rows may be lost: after a restart append again the rows after
+        `last_sequence`. With a journal `append` returns when the rows are on this machine's disk;
+        from there they reach the log exactly once.
 
         The appender copies dicts, their values and pandas frames: you may change them afterwards.
         It does not copy the memory of a RecordBatch, which Arrow never changes. If that memory
@@ -148,7 +150,7 @@ class Appender:
             OutcomeUnknownError: a request got no answer, so the appender has stopped.
             JournalError: the journal's disk failed.
         """
-        return self._intake.append(self._rows.accept(rows), block)
+        return self._intake.append(self._rows.accept(rows), block=block)
 
     def check(self, rows: Rows) -> CheckedRows:
         """Check and copy rows: the first half of `append`.
@@ -181,8 +183,8 @@ class Appender:
             SparkWalError: as `append`: the appender has stopped.
         """
         if self._journaled is None:
-            return self._intake.append(rows, False)
-        return self._enter(self._journaled.intake.begin, rows, False)
+            return self._intake.append(rows, block=False)
+        return self._enter(partial(self._journaled.intake.begin, rows, block=False))
 
     def wait_accepted(self, ticket: Ticket) -> None:
         """Wait until the rows of a ticket are on the journal's disk; without a journal return.
@@ -216,7 +218,7 @@ class Appender:
         return range(0) if self._journaled is None else self._journaled.journal.lost
 
     def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
-        """Append again what damage took from the journal, in order and under the old sequences.
+        """Append the lost appends of the journal again, in order and with their old sequences.
 
         Call it before any other append. You may repeat it, also after a crash.
 
@@ -246,8 +248,10 @@ class Appender:
         Raises:
             JournalReadError: a file in quarantine is unreadable.
         """
-        kept = self._journaled
-        return [] if kept is None else incidents_of(kept.journal.quarantine, kept.journal.last)
+        if self._journaled is None:
+            return []
+        journal = self._journaled.journal
+        return incidents_of(journal.quarantine, journal.last)
 
     @property
     def has_journal(self) -> bool:
@@ -277,7 +281,7 @@ class Appender:
     @property
     def buffered_bytes(self) -> int:
         """About how many bytes of memory the accepted rows take until they are sent."""
-        return self._backend.held
+        return self._backend.memory
 
     @property
     def error(self) -> SparkWalError | None:
@@ -343,14 +347,15 @@ class Appender:
             SparkWalError: the error that stopped the appender, unless a call has raised it.
         """
         self._enter(self._close, timeout)
-        self._intake.raise_rest()
+        self._intake.raise_unreported()
 
     def _close(self, timeout: float | None) -> None:
         self._is_closing = True
         try:
             self._backend.close(timeout)
         except TimeoutError:
-            self._at_exit.cancel()  # its user knows
+            # The caller gets the error, so do not report it again at exit.
+            self._at_exit.cancel()
             raise
         self._subscribers.close()
         self._at_exit.cancel()
@@ -377,7 +382,7 @@ class Appender:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # The error that ended the block is the cause, or matters as much.
+        # Raise the error that ended the block: it is the cause, or matters as much.
         with nullcontext() if error is None else suppress(SparkWalError):
             self.close()
 

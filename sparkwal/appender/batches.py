@@ -1,4 +1,4 @@
-"""Batches of appends, the tickets that wait for them, and the thread that calls back."""
+"""Batches of appends, the tickets that wait for them, and the thread that runs callbacks."""
 
 import copy
 import logging
@@ -20,17 +20,18 @@ from sparkwal.journal.safe_threading import Waiters
 _logger = logging.getLogger("sparkwal")
 
 T = TypeVar("T")
-# What the appender keeps of an append until its batch is converted.
+# The rows of an append until its batch is converted.
 Payload: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
-# One checked append that nobody else changes: (payload, bytes in a record, bytes of memory until it
-# is sent; about). A bare tuple: to make a named one takes as long as to add it to a batch.
+# One checked append, which no other code changes: (payload, bytes in a record, about the bytes of
+# memory until it is sent). A bare tuple: creating a named one takes as long as adding the append.
 CheckedRows: TypeAlias = tuple[Payload, int, int]
 
-_DRAIN_SECONDS = 5.0  # how long closing waits for callbacks that do not return
-# Rejections kept for `flush` and `close` to report. Further ones are only counted.
-_MOST_UNREPORTED = 1000
+# Closing waits this long for a callback that hangs.
+_DRAIN_SECONDS = 5.0
+# The limit of rejections whose errors `flush` and `close` can raise. Further ones are counted.
+_MAX_UNREPORTED = 1000
 
-# Asking the system for the process id takes longer than an append's lock.
+# Reading the process id from the system takes longer than an append's lock.
 _pid = os.getpid()
 
 
@@ -44,27 +45,27 @@ os.register_at_fork(after_in_child=_forked)
 
 @dataclass
 class Failure:
-    """Why an appender stopped, and whether its user has seen the error."""
+    """The error that stopped an appender, and whether its user has seen it."""
 
     error: SparkWalError
     reported: bool = False
 
     def report(self, error: SparkWalError | None = None) -> SparkWalError:
-        """A copy of the error: one object raised in many threads would mix their traces."""
+        """A copy of the error. If many threads raised one object, their tracebacks would mix."""
         self.reported = True
         return copy.copy(error or self.error).with_traceback(None)
 
 
 class Rejections:
-    """Appends that were rejected and whose user has not seen the error."""
+    """The rejected appends whose error the user has not seen."""
 
     def __init__(self) -> None:
         self._unreported: dict[int, OptionError] = {}
         self._more = 0
 
     def add(self, sequence: int, error: OptionError) -> None:
-        """Keep the error of a rejected append until a call raises it."""
-        if len(self._unreported) < _MOST_UNREPORTED:
+        """Store the error of a rejected append until a call raises it."""
+        if len(self._unreported) < _MAX_UNREPORTED:
             self._unreported[sequence] = error
         else:
             self._more += 1
@@ -73,17 +74,17 @@ class Rejections:
         """Forget a rejection that a ticket has raised."""
         self._unreported.pop(sequence, None)
 
-    def raise_rest(self) -> None:
+    def raise_unreported(self) -> None:
         """Raise one error for all rejections that were not reported."""
-        rest, self._unreported = self._unreported, {}
-        count, self._more = len(rest) + self._more, 0
-        if rest:
-            first = min(rest)
-            named = ", ".join(map(str, sorted(rest)[:5]))
+        unreported, self._unreported = self._unreported, {}
+        count, self._more = len(unreported) + self._more, 0
+        if unreported:
+            first = min(unreported)
+            named = ", ".join(map(str, sorted(unreported)[:5]))
             raise OptionError(
                 f"{count} {'append was' if count == 1 else 'appends were'} rejected and not "
                 f"written, and no ticket reported it (sequence {named}"
-                f"{', …' if count > 5 else ''}); {first}: {rest[first]}"
+                f"{', …' if count > 5 else ''}); {first}: {unreported[first]}"
             )
 
 
@@ -100,10 +101,11 @@ class Callbacks:
 
     def __init__(self) -> None:
         self._pid = _pid
-        # The intake's lock. It knows its owner, so that `enter` can refuse a signal handler.
+        # The intake's lock. An RLock stores its owner, so `enter` can refuse a signal handler.
         self.lock = threading.RLock()
-        self._inside: set[int] = set()  # threads in the middle of a call
-        # A heap of (sequence, number, is done, callback). Push and pop are one instruction each.
+        # The threads that are inside a call.
+        self._inside: set[int] = set()
+        # A heap of (sequence, number, is done, callback). One bytecode instruction pushes or pops.
         self._waiting: list[tuple[int, int, Callable[[], bool], Callable[[], None]]] = []
         self._numbers = count()
         # Another `put` of the same thread may interrupt `put` anywhere.
@@ -113,14 +115,15 @@ class Callbacks:
         self._thread.start()
 
     def add(self, sequence: int, is_done: Callable[[], bool], callback: Callable[[], None]) -> None:
-        """Call back once the append of this sequence is done and `wake` is called after that."""
+        """Run the callback after the append of this sequence is done and `wake` is called."""
         heappush(self._waiting, (sequence, next(self._numbers), is_done, callback))
-        # The thread that completes it calls `wake` afterwards: one of the two sees the other.
+        # The thread that completes the append calls `wake` after that, so one of the two threads
+        # sees both the callback and the outcome.
         if is_done():
             self.wake()
 
     def wake(self) -> None:
-        """Call when appends are done."""
+        """Run the callbacks of done appends. Call it when appends are done."""
         if self._waiting:
             self._wakes.put(True)
             if self._ended:
@@ -133,19 +136,22 @@ class Callbacks:
         self._run_done()
 
     def _run_done(self) -> None:
-        with suppress(IndexError):  # none is left: after the end two threads may look
+        # After the end two threads may pop at once: one of them finds the heap empty.
+        with suppress(IndexError):
             while self._waiting[0][2]():
                 first = heappop(self._waiting)
-                if not first[2]():  # a lower one came in between
+                # Another thread may have pushed a lower sequence meanwhile.
+                if not first[2]():
                     heappush(self._waiting, first)
                     continue
                 try:
                     first[3]()
-                except BaseException:  # sys.exit() would end only this thread
+                # Catch SystemExit too: sys.exit() would end only this thread.
+                except BaseException:
                     _logger.exception("a callback of an append failed")
 
     def stop(self) -> None:
-        """Run the callbacks of done appends, but do not wait forever for one that hangs."""
+        """Run the callbacks of done appends, but do not wait for ever for one that hangs."""
         self._wakes.put(False)
         # A callback may close the appender.
         if threading.get_ident() != self._thread.ident:
@@ -155,18 +161,19 @@ class Callbacks:
         """Run one call of a user's thread.
 
         Raises:
-            OptionError: this process is a fork, or a signal handler interrupted another call: it
-                would wait forever for that call's locks.
+            OptionError: this process is a fork, or a signal handler interrupted another call and
+                would wait for ever for that call's locks.
         """
         self.check_process()
-        me = threading.get_ident()
-        if me in self._inside or self.lock._is_owned():  # type: ignore[attr-defined]
+        thread_id = threading.get_ident()
+        if thread_id in self._inside or self.lock._is_owned():  # type: ignore[attr-defined]
             raise OptionError(self.INTERRUPTED)
-        try:  # first: a handler may raise anywhere
-            self._inside.add(me)
+        # Begin the block before `add`: a signal handler may raise at any instruction.
+        try:
+            self._inside.add(thread_id)
             return call(*arguments)
         finally:
-            self._inside.discard(me)
+            self._inside.discard(thread_id)
 
     def check_process(self) -> None:
         """Check that this process has the appender's threads.
@@ -183,18 +190,31 @@ class Callbacks:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Appends that become one commit record and complete together."""
+    """Appends that become one commit record and complete together.
+
+    Attributes:
+        first_sequence: the sequence of its first append.
+        memory_before: the bytes of memory of all earlier batches.
+        opened: the time of its first append, in seconds.
+        caller: runs the callbacks.
+        weight: its bytes in the record.
+        memory: its bytes of memory.
+        memory_limit: the bytes of memory that it may grow to.
+        appends: the rows, until they are converted.
+        count: the number of its appends, once it is closed; None before.
+        rejected: the errors of rejected appends, by sequence.
+    """
 
     first_sequence: int
-    first_held: int  # bytes of memory of all batches before it
-    opened: float  # seconds, when its first append came
+    memory_before: int
+    opened: float
     caller: Callbacks
     _rejections: Rejections
-    weight: int = 0  # bytes in the record
-    held: int = 0  # bytes of memory
-    room: int = 0  # bytes of memory that it may grow to
+    weight: int = 0
+    memory: int = 0
+    memory_limit: int = 0
     appends: list[Payload] = field(default_factory=list)
-    count: int | None = None  # appends that belong to it, once no more can come
+    count: int | None = None
     rejected: dict[int, OptionError] = field(default_factory=dict)
     _position: int = -1
     _error: SparkWalError | None = None
@@ -215,7 +235,7 @@ class Batch:
             self.count = len(self.appends)
 
     def reject(self, sequence: int, error: OptionError) -> None:
-        """Leave one append out; the others are written."""
+        """Leave one append out of the record."""
         self.rejected[sequence] = error
         self._rejections.add(sequence, error)
 
@@ -232,7 +252,7 @@ class Batch:
     def _finish(self) -> None:
         with self._waiters:
             self._is_done = True
-        # Do not call back here: a callback may append, flush, close, or take its time.
+        # Run no callback here: it may append, flush, close, or take long.
         self.caller.wake()
 
     def is_done(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a session needs and what outlives it: who appends what, and who gets the events."""
+"""The parameters that all sessions of an appender share, and the subscribers of its events."""
 
 import logging
 import os
@@ -18,27 +18,29 @@ from sparkwal.store.base import LogStore
 
 _logger = logging.getLogger("sparkwal")
 
-# Events that may wait for a slow subscriber before the oldest are dropped.
-_MOST_WAITING = 10_000
+# The limit of events that wait for a slow subscriber. Beyond it the oldest are dropped.
+_MAX_WAITING = 10_000
 _DRAIN_SECONDS = 5.0
 
 
 class Subscriber:
-    """A callback with a queue and a daemon of its own: it may be slow, fail, or hang."""
+    """A callback with a separate queue and daemon thread, because it may be slow, fail or hang."""
 
     def __init__(self, callback: Callable[[Event], None]) -> None:
         self._callback = callback
-        self._waiting: deque[Event] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[Event] = deque(maxlen=_MAX_WAITING)
         self._missed = 0
-        self._lock, self._woken = threading.RLock(), Flag()
+        self._lock = threading.RLock()
+        self._woken = Flag()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="sparkwal-events", daemon=True)
         self._thread.start()
 
     def publish(self, event: Event) -> None:
-        """Never blocks. Beyond 10,000 the oldest events are dropped and counted."""
+        """Queue an event without blocking. Beyond 10,000 events the oldest are dropped and
+        counted."""
         with self._lock:
-            self._missed += len(self._waiting) == _MOST_WAITING
+            self._missed += len(self._waiting) == _MAX_WAITING
             self._waiting.append(event)
         self._woken.set()
 
@@ -53,28 +55,30 @@ class Subscriber:
             with self._lock:
                 missed, self._missed = self._missed, 0
                 event = self._waiting.popleft()
-            for each in (Missed(missed), event) if missed else (event,):
+            for delivered in (Missed(missed), event) if missed else (event,):
                 try:
-                    self._callback(each)
-                except BaseException:  # sys.exit() would end this thread
-                    _logger.exception("a subscriber failed on %s", each.name)
+                    self._callback(delivered)
+                # Catch SystemExit too: sys.exit() would end this thread.
+                except BaseException:
+                    _logger.exception("a subscriber failed on %s", delivered.name)
 
     def stop(self) -> None:
-        """Deliver what waits, and nothing after it."""
+        """Deliver the waiting events, and none after them."""
         self._closing = True
         self._woken.set()
 
     def join(self) -> None:
-        """Wait for `stop`, but not for ever for a callback that hangs."""
+        """Wait until the waiting events are delivered, but not for ever for a callback that
+        hangs."""
         if threading.current_thread() is not self._thread:
             self._thread.join(_DRAIN_SECONDS)
 
 
 class Subscribers:
-    """Each subscriber gets the events in order."""
+    """The subscribers of one appender. Each gets the events in order."""
 
     def __init__(self) -> None:
-        # The process's own subscribers may be slow too.
+        # The process's subscribers get the events through a thread too, because they may be slow.
         self._process = Subscriber(events.emit)
         self._own: tuple[Subscriber, ...] = ()
         self._threads: set[int] = set()
@@ -83,21 +87,21 @@ class Subscribers:
         self._forget = events.subscribe(self._overhear)
 
     def add(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """Returns a function that removes the subscriber."""
+        """Add a subscriber. Returns a function that removes it."""
         subscriber = Subscriber(callback)
         with self._lock:
             self._own += (subscriber,)
 
         def remove() -> None:
             with self._lock:
-                self._own = tuple(each for each in self._own if each is not subscriber)
+                self._own = tuple(other for other in self._own if other is not subscriber)
             subscriber.stop()
 
         return remove
 
     def publish(self, event: Event) -> None:
         """Notify these subscribers and the process's."""
-        # Waking a thread costs more than asking whether anybody wants the event.
+        # Check for process subscribers first: waking their thread costs more.
         if events.has_other_listener(type(event), self._overhear):
             self._process.publish(event)
         self._notify(event)
@@ -108,7 +112,8 @@ class Subscribers:
 
     @contextmanager
     def overhearing(self) -> Iterator[None]:
-        """Within it these subscribers also get the events that this thread emits: retried, …"""
+        """Within the block these subscribers also get the events that this thread emits, such as
+        retried."""
         self._threads.add(threading.get_ident())
         try:
             yield
@@ -121,8 +126,9 @@ class Subscribers:
             self._notify(event)
 
     def close(self) -> None:
-        """Deliver what waits. Harmless when repeated."""
-        with suppress(ValueError):  # closed before
+        """Deliver the waiting events. You may repeat it."""
+        # A second close finds the subscription removed.
+        with suppress(ValueError):
             self._forget()
         with self._lock:
             closing, self._own = (self._process, *self._own), ()
@@ -134,7 +140,8 @@ class Subscribers:
 
 @dataclass(frozen=True)
 class AppenderContext:
-    """Who appends what, and where. The store of `log` retries transient failures."""
+    """The log, the options and the producer of an appender. The store of `log` retries transient
+    failures."""
 
     log: LogStore
     settings: AppenderOptions

@@ -1,10 +1,11 @@
-"""Accepts appends one after another and gives each its sequence, until the buffer is full.
+"""Accepts appends in order and gives each its sequence, until the buffer is full.
 
-    open ⇄ full (`refuse`)      no room in the log
+    open ⇄ full (`refuse`)      the log has no room
     open, full → closing (`close`) → ended (`end`)
     open, full, closing → stopped (`stop`) → ended
 
-An open intake accepts; a full one makes appends wait. Accepted rows are sent unless it stops.
+An open intake accepts; a full one makes appends wait. Accepted rows are sent unless the intake
+stops.
 """
 
 import time
@@ -22,32 +23,44 @@ class Intake:
     """Accepted appends that have not been sent, in batches, and the threads that wait for them.
 
     A batch closes when it reaches batchSizeThreshold, including the append that crosses;
-    batchTimeoutMs after its first append; or at once while nothing is in flight. maxBufferedBytes
-    bounds the memory held, with the overhead of each append, which is most of a small one.
+    batchTimeoutMs after its first append; or at once while no record is in flight. maxBufferedBytes
+    limits the memory, with the overhead of each append, which is most of a small one.
 
     Args:
+        settings: the appender's options.
         first: the sequence of the first append.
+        callbacks: runs the callbacks of tickets.
     """
 
     def __init__(self, settings: AppenderOptions, first: int, callbacks: Callbacks) -> None:
-        self._size, self._capacity = settings.batch_size, settings.max_buffered
+        self._size = settings.batch_size
+        self._capacity = settings.max_buffered
         self._timeout = settings.batch_timeout_ms / 1000
-        self.callbacks, self._rejections = callbacks, Rejections()
-        self._waiting: deque[Batch] = deque()  # in order; the last one may be open
-        self._taken: Batch | None = None  # the last one taken
+        self.callbacks = callbacks
+        self._rejections = Rejections()
+        # In order. The last batch may be open.
+        self._waiting: deque[Batch] = deque()
+        # The last batch that `take` returned.
+        self._taken: Batch | None = None
         self._lock = callbacks.lock
-        self._wake = Flag()  # the sending thread has something to do
-        self._room, self._over = Waiters(), Waiters()
+        # The sending thread has something to do.
+        self._wake = Flag()
+        self._room = Waiters()
+        self._over = Waiters()
         self.failure: Failure | None = None
-        self._first, self.last_sequence = first, first - 1
+        self._first = first
+        self.last_sequence = first - 1
         self._closing = self._ended = False
-        self.full: str | None = None  # why appends must wait for now
-        self._refused = 1  # bytes that the last refused append needs
+        # The reason why appends must wait, or None.
+        self.full: str | None = None
+        # The bytes of memory that the last refused append needs.
+        self._refused = 1
 
     @property
     def newest(self) -> Batch | None:
-        """The batch that was begun last, which is done last."""
-        try:  # another thread may take it in between
+        """The batch that was opened last, and completes last."""
+        # Another thread may take the last batch meanwhile.
+        try:
             return self._waiting[-1]
         except IndexError:
             return self._taken
@@ -62,22 +75,28 @@ class Intake:
         return self.next_sequence - 1 - self.last_sequence
 
     @property
-    def held(self) -> int:
-        """Bytes of memory of what waits."""
+    def memory(self) -> int:
+        """The bytes of memory of the waiting batches."""
         try:
             oldest, newest = self._waiting[0], self._waiting[-1]
         except IndexError:
             return 0
-        return newest.first_held + newest.held - oldest.first_held
+        return newest.memory_before + newest.memory - oldest.memory_before
 
-    def has_room(self, held: int) -> bool:
-        waits = self.held
-        return not waits or waits + held <= self._capacity
+    def has_room(self, memory: int) -> bool:
+        used = self.memory
+        return not used or used + memory <= self._capacity
 
-    def append(self, rows: CheckedRows, block: bool) -> Ticket:
-        """Accept an append. Raises BackPressureError, or why the appender stopped."""
+    def append(self, rows: CheckedRows, *, block: bool) -> Ticket:
+        """Accept an append.
+
+        Raises:
+            BackPressureError: with `block=False`: append again later.
+            OptionError: the intake is closed, or a signal handler interrupted another call.
+            SparkWalError: the error that stopped the appender.
+        """
         self.callbacks.check_process()
-        # Not through `enter`, which takes longer than all the rest.
+        # Do not use `enter`, which takes longer than all other steps together.
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise OptionError(self.callbacks.INTERRUPTED)
         while True:
@@ -89,49 +108,53 @@ class Intake:
                     if ticket is not None:
                         return ticket
                     if self.has_room(rows[2]):
-                        # First: if a signal handler raised in between, nothing would send it.
+                        # Wake the sender first: if a signal handler raised between the two, no
+                        # thread would send the append.
                         self._wake.set()
                         return self.add(rows, time.monotonic())
-                # The open batch may be far from `size`: small rows take more memory than in a
-                # record.
+                # Small rows take more memory than in a record, so the open batch may be far from
+                # its size.
                 self.close_batch()
                 if not block:
                     self._refused = rows[2]
                     raise self._no_room()
-            self._room.wait(partial(self._may_go_on, rows[2]))
+            self._room.wait(partial(self._may_append, rows[2]))
 
     def add_to_open(self, rows: CheckedRows) -> Ticket | None:
-        """`has_room` and `add` in one, because nearly every small append needs only this. Adds
-        nothing and returns None if it may change the next `due`."""
+        """Add an append to the open batch. Nearly every small append needs only this step.
+
+        It combines `has_room` and `add`. It returns None and adds nothing if the append may change
+        the next `due`.
+        """
         if not self._waiting:
             return None
         batch = self._waiting[-1]
-        payload, size, held = rows
+        payload, size, memory = rows
         size += batch.weight
-        held += batch.held
-        if batch.count is not None or size >= self._size or held > batch.room:
+        memory += batch.memory
+        if batch.count is not None or size >= self._size or memory > batch.memory_limit:
             return None
-        # The order is that of `add`.
+        # Keep the order of `add`.
         ticket = Ticket(batch, batch.first_sequence + len(batch.appends))
-        batch.weight, batch.held = size, held
+        batch.weight, batch.memory = size, memory
         batch.appends.append(payload)
         return ticket
 
     def add(self, rows: CheckedRows, now: float) -> Ticket:
         """Add an append. A signal handler may raise between any two of these steps."""
-        payload, size, held = rows
+        payload, size, memory = rows
         batch = self.newest
         if batch is None or batch.count is not None:
-            before = 0 if batch is None else batch.first_held + batch.held
+            before = 0 if batch is None else batch.memory_before + batch.memory
             batch = Batch(self.next_sequence, before, now, self.callbacks, self._rejections)
             self._waiting.append(batch)
-        # What waits before this batch only shrinks.
-        batch.room = self._capacity - (self.held - batch.held)
+        # The memory of the batches before this one only shrinks.
+        batch.memory_limit = self._capacity - (self.memory - batch.memory)
         ticket = Ticket(batch, batch.next_sequence)
-        # Bytes first: if a handler raises here, a few too many count until the batch is sent.
+        # Count the bytes first. If a handler raises here, they count until the batch is sent.
         batch.weight += size
-        batch.held += held
-        # Only this step adds it: an append that is not in must not use up a sequence.
+        batch.memory += memory
+        # Add the append last: one that is not added must not use up a sequence.
         batch.appends.append(payload)
         if batch.weight >= self._size:
             batch.close()
@@ -140,14 +163,14 @@ class Intake:
     def _no_room(self) -> BackPressureError:
         return BackPressureError(
             self.full
-            or f"{self.held} bytes wait to be sent already (maxBufferedBytes): nothing was "
-            "accepted, try again later"
+            or f"{self.memory} bytes wait to be sent already (maxBufferedBytes): this append was "
+            "not accepted, try again later"
         )
 
-    def _may_go_on(self, held: int) -> bool:
-        """Whether `held` bytes of memory may be added, or the appender has stopped."""
+    def _may_append(self, memory: int) -> bool:
+        """Whether there is room for these bytes of memory, or the appender has stopped."""
         stopped = self.failure is not None or self._closing
-        return stopped or (self.full is None and self.has_room(held))
+        return stopped or (self.full is None and self.has_room(memory))
 
     def _check_open(self) -> None:
         if self.failure is not None:
@@ -156,47 +179,56 @@ class Intake:
             raise OptionError("this appender is closed; open a new one")
 
     def close_batch(self) -> None:
-        """Let what waits be sent now."""
+        """Let the sender take the open batch now."""
         newest = self.newest
         if newest is not None:
             newest.close()
         self._wake.set()
 
     def wait_room(self, timeout: float) -> None:
-        """Wait until what was refused may be accepted, or the appender stops."""
-        self._room.wait(partial(self._may_go_on, self._refused), timeout)
+        """Wait until the refused append may be accepted, or the appender stops."""
+        self._room.wait(partial(self._may_append, self._refused), timeout)
 
     def flush(self, timeout: float | None) -> None:
-        """Send all accepted rows now, and wait until they are decided. Raises TimeoutError, why the
-        appender stopped, and which appends were rejected."""
+        """Send all accepted rows now, and wait until they are decided.
+
+        Raises:
+            TimeoutError: some rows are not durable yet.
+            OptionError: appends were rejected.
+            SparkWalError: the error that stopped the appender.
+        """
         with self._lock:
             self.close_batch()
             newest = None if self._ended else self.newest
         if newest is not None and not newest.wait(timeout):
-            raise TimeoutError(f"not everything is durable after {timeout} seconds")
+            raise TimeoutError(f"some rows are not durable after {timeout} seconds")
         if self.failure is not None:
             raise self.failure.report()
-        self._rejections.raise_rest()
+        self._rejections.raise_unreported()
 
     def close(self, timeout: float | None) -> None:
-        """Accept nothing more and wait until all is decided. Raises TimeoutError."""
+        """Accept no more appends, and wait until all are decided.
+
+        Raises:
+            TimeoutError: some rows are not durable yet.
+        """
         with self._room, self._lock:
             self._closing = True
             self.close_batch()
         if not self._over.wait(lambda: self._ended, timeout):
             raise TimeoutError(
-                f"not everything is durable after {timeout} seconds; it is still being sent: call "
-                "close again to wait for it"
+                f"some rows are not durable after {timeout} seconds. The appender still sends "
+                "them: call close again to wait for that"
             )
 
-    def raise_rest(self) -> None:
-        """Raise what no call has raised yet."""
+    def raise_unreported(self) -> None:
+        """Raise the errors that no call has raised yet."""
         if self.failure is not None and not self.failure.reported:
             raise self.failure.report()
-        self._rejections.raise_rest()
+        self._rejections.raise_unreported()
 
     def next(self, pipeline: Pipeline) -> Batch | None:
-        """The next batch when it is due and there is room for it; None at the end."""
+        """Wait for the next batch that is due and fits the pipeline. None at the end."""
         while True:
             self._wake.clear()
             wait: float | None = None
@@ -222,7 +254,7 @@ class Intake:
         return oldest.opened + self._timeout - now
 
     def take(self) -> Batch:
-        """Take the oldest batch. Call only while one is due."""
+        """Take the oldest batch. Call it only while one is due."""
         self._taken = self._waiting[0]
         # SAFETY(fifo-batches) §7: batches are sent in the order in which they were closed
         batch = self._waiting.popleft()
@@ -237,7 +269,7 @@ class Intake:
         return batches
 
     def refuse(self, reason: str | None) -> None:
-        """Accept nothing more, for this reason, until called with None."""
+        """Accept no appends, for this reason, until called with None."""
         with self._room, self._lock:
             self.full = reason
 
@@ -245,7 +277,7 @@ class Intake:
         self._wake.set()
 
     def stop(self, error: SparkWalError) -> bool:
-        """Accept nothing more; False if it has stopped before."""
+        """Accept no more appends. False if the intake had stopped before."""
         with self._room, self._lock:
             first = self.failure is None
             self.failure = self.failure or Failure(error)

@@ -1,10 +1,10 @@
-"""From the journal to the log: one session after another, each from where the log ends.
+"""Sends the journal's entries to the log, in one session after another.
 
-If the store stops a session, the next one begins after the last sequence in the log. What was sent
-without an answer is in the log or is sent again, never both.
+If the store stops a session, the next one begins after the last sequence in the log. An unanswered
+entry is in the log or is sent again, never both.
 
     sending → away (`_lose`: the store stopped its session) → sending (`_take_up`)
-    sending, away → stopped (`_fail`: nothing more is sent) → ended
+    sending, away → stopped (`_fail`: sends no more) → ended
     sending, away → ended (`end`: the appender is closed)
 """
 
@@ -33,33 +33,43 @@ from sparkwal.journal.safe_threading import Flag
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.replay import live_records
 
-# Seconds between two attempts to lead the log: doubled from the first value to the last.
+# The seconds between two attempts to lead the log: doubled from the first value to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
-# Up to this many entries of a backlog are read before any is sent: each record costs a request.
-_MOST_ENTRIES = 1000
-# Sending slows appends down: after this many entries read, the sender gives way if more were
-# accepted. Once it has sent all, it lets new entries gather for as long as a PUT takes.
+# The limit of entries that one record takes from a backlog. Each record costs a request.
+_MAX_ENTRIES = 1000
+# Sending slows appends down. So after this many entries the sender pauses if more were accepted.
 _STEP = 50
-_GIVE_WAY_SECONDS, _GATHER_SECONDS = 0.002, 0.05
+_PAUSE_SECONDS = 0.002
+# After it has sent all entries, it lets new ones gather for as long as a PUT takes.
+_GATHER_SECONDS = 0.05
 
 
 class JournalSender:
-    """Sends what the journal has accepted, and drains what the log has, with an open `session`."""
+    """Sends the entries that the journal accepted, and drains those that the log has.
+
+    Attributes:
+        session: the newest session. It has ended if the store is away.
+        is_away: the store failed the last request.
+    """
 
     def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
         self._context = context
         self._intake = intake
         self._journal = intake.journal
         self._publish = context.subscribers.publish
-        self.session = session  # the newest; it has ended if the store is away
+        self.session = session
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
-        self._fed = session.known
-        self._seconds = 0.0  # pause before the next attempt to lead
-        self._replays = intake.journal.last if intake.journal.last > session.known else None
+        self._fed = session.last_logged
+        # The pause before the next attempt to lead.
+        self._seconds = 0.0
+        self._replays = intake.journal.last if intake.journal.last > session.last_logged else None
         self.is_away = self._ended = False
-        self._gathers = True  # whether all that was accepted before is sent
-        # Set when the appender ends; set when there may be something to do.
-        self._ending, self._wake = Flag(), Flag()
+        # All entries that were accepted before are sent.
+        self._gathers = True
+        # Set when the appender ends.
+        self._ending = Flag()
+        # Set when there may be something to do.
+        self._wake = Flag()
         self._journal.on_accepted = self._wake.set
         if self._replays is not None:
             self._publish(events.ReplayStarted(self._journal.path, self._fed + 1, self._replays))
@@ -81,7 +91,7 @@ class JournalSender:
     def _run(self) -> None:
         try:
             while not self._ending.is_set() and self._intake.stopped is None:
-                self._go_on()
+                self._step()
             if self._journal.failure is not None and self._intake.stopped is None:
                 raise self._journal.failure
         except SparkWalError as error:
@@ -89,8 +99,8 @@ class JournalSender:
         except BaseException as error:
             self._fail(
                 OutcomeUnknownError(
-                    f"the journal's thread failed ({type(error).__name__}: {error}); what was "
-                    f"accepted is in {self._journal.path}: open a new appender with it"
+                    f"the journal's thread failed ({type(error).__name__}: {error}). The accepted "
+                    f"rows are in {self._journal.path}: open a new appender with it"
                 )
             )
         finally:
@@ -99,8 +109,8 @@ class JournalSender:
             self._ended = True
             self._intake.notify()
 
-    def _go_on(self) -> None:
-        """Take one step, or wait."""
+    def _step(self) -> None:
+        """Do one step, or wait."""
         self._wake.clear()
         if self._journal.failure is not None:
             raise self._journal.failure
@@ -112,7 +122,7 @@ class JournalSender:
         # SAFETY(ack-when-decided) §11: an entry counts as in the log only when its slot is decided
         self._journal.acknowledge(self._intake.decided)
         self._report_replayed()
-        # A retryable drain is tried again with the next acknowledgement.
+        # After a retryable error the next acknowledgement drains again.
         try:
             self._journal.drain()
         except JournalError as error:
@@ -124,13 +134,14 @@ class JournalSender:
                 self._wake.wait()
             return
         if self._gathers:
-            self._give_way(_GATHER_SECONDS)
+            self._pause(_GATHER_SECONDS)
         self._gathers, upto = False, self._journal.accepted
         for rows in self._gather(upto):
             try:
                 ticket = self.session.intake.append(rows, block=True)
             except SparkWalError:
-                return  # the session has stopped: the next step reads why
+                # The session has stopped. The next step reads the reason.
+                return
             self._fed += 1
             if ticket.sequence != self._fed:
                 raise OutcomeUnknownError(
@@ -142,24 +153,25 @@ class JournalSender:
         """The next entries up to `upto`, at most as many as one record takes."""
         gathered: list[CheckedRows] = []
         size, accepted = 0, upto
-        for sequence in range(self._fed + 1, min(upto, self._fed + _MOST_ENTRIES) + 1):
+        for sequence in range(self._fed + 1, min(upto, self._fed + _MAX_ENTRIES) + 1):
             try:
                 rows = self._intake.take(sequence) or self._read(sequence)
             except JournalReadError:
                 if not gathered:
                     raise
-                break  # send those before it first
+                # Send the entries before the unreadable one first.
+                break
             gathered.append(rows)
             size += rows[1]
             if size >= self._context.settings.batch_size:
                 break
             if len(gathered) % _STEP == 0 and self._journal.accepted > accepted:
                 accepted = self._journal.accepted
-                self._give_way(_GIVE_WAY_SECONDS)
+                self._pause(_PAUSE_SECONDS)
         return gathered
 
-    def _give_way(self, seconds: float) -> None:
-        """Let appending threads run, unless somebody waits for the log."""
+    def _pause(self, seconds: float) -> None:
+        """Let appending threads run, unless one waits for the log."""
         self._intake.awaited.wait(seconds)
         self._intake.awaited.clear()
 
@@ -179,11 +191,15 @@ class JournalSender:
             self._replays = None
 
     def takes_nothing(self) -> bool:
-        """Whether waiting for the log is of no use now."""
+        """Whether waiting for the log is useless now."""
         return self.is_away or self.session.intake.full is not None
 
     def _lose(self, error: SparkWalError) -> None:
-        """End a session that has stopped. Raises an error that a new session would not mend."""
+        """End a session that has stopped.
+
+        Raises:
+            SparkWalError: an error that a new session would not repair.
+        """
         with suppress(SparkWalError):
             self.session.close(None)
         if not isinstance(error, (OutcomeUnknownError, StoreUnavailableError)):
@@ -197,10 +213,11 @@ class JournalSender:
         self._intake.notify()
 
     def _reconnect(self) -> bool:
-        """Lead the log again; False if the appender ends first."""
-        # Appends wake it all the time: only the end of the appender counts.
+        """Lead the log again. False if the appender ends first."""
+        # Appends set `_wake` all the time, so wait only for the end of the appender.
         while not self._ending.wait(self._seconds):
-            # Longer until the log takes rows: a store may accept leader records and no rows.
+            # Double the pause until the log takes rows: a store may accept leader records and no
+            # rows.
             self._seconds = min(max(2 * self._seconds, _FIRST_SECONDS), _LAST_SECONDS)
             try:
                 session = open_session(self._context, self.session.leadership)
@@ -214,39 +231,40 @@ class JournalSender:
     def _take_up(self, session: Session) -> None:
         former, self.session = self.session.leadership, session
         self._listen(session)
-        # The session's own look usually reports this before.
-        if session.known > self._fed:
+        # The session's own check usually reports this first.
+        if session.last_logged > self._fed:
             raise FencedError(
                 f"the log has appends of producer {self._context.producer_id!r} up to "
-                f"{session.known}, and {self._journal.path} sent those up to {self._fed}: another "
-                "appender has this producer_id. What was accepted is in the journal"
+                f"{session.last_logged}, and {self._journal.path} sent those up to {self._fed}: "
+                "another appender has this producer_id. The accepted rows are in the journal"
             )
-        if session.known < self._intake.decided:
+        if session.last_logged < self._intake.decided:
             raise OptionError(
                 f"the log has appends of producer {self._context.producer_id!r} up to "
-                f"{session.known}, and had acknowledged those up to {self._intake.decided}: it was "
-                "restored from an older copy"
+                f"{session.last_logged}, and had acknowledged those up to {self._intake.decided}: "
+                "it was restored from an older copy"
             )
         self._find_positions(former)
         # SAFETY(session-from-log) §11: a new session continues after the sequence that the log has,
         # not after the last one sent
-        self._fed = session.known
+        self._fed = session.last_logged
         self.is_away = False
         self._publish(events.StoreBack(path=self._context.log.url, sequence=self._fed + 1))
 
     def _find_positions(self, lead: Leadership) -> None:
-        """Decide appends that were sent without an answer and are in the log."""
-        known, intake = self.session.known, self._intake
-        if intake.waits_for(known):
-            # Only what has no verdict yet, not all that the session wrote.
+        """Decide the appends that were sent without an answer and are in the log."""
+        last, intake = self.session.last_logged, self._intake
+        if intake.waits_for(last):
+            # Read only the records of undecided appends, not all of the session's.
             begin, end = max(lead.next_position, intake.reached + 1), self.session.leadership.began
-            log, mine = self._context.log, self._context.producer_id
-            found = live_records(log, lead.window, begin, end, log_id=lead.log_id, term=lead.term)
-            with suppress(SparkWalError):  # then only their positions stay unknown
-                for header in (record.header for record in found):
-                    if isinstance(header, CommitHeader) and header.query_id == mine:
-                        intake.decide(min(header.batch_id, known), header.position)
-        intake.decide(known, -1)
+            log, producer = self._context.log, self._context.producer_id
+            records = live_records(log, lead.window, begin, end, log_id=lead.log_id, term=lead.term)
+            # After an error the positions of these appends stay unknown.
+            with suppress(SparkWalError):
+                for header in (record.header for record in records):
+                    if isinstance(header, CommitHeader) and header.query_id == producer:
+                        intake.decide(min(header.batch_id, last), header.position)
+        intake.decide(last, -1)
 
     def _fail(self, error: SparkWalError) -> None:
         if isinstance(error, FencedError):
@@ -256,11 +274,16 @@ class JournalSender:
         self._publish(events.Stopped(self._context.log.url, kind, str(error)))
 
     def end(self, timeout: float | None) -> None:
+        """Stop sending, and wait until the requests in flight are decided.
+
+        Raises:
+            TimeoutError: some are not decided yet.
+        """
         self._ending.set()
         self._wake.set()
-        # Begin to close it here; the thread ends it.
+        # Only begin to close the session: the thread ends it.
         with suppress(SparkWalError, TimeoutError):
             self.session.close(0)
         if not self._intake.wait_for(lambda: self._ended, timeout):
-            raise TimeoutError(f"what was sent is not decided after {timeout} seconds")
+            raise TimeoutError(f"some sent rows are not decided after {timeout} seconds")
         self._report_replayed()

@@ -1,7 +1,7 @@
-"""Limits of the log's size: how much of it is neither in a table nor below its floor.
+"""Watches the log's size: the bytes that are neither in a table nor below the floor.
 
-An appender that has limits samples what is there when it opens, and counts what it sends itself.
-Above its lower limit it looks at the log's lifecycle every minute; below it makes no request.
+An appender with size limits samples the log when it opens, and counts the records that it sends.
+Above the lower limit it reads the log's lifecycle every minute. Below it makes no request.
 """
 
 import logging
@@ -20,43 +20,57 @@ from sparkwal.protocol.replay import about_bytes
 _logger = logging.getLogger("sparkwal")
 
 LOOK_MS = 60_000
-# How many records to sample for the size of all that were there before.
+# The number of records to sample, to estimate the size of all earlier ones.
 _SAMPLES = 32
-# A run of own records closes at the lower limit divided by this.
+# A run of own records closes at the lower limit divided by this number.
 _SHARE = 256
 
 
 class SizeWatch:
-    """Counts what waits in the log, and reports when it reaches a limit or falls below one. Only
-    one thread may call `add`. Raises InvalidLogError, StoreUnavailableError."""
+    """Counts the log's bytes, and reports when they reach a limit or fall below one.
+
+    Only one thread may call `add`.
+
+    Raises:
+        InvalidLogError: the log is damaged.
+        StoreUnavailableError: the store did not answer.
+    """
 
     def __init__(self, context: AppenderContext, leadership: Leadership) -> None:
         self._log = context.log
         self._clock = context.clock
         self._lead = leadership
-        self._subscribers, settings = context.subscribers, context.settings
+        self._subscribers = context.subscribers
+        settings = context.settings
         limits = {"softLimitBytes": settings.soft_limit, "hardLimitBytes": settings.hard_limit}
         self._limits = {name: limit for name, limit in limits.items() if limit is not None}
-        # Below the lower limit nothing has to be looked at.
+        # Below the lower limit no request is necessary.
         self._first = min(self._limits.values())
-        self._over: set[str] = set()  # the limits that it has reached
+        # The limits that the size has reached.
+        self._over: set[str] = set()
         self._lock = threading.Lock()
         self._woken = Flag()
         self._ended = False
-        self._runs: deque[tuple[int, int]] = deque()  # (last position, bytes) of own records
-        self._safe, self._before = -1, 0  # the last result of `_look`
+        # (last position, bytes) of own records.
+        self._runs: deque[tuple[int, int]] = deque()
+        # The last result of `_look`.
+        self._safe, self._before = -1, 0
         self.size = 0
         self._count(*self._look())
         self._looked_ms = self._clock.boot_ms()
 
     def start(self, refuse: Callable[[str | None], None]) -> None:
-        """Begin to watch. `refuse` gets the reason to accept no more, and None to accept again."""
+        """Begin to watch.
+
+        Args:
+            refuse: gets the reason to accept no appends, and None to accept them again.
+        """
         self._refuse = refuse
         self._settle()
         threading.Thread(target=self._watch, name="sparkwal-size", daemon=True).start()
 
     def add(self, position: int, size: int) -> None:
-        """Count a record that is on its way."""
+        """Count a record that is in flight."""
         with self._lock:
             run = 0
             if self._runs and self._runs[-1][1] * _SHARE < self._first:
@@ -65,7 +79,8 @@ class SizeWatch:
             self.size += size
             if self.size < self._first:
                 return
-            # After an old look compaction may have come far: report nothing before the next look.
+            # The last look is old, and compaction may have come far since: report after the next
+            # look.
             if self._seconds() > 0:
                 self._settle()
             if self.size - size < self._first:
@@ -76,7 +91,7 @@ class SizeWatch:
         self._woken.set()
 
     def close(self) -> None:
-        """End the thread, without waiting for it."""
+        """End the thread without waiting for it."""
         self._ended = True
         self.wake()
 
@@ -87,27 +102,33 @@ class SizeWatch:
                 self._woken.wait(seconds)
                 self._woken.clear()
                 continue
-            found = self._safe, self._before
+            looked = self._safe, self._before
             try:
                 with self._subscribers.overhearing():
-                    found = self._look()
+                    looked = self._look()
             except SparkWalError:
-                pass  # the count still holds; the next look may succeed
+                # The count still holds, and the next look may succeed.
+                pass
             except Exception:
                 _logger.exception("the lifecycle of %s could not be read", self._log.url)
             with self._lock:
-                self._count(*found)
-                # Set this last: until then `add` leaves the report to this look.
+                self._count(*looked)
+                # Set this last: until then `add` leaves the report to this thread.
                 self._looked_ms = self._clock.boot_ms()
                 self._settle()
 
     def _seconds(self) -> float:
-        """Seconds until the next look."""
+        """The seconds until the next look."""
         return (self._looked_ms + LOOK_MS - self._clock.boot_ms()) / 1000
 
     def _look(self) -> tuple[int, int]:
-        """The first position that waits, and about how many bytes lie from there to where this
-        appender began: 1 LIST and 1 GET, and samples if that position has moved."""
+        """Read the lifecycle, and estimate the size: 1 LIST and 1 GET, and samples if the cut has
+        moved.
+
+        Returns:
+            The first position that is neither in a table nor below the floor, and about the bytes
+            from there to the first position of this appender.
+        """
         state = look(self._log, self._lead.log_id)
         safe = 0 if state is None else state.floor if state.target is None else state.cut
         if safe == self._safe:
@@ -122,8 +143,11 @@ class SizeWatch:
         self.size = before + sum(size for _, size in self._runs)
 
     def _settle(self) -> None:
-        """Report what has changed. The caller holds the lock: reports stay in order."""
-        was, self._over = self._over, {n for n, limit in self._limits.items() if self.size >= limit}
+        """Report what has changed. The caller holds the lock, so that reports stay in order."""
+        was, self._over = (
+            self._over,
+            {name for name, limit in self._limits.items() if self.size >= limit},
+        )
         url = self._log.url
         size = self.size
         hard = "hardLimitBytes"
@@ -135,7 +159,7 @@ class SizeWatch:
         elif hard in self._over - was:
             self._refuse(
                 f"about {size} bytes of {url} are neither in a table nor below its floor "
-                f"({hard} {self._limits[hard]}): compaction is behind. Nothing was accepted; run "
-                "the compaction more often or with more resources, or raise the limit. Appends go "
-                "on by themselves within a minute after it has caught up"
+                f"({hard} {self._limits[hard]}): compaction is behind. This append was not "
+                "accepted; run the compaction more often or with more resources, or raise the "
+                "limit. Appends continue by themselves within a minute after it has caught up"
             )

@@ -1,7 +1,7 @@
-"""Checks appended rows, copies what may change, and converts them to Arrow a batch at a time.
+"""Checks appended rows, copies mutable values, and converts them to Arrow a batch at a time.
 
-An append may cost only some microseconds. Arrow rows are validated at once, in C. Of Python rows
-only the names are checked: a value that does not fit is found when its batch is converted, and then
+An append may cost only some microseconds. Arrow rows are validated at once, in C. For Python rows
+it checks only the names: a value that does not fit is noticed when its batch is converted, and then
 only its own append fails.
 """
 
@@ -26,19 +26,24 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.DataFrame"
 
-# An append must fit into one object, and Arrow's strings count bytes in 32 bits.
+# An append must fit into one object, and Arrow's strings have 32-bit offsets.
 LARGEST_APPEND = 2**31 - 2**20
-# Arrow rows with more bytes of memory a row are copied: they may be a slice of more.
-_MOST_A_ROW = 256
-# Measured overhead: of an Arrow batch, each array in it, a list of dicts, each value in it.
-_HELD_BATCH = 300
-_HELD_ARRAY = 750
-_HELD_LIST = 150
-_HELD_VALUE = 48
+# Arrow rows with more bytes of memory a row are copied: they may be a slice of a larger batch.
+_MAX_ROW_BYTES = 256
+# The measured overhead in memory of an Arrow batch, of each array in it, of a list of dicts and of
+# each value in it.
+_BATCH_OVERHEAD = 300
+_ARRAY_OVERHEAD = 750
+_LIST_OVERHEAD = 150
+_VALUE_OVERHEAD = 48
 
 
 class RowSchema:
-    """The columns of each append. Raises OptionError for a column that the log cannot keep."""
+    """The columns of each append.
+
+    Raises:
+        OptionError: the log cannot hold a column.
+    """
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
         if not isinstance(arrow_schema, pa.Schema):
@@ -50,52 +55,68 @@ class RowSchema:
         self.arrow = schema.to_arrow(self.spark_schema)
         self._columns = schema.columns(self.spark_schema)
         self._names = frozenset(self._columns)
-        # The log's own columns are all nullable: later writers may leave some out.
+        # In the log all columns are nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
         self._fixed = sum(map(values.width, self.arrow.types)) + 1
-        # The last schema that fit, and whether a copy of its rows shares memory: one value.
-        self._known = self.arrow, False
-        self._held_arrow = _HELD_BATCH + _HELD_ARRAY * sum(map(values.arrays, self.arrow.types))
+        # The last schema that fit, and whether a copy of its rows shares memory. One value, so that
+        # both change at once.
+        self._last_schema = self.arrow, False
+        self._arrow_overhead = _BATCH_OVERHEAD + _ARRAY_OVERHEAD * sum(
+            map(values.arrays, self.arrow.types)
+        )
 
     def accept(self, rows: Rows) -> CheckedRows:
-        """Check rows, and copy what may change: all but Arrow's memory. Raises OptionError."""
+        """Check rows, and copy all that may change, which is all but Arrow's memory.
+
+        Raises:
+            OptionError: the rows do not fit the schema or are malformed.
+        """
         try:
             if isinstance(rows, pa.RecordBatch):
-                return self._keep(rows)
+                return self._accept_arrow(rows)
             if isinstance(rows, (list, tuple)):
                 return self._copy_dicts(rows)
-            # The columns of a table or a frame may be numpy's memory.
-            return self._keep(self._table(rows), copy=True)
+            # The columns of a table or a frame may share numpy's memory.
+            return self._accept_arrow(self._table(rows), copy=True)
         except OptionError:
             raise
         except RecursionError:
             raise OptionError("these rows contain themselves, or are nested too deeply") from None
         except (pa.ArrowException, ValueError, TypeError, LookupError, OverflowError) as error:
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise OptionError(
                 f"these rows, a {type(rows).__name__}, are malformed or cannot be read "
-                f"({type(error).__name__}: {said})"
+                f"({type(error).__name__}: {reason})"
             ) from None
 
-    def whole(self, batch: pa.RecordBatch) -> CheckedRows:
+    def checked_rows(self, batch: pa.RecordBatch) -> CheckedRows:
+        """A converted batch with its sizes."""
         size = batch.get_total_buffer_size()
-        return batch, size + 1, size + self._held_arrow
+        return batch, size + 1, size + self._arrow_overhead
 
-    def restore(self, content: memoryview, kept: bytes) -> CheckedRows:
-        """The rows of a journal's entry, which were checked before; `kept` is its schema, and
-        newer columns are null. Raises OptionError, ArrowException."""
-        read = read_schema(kept)
-        if (wrong := self.mismatch(read)) is not None:
+    def restore(self, content: memoryview, serialized: bytes) -> CheckedRows:
+        """Read the rows of a journal's entry, which were checked before. New columns become null.
+
+        Args:
+            content: the entry.
+            serialized: its schema.
+
+        Raises:
+            OptionError: the rows do not fit the schema any more.
+            ArrowException: the entry is damaged.
+        """
+        entry_schema = read_schema(serialized)
+        if (wrong := self.mismatch(entry_schema)) is not None:
             raise OptionError(wrong)
-        batch = pa.ipc.read_record_batch(pa.py_buffer(content), read)
-        return self.whole(schema.conform(batch, self.arrow))
+        batch = pa.ipc.read_record_batch(pa.py_buffer(content), entry_schema)
+        return self.checked_rows(schema.conform(batch, self.arrow))
 
-    def mismatch(self, kept: pa.Schema) -> str | None:
-        """Why this schema cannot hold rows of another, or None."""
-        if kept.equals(self.arrow):
+    def mismatch(self, other: pa.Schema) -> str | None:
+        """The reason why this schema cannot hold rows of another, or None."""
+        if other.equals(self.arrow):
             return None
         own = dict(zip(self.arrow.names, self.arrow.types, strict=True))
-        for name, kind in zip(kept.names, kept.types, strict=True):
+        for name, kind in zip(other.names, other.types, strict=True):
             if name not in own:
                 return f"column {name!r} is not in the schema any more"
             if own[name] != kind:
@@ -119,11 +140,13 @@ class RowSchema:
         )
 
     def _series(self, column: pd.Series[Any], field: pa.Field) -> pa.Array | pa.ChunkedArray:
-        """A column of a frame, which may be cast to the schema's type. It may share memory."""
+        """Convert a column of a frame to Arrow. The result may share its memory, and may need a
+        cast."""
         if column.dtype == object:
-            # In pandas NaN stands for null in any column.
-            there = zip(column, column.notna(), strict=True)
-            return self._column([values.frozen(v) if known else None for v, known in there], field)
+            # In pandas NaN means null in any column.
+            pairs = zip(column, column.notna(), strict=True)
+            items = [values.frozen(value) if is_valid else None for value, is_valid in pairs]
+            return self._column(items, field)
         own = pa.array(column, from_pandas=True)
         if not values.carries(own.type, field.type):
             raise OptionError(
@@ -133,41 +156,42 @@ class RowSchema:
         if pa.types.is_float32(field.type) and pa.types.is_floating(own.type):
             # Arrow would make numbers such as 1e39 infinite.
             is_beyond = pc.greater_equal(pc.abs(own), values.FLOAT32_END)
-            place = pc.index(pc.and_(is_beyond, pc.is_finite(own)), True).as_py()
-            if place >= 0:
-                raise self._bad_value(place, field.name, column.iloc[place])
+            row = pc.index(pc.and_(is_beyond, pc.is_finite(own)), True).as_py()
+            if row >= 0:
+                raise self._bad_value(row, field.name, column.iloc[row])
         return own
 
-    def _keep(self, rows: Any, copy: bool = False) -> CheckedRows:
+    def _accept_arrow(self, rows: Any, *, copy: bool = False) -> CheckedRows:
         shares = self._check(rows.schema)
-        # First: malformed rows (a request's body) cannot even be measured safely.
+        # Validate first: malformed rows, such as a request's body, cannot even be measured safely.
         rows.validate(full=True)
         self._check_nulls(rows)
         size = rows.get_total_buffer_size()
-        # A slice keeps alive all that it was cut from. If that is too much for its rows, copy them.
-        if not copy and size <= _MOST_A_ROW * (rows.num_rows + 1):
-            return rows, size + 1, size + self._held_arrow
+        # A slice keeps alive all memory that it was cut from. If that is too much, copy its rows.
+        if not copy and size <= _MAX_ROW_BYTES * (rows.num_rows + 1):
+            return rows, size + 1, size + self._arrow_overhead
         if size > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
             raise _too_large(rows.nbytes)
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
         if shares:
             batches = [self._conform(batch) for batch in batches]
-        return self.whole(pa.concat_batches(batches)) if batches else ([], 1, _HELD_LIST)
+        return self.checked_rows(pa.concat_batches(batches)) if batches else ([], 1, _LIST_OVERHEAD)
 
     def _copy_dicts(self, rows: Sequence[Any]) -> CheckedRows:
-        kept: list[dict[str, Any]] = []
+        copies: list[dict[str, Any]] = []
         extra = 0
-        held = _HELD_LIST
+        memory = _LIST_OVERHEAD
         scalars = values.SCALARS
         for row in rows:
             if type(row) is not dict and not isinstance(row, Mapping):
                 raise OptionError(
-                    f"row {len(kept)} is a {type(row).__name__}; a dict for each row is "
+                    f"row {len(copies)} is a {type(row).__name__}; a dict for each row is "
                     "expected, or a pyarrow RecordBatch or Table, or a pandas frame"
                 )
-            row = dict(row)  # copy before checking: a thread may change it meanwhile
+            # Copy before checking: a thread may change the dict meanwhile.
+            row = dict(row)
             if not self._names.issuperset(row):
-                self._check_known(row, f"row {len(kept)}")
+                self._check_known(row, f"row {len(copies)}")
             for name, value in row.items():
                 kind = type(value)
                 if kind is str or kind is bytes:
@@ -175,19 +199,19 @@ class RowSchema:
                 elif kind not in scalars:
                     row[name] = values.frozen(value)
                     extra += values.weight(row[name])
-            kept.append(row)
-            held += row.__sizeof__() + _HELD_VALUE * len(row)
-        size = self._fixed * len(kept) + extra
+            copies.append(row)
+            memory += row.__sizeof__() + _VALUE_OVERHEAD * len(row)
+        size = self._fixed * len(copies) + extra
         if size > LARGEST_APPEND:
             raise _too_large(size)
-        return kept, size, held + 2 * extra
+        return copies, size, memory + 2 * extra
 
-    def _check(self, given: pa.Schema) -> bool:
+    def _check(self, rows_schema: pa.Schema) -> bool:
         """Check that a schema fits. Returns whether a copy of its rows would share their memory."""
-        known, shares = self._known
-        if given is known or given.equals(known):
+        last_schema, shares = self._last_schema
+        if rows_schema is last_schema or rows_schema.equals(last_schema):
             return shares
-        have = schema.columns(schema.from_arrow(given))
+        have = schema.columns(schema.from_arrow(rows_schema))
         self._check_columns(list(have))
         for name, kind in have.items():
             # A column of only nulls has no type yet.
@@ -196,28 +220,28 @@ class RowSchema:
                     f"column {name!r} is {schema.type_name(self._columns[name])} in the schema "
                     f"and {schema.type_name(kind)} in these rows; cast it"
                 )
-        # Arrow copies neither a dictionary nor the bytes that views point to.
-        shares = any(kind in str(given) for kind in ("dictionary<", "_view"))
-        self._known = given, shares
+        # A copy shares a dictionary and the bytes that views point to.
+        shares = any(kind in str(rows_schema) for kind in ("dictionary<", "_view"))
+        self._last_schema = rows_schema, shares
         return shares
 
     def _check_nulls(self, rows: pa.RecordBatch | pa.Table) -> None:
         for name in self.required:
             column = rows.column(name)
             if pa.types.is_dictionary(column.type):
-                # The null may be in the dictionary, where null_count does not see it.
+                # The dictionary itself may hold the null, and null_count does not count that.
                 column = column.cast(column.type.value_type)
             if column.null_count:
-                place = column.is_null().index(True).as_py()
+                row = column.is_null().index(True).as_py()
                 raise OptionError(
-                    f"row {place}: column {name!r} is not nullable in the schema and null in this "
+                    f"row {row}: column {name!r} is not nullable in the schema and null in this "
                     "row; this append was not written"
                 )
 
-    def _bad_value(self, place: int, name: str, value: Any) -> OptionError:
+    def _bad_value(self, row: int, name: str, value: Any) -> OptionError:
         kind = schema.type_name(self._columns[name])
         return OptionError(
-            f"row {place}: column {name!r} is {kind} and cannot hold this value of type "
+            f"row {row}: column {name!r} is {kind} and cannot hold this value of type "
             f"{type(value).__name__}; this append was not written"
         )
 
@@ -226,7 +250,7 @@ class RowSchema:
         if missing := [name for name in self._columns if name not in names]:
             raise OptionError(f"column {missing[0]!r} of the schema is missing in these rows")
         if twice := [name for name in names if names.count(name) > 1]:
-            raise OptionError(f"column {twice[0]!r} stands twice in these rows; name it once")
+            raise OptionError(f"these rows name column {twice[0]!r} twice; name it once")
 
     def _check_known(self, names: Iterable[Any], of: str) -> None:
         if unknown := [name for name in names if name not in self._columns]:
@@ -238,16 +262,20 @@ class RowSchema:
     def convert(
         self, appends: Sequence[Payload]
     ) -> tuple[list[pa.RecordBatch], dict[int, OptionError]]:
-        """The rows of a batch in order, and the errors of rejected appends by index."""
+        """Convert a batch. Returns its rows in order, and the errors of rejected appends by
+        index."""
         done: list[pa.RecordBatch] = []
         rejected: dict[int, OptionError] = {}
         begin = 0
-        # Neighbours go together: lists of dicts, or batches of one schema.
-        kinds = groupby(appends, lambda each: None if isinstance(each, list) else each.schema)
+        # Convert neighbours together: lists of dicts, or batches of one schema.
+        kinds = groupby(
+            appends, lambda payload: None if isinstance(payload, list) else payload.schema
+        )
         for run in (list(group) for _, group in kinds):
             try:
                 done += self._convert(run)
-            except Exception:  # a value's class may raise anything
+            # A value's class may raise any exception.
+            except Exception:
                 for index, payload in enumerate(run, begin):
                     try:
                         done.append(self.convert_one(payload))
@@ -257,7 +285,11 @@ class RowSchema:
         return _joined([batch for batch in done if batch.num_rows]), rejected
 
     def convert_one(self, payload: Payload) -> pa.RecordBatch:
-        """The rows of one append. Raises OptionError if they do not fit."""
+        """Convert the rows of one append.
+
+        Raises:
+            OptionError: the rows do not fit.
+        """
         try:
             return self._convert([payload])[0]
         except (OptionError, MemoryError):
@@ -275,10 +307,10 @@ class RowSchema:
         return [self._conform(batch) for batch in _joined(run)]
 
     def _column(self, items: list[Any], field: pa.Field) -> pa.Array:
-        made = values.column(items, field.type)
-        if isinstance(made, int):
-            raise self._bad_value(made, field.name, items[made])
-        return made
+        array = values.column(items, field.type)
+        if isinstance(array, int):
+            raise self._bad_value(array, field.name, items[array])
+        return array
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
@@ -299,13 +331,13 @@ class RowSchema:
 
 @lru_cache(maxsize=8)
 def read_schema(serialized: bytes) -> pa.Schema:
-    """The schema of a journal's segment."""
+    """Read the schema of a journal's segment."""
     return pa.ipc.read_schema(pa.py_buffer(serialized))
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Join many small batches into one: a frame for each would cost more than its rows."""
-    # Usually all are small, but the last one, which closed the batch, may have any size.
+    # Usually all are small. Only the last one, which closed the batch, may have any size.
     most = [*batches[:64], batches[-1]] if batches else []
     if len(batches) < 2 or sum(batch.get_total_buffer_size() for batch in most) > 2**30:
         return batches

@@ -48,14 +48,19 @@ def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
         JournalReadError: a file in quarantine is unreadable.
     """
     waiting, path = dict(quarantine.waiting(last)), quarantine.folder.path
-    found = []
-    for each in quarantine.incidents:
-        lost, unknown = range(each.first, each.last + 1), range(each.known + 1, each.last + 1)
-        held = sorted({sequence for sequence, _ in quarantine.kept(each) if sequence in lost})
-        paths = [f"{path}/{name}" for name in each.files]
-        left = waiting.get(each, range(0))
-        found.append(Incident(lost, unknown, left, held, paths, each.reason))
-    return found
+    incidents = []
+    for incident in quarantine.incidents:
+        lost, unknown = (
+            range(incident.first, incident.last + 1),
+            range(incident.known + 1, incident.last + 1),
+        )
+        intact_sequences = sorted(
+            {sequence for sequence, _ in quarantine.read_files(incident) if sequence in lost}
+        )
+        paths = [f"{path}/{name}" for name in incident.files]
+        left = waiting.get(incident, range(0))
+        incidents.append(Incident(lost, unknown, left, intact_sequences, paths, incident.reason))
+    return incidents
 
 
 def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -1,11 +1,11 @@
-"""One leadership of the log by an appender: takes the log over, cuts batches, sends them,
-acknowledges in order.
+"""One leadership of the log by an appender: takes the log over, sends batches, acknowledges in
+order.
 
-One thread cuts and encodes batches. A daemon puts each record, with its own retries. The
-one whose record fills the oldest gap acknowledges all that waited for it.
+One thread cuts and encodes batches. A daemon thread for each record puts it, with its own retries.
+The thread whose record fills the oldest gap acknowledges all records that waited for it.
 
-    sending → stopped (`_stop`)         the first failure; records in flight before it go on
-    sending, stopped → over (`_settle`) all is sent or given up, and nothing in flight
+    sending → stopped (`_stop`)         the first failure; records in flight before it continue
+    sending, stopped → over (`_settle`) all is sent or given up, and no record is in flight
 
 A batch is encoded → in flight → done, then acknowledged once all before it are; or it fails.
 """
@@ -50,17 +50,24 @@ from sparkwal.store.hedge import run_in_daemon
 
 def open_session(
     context: AppenderContext,
-    known: Leadership | None = None,
+    former: Leadership | None = None,
     check: Callable[[Head, str, int], None] | None = None,
 ) -> Session:
     """Take the log over and fence its former writer.
 
     Args:
-        known: what the appender led before: the session continues its log, and fences no other.
-        check: called before anything is written, with the log's head, its id and the producer's
-            newest sequence in it; raises if this appender must not lead the log.
+        context: the appender.
+        former: the leadership of the appender's last session: this one continues its log, and
+            fences no other writer.
+        check: called before any write, with the log's head, its id and the producer's newest
+            sequence in it. It raises if this appender must not lead the log.
 
-    Raises StoreUnavailableError, OutcomeUnknownError, FencedError, InvalidLogError, OptionError.
+    Raises:
+        StoreUnavailableError: the store did not answer.
+        OutcomeUnknownError: the leader record got no answer.
+        FencedError: another writer took the log over.
+        InvalidLogError: the log's end is damaged.
+        OptionError: the log cannot be used, or was deleted.
     """
     log = context.log
     settings = context.settings
@@ -78,7 +85,7 @@ def open_session(
             check(head, log_id, durable)
 
     claim = Claim(
-        leader_id=known.leader_id if known else f"{host}:{os.getpid()}:{plan_id[:12]}",
+        leader_id=former.leader_id if former else f"{host}:{os.getpid()}:{plan_id[:12]}",
         host=host,
         plan_id=plan_id,
         spark_schema=context.rows.spark_schema,
@@ -86,15 +93,15 @@ def open_session(
         window=settings.window_size,
         in_flight_limit=settings.max_in_flight,
         reason="appender",
-        log_id=known.log_id if known else None,
-        continues=known is not None,
+        log_id=former.log_id if former else None,
+        continues=former is not None,
         check_place=partial(check_new_log, settings.path),
         check_head=look,
     )
     looked_ms = clock.boot_ms()
     try:
         with context.subscribers.overhearing():
-            leadership = lead(log, claim, clock, settings.plan_ttl_ms, known)
+            leadership = lead(log, claim, clock, settings.plan_ttl_ms, former)
     except FencedError as error:
         raise fenced(error) from None
     except DivergedCheckpointError:
@@ -105,50 +112,66 @@ def open_session(
 
 
 class Session:
-    """Without a journal it is the appender's backend: accepted rows are in memory.
+    """One leadership of the log. Without a journal it is the appender's backend, with its rows in
+    memory.
 
     Args:
-        lead: of the beginning: the session may write from its `next_position` on.
-        plan_id: drawn for this session: a read-back counts only its own records as ours.
-        known: the producer's newest sequence in the log, seen at `looked_ms`.
+        context: the appender.
+        lead: the leadership. The session may write from its `next_position` on.
+        plan_id: drawn for this session: a read-back counts only records of this session as ours.
+        last_logged: the producer's newest sequence in the log, seen at `looked_ms`.
+        looked_ms: the time before the takeover read the log.
 
-    Raises InvalidLogError, StoreUnavailableError.
+    Raises:
+        InvalidLogError: the log is damaged.
+        StoreUnavailableError: the store did not answer.
     """
 
     def __init__(
-        self, context: AppenderContext, lead: Leadership, plan_id: str, known: int, looked_ms: int
+        self,
+        context: AppenderContext,
+        lead: Leadership,
+        plan_id: str,
+        last_logged: int,
+        looked_ms: int,
     ) -> None:
         log = context.log
         clock = context.clock
         settings = context.settings
         self._context = context
         self.leadership = lead
-        self.known = known
+        self.last_logged = last_logged
         self._pipeline = Pipeline(lead, plan_id, context.producer_id, settings.codec)
         ttl_ms = settings.plan_ttl_ms
         began = lead.began
         limit = settings.max_in_flight
-        self._claim = ClaimAge(log, clock, ttl_ms, began, limit, looked_ms=looked_ms, known=known)
+        self._claim = ClaimAge(
+            log, clock, ttl_ms, began, limit, looked_ms=looked_ms, last_sequence=last_logged
+        )
         self._lookout = Lookout(log, lead.log_id, lead.term, clock)
         # Without limits of the log's size there is no watch and no request.
         has_limits = settings.soft_limit is not None or settings.hard_limit is not None
         self._watch = SizeWatch(context, lead) if has_limits else None
-        self.intake = Intake(settings, known + 1, Callbacks())
-        self._publish, self._producer = context.subscribers.publish, context.producer_id
+        self.intake = Intake(settings, last_logged + 1, Callbacks())
+        self._publish = context.subscribers.publish
+        self._producer = context.producer_id
         # A journal sets both; they run in the threads that send, and must not take their locks.
         # Every append up to a sequence is decided, and the newest lie at the position. The log
         # takes no more or takes again, or this has stopped: then no event is published.
         self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
         self.on_change: Callable[[], None] | None = None
-        # Looks count as requests: they hold records up, so that who asks for the log gets it.
+        # Looks at the head count as requests. They hold records up, so that another writer that
+        # asks for the log gets it.
         self._free = threading.Semaphore(limit)
-        # Guards what is in flight, and serializes acknowledgements. Only the threads here take it.
+        # Guards the records in flight, and serializes acknowledgements. Only the session's threads
+        # take it.
         self._acks = threading.RLock()
-        # Position → header, its batch and those after it with nothing to write.
+        # By position: the header, its batch and the batches after it without a row to write.
         self._sent: dict[int, tuple[CommitHeader, list[Batch]]] = {}
         self._errors: dict[int, SparkWalError] = {}
         self._all_sent = False
-        # Position → milliseconds of its PUT; the last of the acknowledged ones; retries up to now.
+        # The milliseconds of each PUT by position, of the last acknowledged PUT, and the retries up
+        # to now.
         self._put_ms: dict[int, float] = {}
         self._last_ms: float | None = None
         self._retried = context.log.store.retries
@@ -162,11 +185,15 @@ class Session:
         return len(self._sent)
 
     @property
-    def held(self) -> int:
-        return self.intake.held
+    def memory(self) -> int:
+        return self.intake.memory
 
     def close(self, timeout: float | None) -> None:
-        """Raises TimeoutError."""
+        """Accept no more appends, and wait until all are decided.
+
+        Raises:
+            TimeoutError: some are not decided yet.
+        """
         self.intake.close(timeout)
         if self._watch is not None:
             self._watch.close()
@@ -182,7 +209,7 @@ class Session:
             while (batch := self.intake.next(self._pipeline)) is not None:
                 self._send(batch)
         except BaseException as error:
-            # Even MemoryError must fail the waiting tickets, or callers block forever.
+            # Catch MemoryError too: the waiting tickets must fail, or callers block for ever.
             self._stop(unexpected("the sending thread failed", error))
         with self._acks:
             self._all_sent = True
@@ -200,7 +227,7 @@ class Session:
                 self._publish(events.Rejected(self._producer, sequence, reason))
             index = next((i for i in reversed(range(count)) if i not in rejected), None)
             if index is None:
-                # All were rejected: the batch is done as soon as those before it are.
+                # Every append was rejected, so the batch is done as soon as those before it are.
                 with self._acks:
                     if self._sent:
                         self._sent[max(self._sent)][1].append(batch)
@@ -221,14 +248,15 @@ class Session:
             self._sent[header.position] = header, [batch]
         self._publish(events.BatchSent(header.position, header.rows, self._producer, last))
         if self._watch is not None:
-            # Count it before it can be durable: an append after that then meets the limit at once.
+            # Count the record before it can be durable, so that the next append meets the limit at
+            # once.
             self._watch.add(header.position, header.bytes)
         self._begin(partial(self._put, header, data))
         if self._lookout.is_due():
             self._begin(self._look)
 
     def _begin(self, request: Callable[[], None]) -> None:
-        """In a daemon: one that hangs must not keep a process alive after its appender failed."""
+        """Run a request in a daemon thread: one that hangs must not keep a process alive."""
 
         def run() -> None:
             with self._context.subscribers.overhearing():
@@ -239,11 +267,11 @@ class Session:
         run_in_daemon(run)
 
     def _metrics(self) -> dict[str, float]:
-        """For the next record; each PUT is in at most one."""
+        """The metrics for the next record. At most one record carries those of a PUT."""
         last, self._last_ms = self._last_ms, None
         before, self._retried = self._retried, self._context.log.store.retries
-        found: dict[str, float] = {"retries": self._retried - before}
-        return found if last is None else {**found, "last_put_ms": last}
+        metrics: dict[str, float] = {"retries": self._retried - before}
+        return metrics if last is None else {**metrics, "last_put_ms": last}
 
     def _complete(self, batch: Batch, position: int) -> None:
         self.on_decided(batch.next_sequence - 1, position)
@@ -269,11 +297,12 @@ class Session:
             self._succeeded(position, took)
 
     def _look(self) -> None:
-        """Stop if another writer asks for the log; records in flight go on."""
+        """Stop if another writer asks for the log. Records in flight continue."""
         try:
             self._lookout.look()
         except StoreUnavailableError:
-            pass  # the next look may see more
+            # The next look may succeed.
+            pass
         except FencedError as error:
             self._stop(error)
         except BaseException as error:
@@ -282,14 +311,16 @@ class Session:
     def _succeeded(self, position: int, took: float) -> None:
         with self._acks:
             if position not in self._sent:
-                return  # given up already: a slot before it failed
+                # A slot before it failed, so this record was given up.
+                return
             self._put_ms[position] = took
             # SAFETY(ack-in-order) §7: the appender acknowledges only slots whose predecessors are
             # decided
             for ready in self._pipeline.durable(position):
                 done, (batch, *empty) = self._sent.pop(ready)
                 self.intake.last_sequence = done.batch_id
-                # Under the lock, without user code: none may see a later append durable before it.
+                # Complete under the lock, without running user code: no thread may see a later
+                # append durable before this one.
                 self._complete(batch, ready)
                 for batch in empty:
                     self._complete(batch, -1)
@@ -309,7 +340,7 @@ class Session:
                 self._stop(error)
 
     def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
-        """Accept and send nothing more; records in flight before the failure go on."""
+        """Accept and send no more appends. Records in flight before the failure continue."""
         with self._acks:
             if self.intake.stop(error):
                 if self.on_change is None:
@@ -325,7 +356,7 @@ class Session:
             self._settle()
 
     def _settle(self) -> None:
-        """Once the oldest slot has failed, fail all that waits: nothing can be acknowledged."""
+        """If the oldest slot has failed, fail all waiting appends: none can be acknowledged."""
         failure = self.intake.failure
         if failure is not None and (not self._sent or min(self._sent) in self._errors):
             error = None

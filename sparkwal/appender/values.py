@@ -1,4 +1,4 @@
-"""Which Python values and pandas columns a column holds unchanged, and about how large they are.
+"""Decides which values and pandas columns a column holds unchanged, and estimates their size.
 
 Arrow converts more: 1.5 becomes 1 in a column of integers, a datetime loses its time in a column of
 dates and its zone in a column without one. Two conversions follow the column's type: a float32
@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-# A number from here on is infinite as a float32: half a step above the largest one.
+# As a float32 a number from here on is infinite: half a step above the largest finite one.
 FLOAT32_END = 2.0**128 - 2.0**103
-# No column has more places after the point.
-_MOST_PLACES = 76
+# The maximum scale of a decimal column.
+_MAX_SCALE = 76
 # Bytes in a record for each value of variable width, besides the value's own.
 _OFFSET = 4
 # Classes whose values are small and cannot change.
@@ -49,28 +49,30 @@ def _of_numpy(value: Any) -> Any:
     is_time = value.dtype.kind in "mM"
     if value.ndim:
         return value.copy() if not is_time and not value.dtype.hasobject else frozen(list(value))
-    made = value.tolist()
-    # Of a time that Python's classes cannot hold this is a number, or None.
-    return value[()] if is_time and not isinstance(made, (date, timedelta)) else frozen(made)
+    plain = value.tolist()
+    # For a time that Python's classes cannot hold, numpy returns a number or None.
+    return value[()] if is_time and not isinstance(plain, (date, timedelta)) else frozen(plain)
 
 
 def column(items: Sequence[Any], kind: pa.DataType) -> pa.Array | int:
-    """The values as an array, or the index of the first one that it cannot hold unchanged."""
+    """Convert values to an array. Returns the index of the first value that it cannot hold
+    unchanged."""
     try:
         return _converted(items, kind)
     except MemoryError:
         raise
-    except Exception:  # a value's class may raise anything
-        place = next((at for at, item in enumerate(items) if not _fits_alone(item, kind)), None)
-        # None: a signal's handler has raised it.
-        if place is None:
+    # A value's class may raise any exception.
+    except Exception:
+        index = next((at for at, item in enumerate(items) if not _fits_alone(item, kind)), None)
+        # If all values fit, a signal's handler has raised the exception.
+        if index is None:
             raise
-        return place
+        return index
 
 
 def _converted(items: Sequence[Any], kind: pa.DataType) -> pa.Array | int:
-    place = misfit(items, kind)
-    return pa.array(items, type=kind) if place is None else place
+    index = misfit(items, kind)
+    return pa.array(items, type=kind) if index is None else index
 
 
 def _fits_alone(item: Any, kind: pa.DataType) -> bool:
@@ -83,16 +85,21 @@ def misfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
     """The index of the first value that a column of this type cannot hold unchanged, or None."""
     exact, fits = _rule(kind)
     if exact.issuperset(map(type, values)):
-        return None  # nearly always, and found in one pass in C
-    wrong = (i for i, each in enumerate(values) if type(each) not in exact and not fits(each, kind))
+        # This is nearly always so, and costs one pass in C.
+        return None
+    wrong = (
+        index
+        for index, value in enumerate(values)
+        if type(value) not in exact and not fits(value, kind)
+    )
     return next(wrong, None)
 
 
 @lru_cache(maxsize=1024)
 def _rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any, pa.DataType], bool]]:
-    """(classes whose values all fit, a function that decides on any other value)."""
-    found = ((exact, fits) for holds, exact, fits in _RULES if holds(kind))
-    exact, fits = next(found, ((), _never))
+    """The classes whose values all fit, and a function that decides for any other value."""
+    rules = ((exact, fits) for holds, exact, fits in _RULES if holds(kind))
+    exact, fits = next(rules, ((), _never))
     return frozenset((type(None), *exact)), fits
 
 
@@ -101,16 +108,23 @@ def _never(value: Any, kind: pa.DataType) -> bool:
 
 
 def fits_decimal(value: Any, kind: pa.DataType) -> bool:
-    """Whether a column of decimals holds exactly this number. Arrow cannot decide this: it
-    crashes at some exponents, and changes some numbers that have too many digits."""
-    whole = kind.precision - kind.scale
+    """Whether a column of decimals holds exactly this number.
+
+    Arrow cannot decide this: it crashes at some exponents, and changes some numbers with too many
+    digits.
+    """
+    integer_digits = kind.precision - kind.scale
     if type(value) is int:
-        return bool(abs(value) < 10**whole)
+        return bool(abs(value) < 10**integer_digits)
     if type(value) is not Decimal:
         return False
     exponent = value.as_tuple().exponent if value.is_finite() else None
-    if not isinstance(exponent, int) or exponent < -_MOST_PLACES or value.adjusted() >= whole:
-        # A zero may have any exponent, and Arrow does not take them all.
+    if (
+        not isinstance(exponent, int)
+        or exponent < -_MAX_SCALE
+        or value.adjusted() >= integer_digits
+    ):
+        # A zero may have any exponent, and Arrow rejects some of them.
         return False
     dropped = -kind.scale - exponent
     digits = value.as_tuple().digits
@@ -187,8 +201,11 @@ _RULES: tuple[tuple[Callable[..., bool], tuple[type, ...], Callable[..., bool]],
 
 
 def carries(own: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a pandas column of type `own` may be cast to `target`. Arrow checks numbers itself,
-    but would read 5 as a timestamp or as true, and drop a time of day or a time zone."""
+    """Whether a pandas column of type `own` may be cast to `target`.
+
+    Arrow checks numbers itself, but would read 5 as a timestamp or as true, and drop a time of day
+    or a time zone.
+    """
     if types.is_dictionary(own):
         own = own.value_type
     if types.is_timestamp(own) and types.is_timestamp(target):
@@ -204,11 +221,12 @@ def _family(kind: pa.DataType) -> str | int:
 
 
 def arrays(kind: pa.DataType) -> int:
+    """The number of arrays of a column, with those of nested types."""
     return 1 + sum(arrays(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def width(kind: pa.DataType) -> int:
-    """Bytes of one value, without those that depend on the value."""
+    """The bytes of one value, without those that depend on the value."""
     try:
         return (int(kind.bit_width) + 7) // 8
     except ValueError:
@@ -216,11 +234,12 @@ def width(kind: pa.DataType) -> int:
 
 
 def weight(value: Any) -> int:
-    """About how many bytes a frozen value of a column without fixed width takes."""
+    """About the bytes that a frozen value of a column without fixed width takes."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, Mapping):
         return 8 + sum(weight(key) + weight(item) for key, item in value.items())
     if isinstance(value, (list, tuple, set)):
         return 4 + sum(map(weight, value))
-    return int(getattr(value, "nbytes", 8))  # of numpy's
+    # A value of numpy has the attribute.
+    return int(getattr(value, "nbytes", 8))

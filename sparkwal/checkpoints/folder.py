@@ -1,12 +1,12 @@
-"""What Spark keeps of a streaming query in a checkpoint folder on this machine's disk.
+"""Reads a streaming query's checkpoint folder on this machine's disk.
 
 metadata        {"id": the query's id}
-offsets/N       what microbatch N reads, written before it runs
-commits/N       that it is done
-sources/name/…  what a source remembers: the files that it has seen, where it began
+offsets/N       the input of microbatch N, written before it runs
+commits/N       written after microbatch N ended
+sources/name/…  what a source stores: the files that it has seen, its first offset
 state/          of stateful operators
-sparkwal.json   whose folder it is, if `sparkwal.checkpoint` made it
-sparkwal-empty.json  the last microbatch that wrote nothing: no record names it
+sparkwal.json   the log and query of the folder, if `sparkwal.checkpoint` made it
+sparkwal-empty.json  the last microbatch that wrote no record
 """
 
 import json
@@ -41,7 +41,8 @@ _NUMBERED = re.compile(r"([0-9]{1,19})(\.compact)?")
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose folder it is: `log` is `LogStore.identity`; `log_id` may be of a log yet to come."""
+    """The log and query of a folder: `log` is `LogStore.identity`; `log_id` may be of a future
+    log."""
 
     log: str
     log_id: str
@@ -49,33 +50,34 @@ class Owner:
 
 
 def local_folder(location: str) -> Path | None:
-    """Where a checkpointLocation lies on this machine's disk, or None for any other place."""
+    """The folder of a checkpointLocation, or None if it is not on this machine's disk."""
     try:
         return folder(location) if is_local(location) else None
-    except OptionError:  # empty, or of another host
+    except OptionError:  # the location is empty or names another host
         return None
 
 
-def log_folders(path: str, sequencer: str) -> list[Path]:
-    """A local log: its own folder, then those of its objects, with links followed. Else none."""
-    root = local_folder(path)
+def log_folders(log_path: str, sequencer: str) -> list[Path]:
+    """The folders of a local log: its own and those of its objects, links followed. Else an empty
+    list."""
+    root = local_folder(log_path)
     if root is None:
         return []
     own = root / keys.sequencer_prefix("", sequencer)
-    found = [root, *(log / name for log in (root, own) for name in keys.FOLDERS)]
-    return [Path(os.path.realpath(each)) for each in found]
+    folders = [root, *(log / name for log in (root, own) for name in keys.FOLDERS)]
+    return [Path(os.path.realpath(path)) for path in folders]
 
 
 def query_of(path: Path) -> str | None:
-    """The id of the query whose checkpoint this is, or None where there is none."""
+    """The id of the query whose checkpoint this is, or None without one."""
     match read_json(path / METADATA):
-        case {"id": str(found)}:
-            return found
+        case {"id": str(query_id)}:
+            return query_id
     return None
 
 
 def owner_of(path: Path) -> Owner | None:
-    """Who made the folder, or None if it was not `sparkwal.checkpoint`."""
+    """The owner that `sparkwal.checkpoint` wrote into the folder, or None without one."""
     try:
         return Owner(**read_json(path / OWNER))
     except TypeError:
@@ -88,7 +90,7 @@ def owner_text(owner: Owner) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """A file as JSON; None where it is not there, or damaged."""
+    """Parse a file as JSON. None if it is missing or damaged."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -96,7 +98,7 @@ def read_json(path: Path) -> Any:
 
 
 def read(path: Path, name: str) -> bytes | None:
-    """A file of the folder, or None where it is not there."""
+    """Read a file of the folder. None if it is missing."""
     try:
         return (path / name).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -113,20 +115,22 @@ def latest(path: Path, kind: str) -> int:
 
 
 def torn(path: Path) -> str | None:
-    """The first file that Spark could not read when it starts, or None. Spark renames whole files
-    into place but syncs none: a loss of power may leave one without its content."""
+    """The first file that Spark could not read when it starts, or None.
+
+    Spark renames complete files into the folder but syncs none, so a loss of power may empty one.
+    """
     if query_of(path) is None:
         return METADATA
     last, done = latest(path, "offsets"), latest(path, "commits")
     if last < 0 <= done:
         return f"offsets/{done}"
-    wanted = [f"offsets/{number}" for number in (last - 1, last) if number >= 0]
-    wanted += [f"commits/{done}"] if done >= 0 else []
-    wanted += _source_files(path)
-    lost = next((name for name in wanted if not _whole(path, name)), None)
-    if lost or last < 0:
-        return lost
-    # Or the first file source whose list lacks what the last microbatch reads.
+    needed = [f"offsets/{number}" for number in (last - 1, last) if number >= 0]
+    needed += [f"commits/{done}"] if done >= 0 else []
+    needed += _source_files(path)
+    unreadable = next((name for name in needed if not _is_complete(path, name)), None)
+    if unreadable or last < 0:
+        return unreadable
+    # The list of a file source may lack the newest files that the last microbatch reads.
     for source, offset in (by_source(read(path, f"offsets/{last}") or b"") or {}).items():
         entry = listed(offset)
         name = f"{SOURCES}/{source}"
@@ -137,14 +141,16 @@ def torn(path: Path) -> str | None:
 
 
 def _number(name: str) -> tuple[int, bool]:
-    """The number that a source gave its file, −1 for none, and whether it repeats all before."""
+    """The number in the name of a source's file (−1: none), and whether the file is compacted."""
     match = _NUMBERED.fullmatch(name)
     return (int(match[1]), match[2] is not None) if match else (-1, False)
 
 
 def sweep(path: Path) -> None:
-    """Remove what a killed write of the first plan left: a hidden file in offsets/. Spark begins a
-    query only where offsets/ and commits/ hold nothing, hidden or not."""
+    """Remove the hidden file in offsets/ that a killed write of the first plan leaves.
+
+    Spark begins a new query only if offsets/ and commits/ hold no file, hidden or not.
+    """
     if latest(path, "offsets") >= 0:
         return
     for kind in ("offsets", "commits"):
@@ -152,10 +158,10 @@ def sweep(path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _whole(path: Path, name: str) -> bool:
-    """Whether a file has its content; of a plan or a commit, whether its second line is JSON."""
+def _is_complete(path: Path, name: str) -> bool:
+    """Whether a file has content; for a plan or a commit, whether its second line is JSON."""
     data = read(path, name)
-    # What did not reach the disk is missing or zero.
+    # Blocks that did not reach the disk are missing or zero.
     if not data or data.endswith(b"\0"):
         return False
     if is_of_source(name):
@@ -169,7 +175,7 @@ def _whole(path: Path, name: str) -> bool:
 
 
 def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
-    """{name: bytes} of all that a new machine needs to go on after this microbatch."""
+    """The files that a new machine needs to continue after this microbatch: {name: bytes}."""
     sizes: dict[str, int] = {}
     for name in (f"offsets/{batch_id}", f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"):
         with suppress(FileNotFoundError):
@@ -181,7 +187,7 @@ def microbatch_files(path: Path, batch_id: int) -> dict[str, int]:
 def _source_files(path: Path) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for parent, names in source_files(path):
-        # A file source repeats in N.compact all that its files up to N say.
+        # N.compact repeats all entries of the files up to N.
         begin = max((n for n, compact in map(_number, names) if compact), default=-1)
         for name in names:
             number, compact = _number(name)
@@ -192,12 +198,13 @@ def _source_files(path: Path) -> dict[str, int]:
 
 
 def is_compact(name: str) -> bool:
-    """Whether a source wrote this file once and only appends others to it."""
+    """Whether a source compacted its list into this file. Such a file never changes."""
     return name.startswith(f"{SOURCES}/") and name.endswith(".compact")
 
 
 def inputs(path: Path, batch_id: int, names: Iterable[str]) -> dict[str, int]:
-    """{name: CRC-32} of what names a microbatch's input: its offsets, each source's newest file."""
+    """{name: CRC-32} of the files that name a microbatch's input: offsets/N, each source's newest
+    file."""
     newest: dict[str, tuple[int, str]] = {}
     for name in names:
         parent, _, last = name.rpartition("/")
@@ -205,12 +212,12 @@ def inputs(path: Path, batch_id: int, names: Iterable[str]) -> dict[str, int]:
         if is_of_source(name) and number >= 0:
             newest[parent] = max(newest.get(parent, (number, name)), (number, name))
     wanted = [f"offsets/{batch_id}", *(name for _, name in newest.values())]
-    found = {name: digest(path, name) for name in wanted}
-    return {name: crc for name, crc in found.items() if crc is not None}
+    digests = {name: digest(path, name) for name in wanted}
+    return {name: crc for name, crc in digests.items() if crc is not None}
 
 
 def digest(path: Path, name: str) -> int | None:
-    """The CRC-32 of what a file says of the sources; None where it is not there, or torn."""
+    """The CRC-32 of a file's text about its sources, or None if the file is missing or torn."""
     data = read(path, name)
     if data is not None and name.startswith("offsets/"):
         data = input_text(data)
@@ -218,23 +225,32 @@ def digest(path: Path, name: str) -> int | None:
 
 
 def other_input(
-    theirs: Mapping[str, bytes], elsewhere: Mapping[str, tuple[int, int]], path: Path, batch_id: int
+    logged: Mapping[str, bytes], earlier: Mapping[str, tuple[int, int]], path: Path, batch_id: int
 ) -> str | None:
-    """The first file by which the folder plans a microbatch with other input than the log's record,
-    which carries `theirs`; `elsewhere` are the {name: (position, bytes)} of earlier records."""
-    for name, (_, size) in sorted(elsewhere.items()):
+    """Find the first file by which the folder plans other input than the log for a microbatch.
+
+    Args:
+        logged: the content of the files that the record carries, by name.
+        earlier: (position, bytes) of the files that earlier records carry, by name.
+        path: the folder.
+        batch_id: the microbatch.
+
+    Returns:
+        The name of the file, or None if the input is the same.
+    """
+    for name, (_, size) in sorted(earlier.items()):
         file = path / name
         if not file.is_file() or file.stat().st_size != size:
             return name
-    for name, data in sorted(theirs.items()):
-        mine = read(path, name)
+    for name, data in sorted(logged.items()):
+        local = read(path, name)
         if name.startswith("offsets/"):
-            if name != f"offsets/{batch_id}" and mine is None:
-                continue  # Spark keeps the last hundred
-            same = mine is not None and by_source(mine) == by_source(data) is not None
+            if name != f"offsets/{batch_id}" and local is None:
+                continue  # Spark deletes all but the last hundred
+            same = local is not None and by_source(local) == by_source(data) is not None
         else:
             # SAFETY(compare-source-files) §12: a replay's source files are those in the log
-            same = mine == data or not is_of_source(name)
+            same = local == data or not is_of_source(name)
         if not same:
             return name
     return None
@@ -242,7 +258,7 @@ def other_input(
 
 @dataclass(frozen=True)
 class _Note:
-    """All microbatches after the record of `after` up to `batch_id` wrote nothing."""
+    """No microbatch after the record of `after` up to `batch_id` wrote a record."""
 
     batch_id: checked.Whole
     inputs: dict[str, checked.Whole]
@@ -253,29 +269,36 @@ checked.prepare(_Note)
 
 
 def done(path: Path, before: int, last: Checkpoint | None) -> int:
-    """The last microbatch that is done: `before`, the query's last in the log, or the last of those
-    that wrote nothing since. A note after another record than `last` does not count."""
+    """The number of the last microbatch that ended.
+
+    That is `before`, the query's last one in the log, or the last one without a record since. The
+    note of that one counts only if it names the record `last`.
+    """
     try:
-        noted = checked.read(_Note, read_json(path / EMPTY), EMPTY)
+        empty = checked.read(_Note, read_json(path / EMPTY), EMPTY)
     except InvalidLogError:
         return before
     # SAFETY(note-names-record) §12: a note counts only after the very record that it names
-    if last is None or noted.after != last:
+    if last is None or empty.after != last:
         return before
-    if any(digest(path, name) not in (None, crc) for name, crc in noted.inputs.items()):
+    if any(digest(path, name) not in (None, crc) for name, crc in empty.inputs.items()):
         return before
-    return max(before, noted.batch_id)
+    return max(before, empty.batch_id)
 
 
 def note(path: Path, batch_id: int, last: Checkpoint) -> bytes:
-    """What `done` reads after the microbatches up to this one."""
+    """The content of the note that `done` reads, for the microbatches up to this one."""
     names = microbatch_files(path, batch_id)
     return checked.to_json(checked.plain(_Note(batch_id, inputs(path, batch_id, names), last)))
 
 
 def spans(path: Path, before: int, batch_id: int) -> dict[str, list[Span]] | None:
-    """Of each log that the query reads, by its `log_id`: where it was after the microbatch
-    `before`, and where it is after `batch_id`. None where that is not known."""
+    """For each log that the query reads, the spans from microbatch `before` to `batch_id`.
+
+    Returns:
+        (position after `before`, position after `batch_id`) of each source, by `log_id`. None if
+        the folder lacks one of the two offset files.
+    """
     earlier = read(path, f"offsets/{before}")
     now = read(path, f"offsets/{batch_id}")
     if earlier is None or now is None:
@@ -283,9 +306,9 @@ def spans(path: Path, before: int, batch_id: int) -> dict[str, list[Span]] | Non
     begins, ends = by_source(earlier), by_source(now)
     if begins is None or ends is None:
         return None
-    found: dict[str, list[Span]] = {}
+    log_spans: dict[str, list[Span]] = {}
     for source, offset in ends.items():
         begin = positions(begins.get(source, b""))
         for log_id, position in positions(offset).items():
-            found.setdefault(log_id, []).append((begin.get(log_id, 0), position))
-    return found
+            log_spans.setdefault(log_id, []).append((begin.get(log_id, 0), position))
+    return log_spans

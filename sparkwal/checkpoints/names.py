@@ -1,7 +1,7 @@
-"""Which names a checkpoint folder may hold, and which of its files a record carries.
+"""The names that a checkpoint folder may hold, and those that a record carries.
 
-Spark's files, sparkwal's notes, and the schema log of a Delta source, which lies where the option
-schemaTrackingLocation says: anywhere in the checkpoint.
+A folder holds Spark's files, sparkwal's notes, and the schema log of a Delta source. The option
+schemaTrackingLocation puts the schema log anywhere in the checkpoint.
 """
 
 import os
@@ -21,13 +21,14 @@ EMPTY = "sparkwal-empty.json"
 LOG = "sparkwal-log.json"
 _OWN_FILES = (METADATA, OWNER, EMPTY, LOG)
 _OWN_FOLDERS = (OFFSETS, COMMITS, SOURCES, STATE)
-# A file, also while it is written, and its checksum: of the folder, and of a numbered log.
+# The suffixes of a temporary file and of a checksum file.
 _WRITTEN = r"(\.[0-9a-f-]+\.tmp)?(\.crc)?"
 _FILE = re.compile(rf"\.*({'|'.join(map(re.escape, _OWN_FILES))}){_WRITTEN}")
 _LOGGED = re.compile(rf"\.*[0-9]{{1,19}}(\.compact)?{_WRITTEN}")
 _SOURCE = re.compile(SOURCE_NAME)
 _OPERATOR = re.compile("[0-9]+")
-_LONGEST = 255  # bytes of a name that file systems take
+# File systems limit a name to this many bytes.
+_MAX_NAME_BYTES = 255
 _ANY = re.compile(".*", re.DOTALL)
 _SCHEMA_LOG = re.compile("_schema_log_.+")
 _IN_SPARKS_FOLDERS = re.compile(
@@ -44,17 +45,19 @@ def is_carried(name: str) -> bool:
     is_own = parts[0] in (*_OWN_FOLDERS, *_OWN_FILES)
     pattern = _IN_SPARKS_FOLDERS if is_own else _IN_SCHEMA_LOG
     longest = max(len(part.encode()) for part in parts)
-    return longest <= _LONGEST and pattern.fullmatch(name) is not None
+    return longest <= _MAX_NAME_BYTES and pattern.fullmatch(name) is not None
 
 
 def is_of_source(name: str) -> bool:
-    """Whether a carried file is what a source remembers."""
+    """Whether a source wrote this carried file."""
     return name.split("/")[0] not in (OFFSETS, COMMITS)
 
 
 def source_files(path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Each folder in which a source remembers something, with the names of its files. Hidden ones
-    are left out: checksums, and files that Spark is writing."""
+    """Each folder in which a source keeps files, with their names.
+
+    Hidden files are left out: checksums, and files that Spark is writing.
+    """
     tops = [entry for entry in _entries(path) if _is_folder(entry)]
     for top in tops:
         if top.name == SOURCES or top.name not in _OWN_FOLDERS:
@@ -65,8 +68,10 @@ def source_files(path: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def foreign(path: Path) -> str | None:
-    """The first name in a folder that is none of a checkpoint's, or None. The content of a source's
-    or an operator's folder is theirs."""
+    """The first name in a folder that is not part of a checkpoint, or None.
+
+    The folder of a source or an operator may hold any name.
+    """
     return next(_foreign(path), None)
 
 
@@ -76,21 +81,24 @@ def _foreign(path: Path) -> Iterator[str]:
             if not _is_file(entry, _FILE):
                 yield entry.name
         elif entry.name in (OFFSETS, COMMITS):
-            yield from _others(entry, lambda inner: _is_file(inner, _LOGGED))
+            yield from _foreign_in(entry, lambda inner: _is_file(inner, _LOGGED))
         elif entry.name == SOURCES:
-            yield from _others(entry, _is_source)
+            yield from _foreign_in(entry, _is_source)
         elif entry.name == STATE:
-            yield from _others(entry, lambda inner: _is_folder(inner, _OPERATOR))
+            yield from _foreign_in(entry, lambda inner: _is_folder(inner, _OPERATOR))
         elif not _is_schema_log(entry):
             yield entry.name
 
 
-def _others(folder: os.DirEntry[str], is_known: Callable[[os.DirEntry[str]], bool]) -> list[str]:
-    return [f"{folder.name}/{inner.name}" for inner in _entries(folder) if not is_known(inner)]
+def _foreign_in(
+    folder: os.DirEntry[str], is_allowed: Callable[[os.DirEntry[str]], bool]
+) -> list[str]:
+    return [f"{folder.name}/{inner.name}" for inner in _entries(folder) if not is_allowed(inner)]
 
 
 def _is_source(folder: os.DirEntry[str]) -> bool:
-    """Whether a folder is a source's: it has a number, or a name and numbered files."""
+    """Whether a folder is a source's: its name is a number, or it is empty, or it holds a numbered
+    file."""
     if not _is_folder(folder, _SOURCE):
         return False
     files = [name for _, _, names in os.walk(folder) for name in names]
@@ -98,7 +106,7 @@ def _is_source(folder: os.DirEntry[str]) -> bool:
 
 
 def _is_schema_log(folder: os.DirEntry[str]) -> bool:
-    """Whether a folder is a schema log, or holds such folders only."""
+    """Whether a folder is a schema log, or holds only such folders."""
     inside = _entries(folder)
     if _SCHEMA_LOG.fullmatch(folder.name):
         return all(_is_file(entry, _LOGGED) for entry in inside)

@@ -1,12 +1,13 @@
-"""A file in offsets/: how far one microbatch reads each source.
+"""Parses a file in offsets/: the offset of each source in one microbatch.
 
 version 1            version 2
 {times, settings}    {times, settings}
 {"logOffset":1}      orders:{"logOffset":1}
 -                    1:-
 
-Two plans of one input differ in the second line. "-" is a source that has no offset yet. A source's
-name is that of its folder under sources/: its number, or the name that the user gave it.
+Two plans of the same input differ only in the second line. "-" marks a source that has no offset
+yet. A source is named like its folder under sources/: by its number, or by the name that the user
+chose.
 """
 
 import json
@@ -24,10 +25,10 @@ _LISTED = re.compile(rb'\{"logOffset":([0-9]{1,19})\}')
 
 
 def by_source(offsets: bytes) -> dict[str, bytes] | None:
-    """The offset of each source, by its name; None for a torn file.
+    """The offset of each source, by its name, or None for a torn file.
 
     Raises:
-        OptionError: Spark wrote a version that this sparkwal does not know.
+        OptionError: Spark wrote a version that this sparkwal does not read.
     """
     lines = offsets.splitlines()
     version = _VERSION.fullmatch(lines[0]) if lines else None
@@ -39,17 +40,17 @@ def by_source(offsets: bytes) -> dict[str, bytes] | None:
     if number != 2:
         raise OptionError(
             f"Spark wrote version {number} of its offset log, and this sparkwal reads 1 and 2. "
-            "Nothing was written. Upgrade sparkwal, or set "
+            "sparkwal wrote nothing. Upgrade it, or set "
             "spark.sql.streaming.offsetLog.formatVersion=2 and use a new checkpoint"
         )
     named = [_NAMED.fullmatch(line) for line in offset_lines]
-    found = {match[1].decode(): match[2] for match in named if match is not None}
+    sources = {match[1].decode(): match[2] for match in named if match is not None}
     # Spark writes each name once, in any order.
-    return found if 0 < len(found) == len(offset_lines) else None
+    return sources if 0 < len(sources) == len(offset_lines) else None
 
 
 def input_text(offsets: bytes) -> bytes | None:
-    """What two plans of one input have in common; None for a torn file."""
+    """The part of an offset file that plans of the same input share, or None for a torn file."""
     sources = by_source(offsets)
     if sources is None:
         return None
@@ -59,36 +60,37 @@ def input_text(offsets: bytes) -> bytes | None:
 
 
 def check_commit(commit: bytes) -> None:
-    """Check that a file in commits/ may serve as that of the next microbatch of a stateless query:
-    version 2 adds where the state is, version 3 the names of the sinks.
+    """Check that a file in commits/ may stand for the next microbatch of a stateless query too.
+
+    Version 2 adds the location of the state, version 3 the names of the sinks.
 
     Raises:
-        OptionError: Spark wrote a version that this sparkwal does not know.
+        OptionError: Spark wrote a version that this sparkwal does not read.
     """
     version = _VERSION.match(commit)
     if version and int(version[1]) > _COMMIT_VERSIONS:
         raise OptionError(
             f"Spark wrote version {int(version[1])} of its commit log, and this sparkwal reads up "
-            f"to {_COMMIT_VERSIONS}. Nothing was written. Upgrade sparkwal"
+            f"to {_COMMIT_VERSIONS}. sparkwal wrote nothing. Upgrade it"
         )
 
 
 def listed(offset: bytes) -> int | None:
-    """How far a file source reads in its list of files; None for another source."""
+    """The number of the last list entry that a file source reads, or None for another source."""
     match = _LISTED.fullmatch(offset)
     return int(match[1]) if match else None
 
 
 def positions(offset: bytes) -> dict[str, int]:
-    """The positions of a log source, by `log_id`; none for another source."""
+    """The positions of a log source, by `log_id`. Empty for another source."""
     try:
         document = json.loads(offset)
     except ValueError:
         document = None
-    places = document if isinstance(document, Mapping) else {}
+    fields = document if isinstance(document, Mapping) else {}
     return {
         str(log_id): position
-        for name, log_id in places.items()
+        for name, log_id in fields.items()
         if name.startswith(LOG_ID)
-        and isinstance(position := places.get(name.removeprefix(LOG_ID)), int)
+        and isinstance(position := fields.get(name.removeprefix(LOG_ID)), int)
     }

@@ -28,10 +28,10 @@ from sparkwal.store.local_files import keep_private
 from sparkwal.store.path import absolute, overlap, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-# Why a record carries no checkpoint.
-_GO_ON = "Start it with the checkpointLocation that it had"
-_NOT_CARRIED = {
-    STATEFUL: f"the query is stateful, and its state is not in the log. {_GO_ON}",
+# The errors for a record without a checkpoint, by its `reason`.
+_USE_OLD_LOCATION = "Start it with the checkpointLocation that it had"
+_REASONS = {
+    STATEFUL: f"the query is stateful, and its state is not in the log. {_USE_OLD_LOCATION}",
     REMOTE: "its checkpointLocation was not on the driver's disk, or was no option of the query, "
     "so the log carries nothing of it. Start it once with the checkpointLocation that it had",
 }
@@ -39,7 +39,15 @@ _NOT_CARRIED = {
 
 @dataclass(frozen=True)
 class State:
-    """The log's state of one query: `log_id` is None without a log, `batch_id` −1 at first."""
+    """The log's state of one query.
+
+    Attributes:
+        query_id: the query.
+        log_id: None if the log does not exist.
+        window: the log's window.
+        batch_id: the query's last microbatch in the log; −1 without one.
+        entry: its checkpoint in the log.
+    """
 
     query_id: str
     log_id: str | None
@@ -78,12 +86,12 @@ def checkpoint(
         InvalidLogError: the log's end, or the record that carries the checkpoint, is damaged.
         StoreUnavailableError: the store did not answer.
     """
-    return str(made(path, name, folder, options)[0])
+    return str(prepare_checkpoint(path, name, folder, options)[0])
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a folder is rebuilt from `files`: only if there is a reason, `why`."""
+    """Whether a folder is rebuilt from `files`. If so, `why` is the reason, else it is None."""
 
     query_id: str
     batch_id: int
@@ -91,76 +99,80 @@ class Decision:
     files: Mapping[str, bytes]
 
 
-def made(
+def prepare_checkpoint(
     path: str, name: str, folder: str | os.PathLike[str] | None, options: Mapping[str, object]
 ) -> tuple[Path, Decision]:
-    """Do `checkpoint`, and return the folder and why it was rebuilt or used."""
-    given = from_keywords(SinkOptions, path, options)
-    given = dataclasses.replace(given, path=absolute(given.path))
+    """Do the work of `checkpoint`. Returns the folder, and why it was rebuilt or used."""
+    sink_options = from_keywords(SinkOptions, path, options)
+    sink_options = dataclasses.replace(sink_options, path=absolute(sink_options.path))
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
         raise OptionError(f"name is {repr(name)[:80]}; a short printable text is expected")
-    log = open_log(given, fail_fast=True)
-    place = _place(log, name, folder)
-    _check_apart(place, given)
+    log = open_log(sink_options, fail_fast=True)
+    target = _target(log, name, folder)
+    _check_apart(target, sink_options)
     try:
-        with alone(place):
-            if place.exists():
-                keep_private(place, "checkpoint folder")
+        with alone(target):
+            if target.exists():
+                keep_private(target, "checkpoint folder")
             head = find_head(log)
-            _check_ours(place, owner_of(place), log, head, name)
-            found = decide(log, head, name, place, uuid.uuid4().hex)
-            if found.why is None:
-                sweep(place)
+            _check_owner(target, owner_of(target), log, head, name)
+            decision = decide(log, head, name, target, uuid.uuid4().hex)
+            if decision.why is None:
+                sweep(target)
             else:
-                replace(place, found.files)
+                replace(target, decision.files)
     except OSError as error:
-        # A volume that is mounted at the folder itself cannot be renamed either.
+        # The rename fails also if a volume is mounted at the folder itself.
         raise OptionError(
-            f"cannot make {place} ({error.strerror or error}): give sparkwal.checkpoint a folder "
-            "that can be made and replaced, inside one that you may write to"
+            f"cannot make {target} ({error.strerror or error}): give sparkwal.checkpoint a folder "
+            "that can be created and replaced, inside one that you may write to"
         ) from None
-    what = (str(place), found.query_id, found.batch_id)
-    if found.why is None:
-        events.emit(events.CheckpointUsed(*what))
+    event = (str(target), decision.query_id, decision.batch_id)
+    if decision.why is None:
+        events.emit(events.CheckpointUsed(*event))
     else:
-        events.emit(events.CheckpointRebuilt(*what, found.why))
+        events.emit(events.CheckpointRebuilt(*event, decision.why))
     checkpoints = head.live.header.checkpoints if head.live else {}
-    if checkpoints and found.batch_id < 0:
+    if checkpoints and decision.batch_id < 0:
         report_new_query(log.url, name, checkpoints)
     _report_slow_files()
-    return place, found
+    return target, decision
 
 
-def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Decision:
-    """Decide whether a folder continues the log, or what a new one holds.
+def decide(log: LogStore, head: Head, name: str, target: Path, new_log_id: str) -> Decision:
+    """Decide whether a folder continues the log, and collect the files of a new one.
 
     Args:
         log: the open log.
         head: its end.
         name: the query's name.
-        place: the folder.
-        drawn: the id for a log that does not exist yet.
+        target: the folder.
+        new_log_id: the id for a log that does not exist yet.
 
     Returns:
         The decision, with the files of a new folder.
+
+    Raises:
+        OptionError: the folder is of a query that the log does not hold, or the log does not carry
+            all files.
     """
-    owner = owner_of(place)
+    owner = owner_of(target)
     live = head.live.header if head.live else None
-    # A log that does not exist yet gets the name that its first query draws for it.
-    log_id = live.log_id if live else drawn
+    # If the log does not exist yet, its first query creates it with this id.
+    log_id = live.log_id if live else new_log_id
     query_id = _query_id(log_id, name)
     last, entry = recall(lambda: log, live, query_id) if live else (-1, None)
     state = State(query_id, live.log_id if live else None, head.window, last, entry)
-    theirs = owner is None and place.parts[-3:] != _default(log, name)
-    if theirs and last < 0 and folder.query_of(place) is not None:
+    is_users_folder = owner is None and target.parts[-3:] != _default(log, name)
+    if is_users_folder and last < 0 and folder.query_of(target) is not None:
         raise OptionError(
-            f"{log.url} holds no microbatch of query {query_id}, whose checkpoint {place} is: "
+            f"{log.url} holds no microbatch of query {query_id}, whose checkpoint {target} is: "
             "check the path"
         )
-    why = why_rebuild(log, state, place, owner)
+    why = why_rebuild(log, state, target, owner)
     if why is None:
-        # Before there is a log, the query has the id that it was given by an earlier draw.
-        return Decision(folder.query_of(place) or query_id, last, None, {})
+        # Without a log, keep the id that an earlier call drew for the query.
+        return Decision(folder.query_of(target) or query_id, last, None, {})
     files = {
         **_files(log, state),
         names.METADATA: b'{"id":"%s"}' % query_id.encode(),
@@ -169,21 +181,17 @@ def decide(log: LogStore, head: Head, name: str, place: Path, drawn: str) -> Dec
     return Decision(query_id, last, why, files)
 
 
-def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -> str | None:
-    """Find out why a folder must be rebuilt: at most 1 GET, or 2 for a large block.
-
-    Returns:
-        The reason, or None if the folder continues the log.
-    """
+def why_rebuild(log: LogStore, state: State, target: Path, owner: Owner | None) -> str | None:
+    """The reason to rebuild a folder, or None if it continues the log: at most 1 GET, or 2."""
     if owner is None:
-        return "there is none"
-    if (name := folder.torn(place)) is not None:
-        return f"{name} in it is not whole"
-    offsets, commits = folder.latest(place, "offsets"), folder.latest(place, "commits")
+        return "there is no checkpoint of this query"
+    if (name := folder.torn(target)) is not None:
+        return f"{name} in it is incomplete"
+    offsets, commits = folder.latest(target, "offsets"), folder.latest(target, "commits")
     if state.log_id is None:
-        return None if commits < 0 else "its log is gone"
+        return None if commits < 0 else "its log was deleted"
     # SAFETY(folder-of-this-log) §12: a folder serves only the log and query that it was made for
-    if owner.log_id != state.log_id or folder.query_of(place) != state.query_id:
+    if owner.log_id != state.log_id or folder.query_of(target) != state.query_id:
         return "it belongs to another log"
     last, entry = state.batch_id, state.entry
     if last < 0:
@@ -191,12 +199,12 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         # microbatch
         return None if commits < 0 else "it is ahead of the log"
     if entry is None:
-        return "the log carries nothing of it"
+        return "the log carries none of its files"
     # SAFETY(folder-not-behind) §12: a folder that is behind the log is rebuilt
     if offsets < last or commits < last - 1:
         return "the log is ahead of it"
-    # What the folder does not note as without rows, a log that was put back may have lost.
-    done = folder.done(place, last, entry)
+    # A microbatch that the folder does not note may be one that a restored log lost.
+    done = folder.done(target, last, entry)
     # SAFETY(folder-not-ahead) §12: a folder further ahead than its noted microbatches is rebuilt
     if offsets > done + 1 or commits > done:
         return "it is ahead of the log"
@@ -204,20 +212,20 @@ def why_rebuild(log: LogStore, state: State, place: Path, owner: Owner | None) -
         return "it lacks a commit"
     if commits > last:
         return None
-    theirs = carry.read_block(log, state.window, state.query_id, entry.position)
+    logged = carry.read_block(log, state.window, state.query_id, entry.position)
     # SAFETY(folder-same-plan) §12: a folder is used only if it plans N as the log holds it
-    if folder.other_input(theirs, entry.files, place, last) is not None:
+    if folder.other_input(logged, entry.files, target, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
-    # Spark would read its input again, and another machine that went on may have archived it.
+    # Without commits/N Spark would read its input again, which another machine may have archived.
     # SAFETY(folder-has-commit) §12: a folder is used only if it holds the log's last commits/N
-    if theirs and commits != last and offsets == last and not _lost(entry):
+    if logged and commits != last and offsets == last and not _not_carried(entry):
         return "it lacks the commit of its last microbatch, which is in the log"
     return None
 
 
-def _lost(entry: Checkpoint) -> list[str]:
-    """List the files that no record carries."""
-    return [name for name, (where, _) in entry.files.items() if where == NOWHERE]
+def _not_carried(entry: Checkpoint) -> list[str]:
+    """The files that no record carries."""
+    return [name for name, (position, _) in entry.files.items() if position == NOWHERE]
 
 
 def _files(log: LogStore, state: State) -> dict[str, bytes]:
@@ -229,13 +237,13 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     last, entry = state.batch_id, state.entry
     if last < 0:
         return {}
-    why = f"nothing of its checkpoint is in the log. {_GO_ON}"
+    why = f"nothing of its checkpoint is in the log. {_USE_OLD_LOCATION}"
     if entry is not None:
-        why = _NOT_CARRIED.get(entry.reason, "")
-        if lost := _lost(entry):
+        why = _REASONS.get(entry.reason, "")
+        if too_large := _not_carried(entry):
             why = (
-                f"{lost[0]} was larger than checkpointMaxBytes. Start the query on the machine "
-                "where it ran, with a larger checkpointMaxBytes"
+                f"{too_large[0]} was larger than checkpointMaxBytes. Start the query on the "
+                "machine where it ran, with a larger checkpointMaxBytes"
             )
     if entry is None or why:
         raise OptionError(
@@ -243,11 +251,12 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
             f"{last}): {why}"
         )
     files = carry.read_block(log, state.window, state.query_id, entry.position)
-    for position in sorted({where for where, _ in entry.files.values()} - {entry.position}):
-        carried = carry.read_block(log, state.window, state.query_id, position)
-        files |= {n: carried[n] for n, (where, _) in entry.files.items() if where == position}
-    # Done: the log has it. Else Spark would read its input again, which may be archived by now.
-    # Spark writes it as it wrote the one before, but for the name of a sink that begins with it.
+    for earlier in sorted({position for position, _ in entry.files.values()} - {entry.position}):
+        carried = carry.read_block(log, state.window, state.query_id, earlier)
+        files |= {n: carried[n] for n, (at, _) in entry.files.items() if at == earlier}
+    # The log holds microbatch N, so it has ended. Without commits/N Spark would read its input
+    # again, which may be archived. Its text is that of commits/N−1, except that a sink which began
+    # with N is missing from the names.
     done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
     check_commit(done)
     # SAFETY(rebuild-commit) §12: a rebuilt folder holds commits/N
@@ -263,12 +272,12 @@ def _query_id(log_id: str, name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"sparkwal:{log_id}/{name}"))
 
 
-def _place(log: LogStore, name: str, given: str | os.PathLike[str] | None) -> Path:
-    if given is not None:
-        given = os.fspath(given)
-        if (place := folder.local_folder(given)) is not None:
-            return place
-        raise OptionError(f"folder is {given!r}; a folder on this machine is expected")
+def _target(log: LogStore, name: str, location: str | os.PathLike[str] | None) -> Path:
+    if location is not None:
+        location = os.fspath(location)
+        if (path := folder.local_folder(location)) is not None:
+            return path
+        raise OptionError(f"folder is {location!r}; a folder on this machine is expected")
     state = state_folder()
     if state is None:
         raise OptionError("this user has no home folder: give sparkwal.checkpoint a folder")
@@ -292,63 +301,73 @@ def _log_id(head: Head) -> str | None:
 
 
 def _default(log: LogStore, name: str) -> tuple[str, str, str]:
-    """The default folder of a query, which no other query has."""
+    """The names of a query's default folder, which are unique to it."""
     # In a container without LANG a JVM cannot name a file beyond ASCII.
     shown = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:40].lstrip(".")
     named = uuid.uuid5(uuid.NAMESPACE_URL, f"{log.identity}\0{name}").hex[:16]
     return "sparkwal", "checkpoints", f"{shown}-{named}"
 
 
-def _check_apart(place: Path, given: SinkOptions) -> None:
-    """Raise OptionError if replacing the folder would delete the log."""
-    for theirs in folder.log_folders(given.path, given.sequencer):
-        if overlap(str(place), str(theirs)):
+def _check_apart(target: Path, options: SinkOptions) -> None:
+    """Check that replacing the folder would not delete a log, a table or another such folder.
+
+    Raises:
+        OptionError: the folder overlaps the log, or lies in a folder that sparkwal or Delta owns.
+    """
+    for log_folder in folder.log_folders(options.path, options.sequencer):
+        if overlap(str(target), str(log_folder)):
             raise OptionError(
-                f"the log {given.log_path} and the checkpoint {place} share a folder ({theirs}). "
-                "Nothing was written: give sparkwal.checkpoint a folder beside the log"
+                f"the log {options.log_path} and the checkpoint {target} share a folder "
+                f"({log_folder}). sparkwal wrote nothing: give sparkwal.checkpoint a folder beside "
+                "the log"
             )
-    # A link is replaced where it is, not where it leads to.
-    for each in (os.path.realpath(place), f"{os.path.realpath(place.parent)}/{place.name}"):
-        kind, other = enclosing_data(Path(each)) or ("", each)
-        inside = os.path.relpath(each, other)
-        # VACUUM leaves alone what lies there.
+    # A rename replaces a symbolic link itself, so check the link's own folder too.
+    for path in (os.path.realpath(target), f"{os.path.realpath(target.parent)}/{target.name}"):
+        kind, other = enclosing_data(Path(path)) or ("", path)
+        inside = os.path.relpath(path, other)
+        # Delta's VACUUM keeps folders whose names begin with an underscore.
         if kind and not (kind == "Delta table" and inside.startswith("_checkpoint")):
             raise OptionError(
-                f"the checkpoint {place} would lie in {other}, which is a {kind}. Nothing was "
-                "written: give sparkwal.checkpoint a folder beside it, or _checkpoints in a table"
+                f"the checkpoint {target} would lie in {other}, which is a {kind}. sparkwal wrote "
+                "nothing: give sparkwal.checkpoint a folder beside it, or _checkpoints in a table"
             )
 
 
-def _check_ours(place: Path, owner: Owner | None, log: LogStore, head: Head, name: str) -> None:
-    """Raise OptionError for a folder whose content does not belong to this query."""
+def _check_owner(target: Path, owner: Owner | None, log: LogStore, head: Head, name: str) -> None:
+    """Check that the folder's content belongs to this query.
+
+    Raises:
+        OptionError: it belongs to another query, or sparkwal did not make it.
+    """
     if owner is not None:
-        # One bucket has several endpoints; the id in its records is the log's own.
+        # One bucket may have several endpoints, but the log_id belongs to the log alone.
         is_of_log = owner.log == log.identity or owner.log_id == _log_id(head)
         if not is_of_log or owner.name != name:
             raise OptionError(
-                f"{place} is the checkpoint of query {owner.name!r} of {owner.log}: give each "
-                "query a folder of its own"
+                f"{target} is the checkpoint of query {owner.name!r} of {owner.log}: choose a "
+                "separate folder for each query"
             )
         return
-    # Spark made it for the query of this id, or only the owner's note in our default is damaged.
-    if folder.query_of(place) == _query_id("", name) or place.parts[-3:] == _default(log, name):
+    # Spark made the folder for the query of this id, or only the owner's note in a default folder
+    # is damaged.
+    if folder.query_of(target) == _query_id("", name) or target.parts[-3:] == _default(log, name):
         return
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise OptionError(
-            f"{place} is not empty, and sparkwal.checkpoint did not make it: give another folder. "
-            "(A query that was started with it goes on by its id as the name: the one in "
-            f"{place / names.METADATA})"
+            f"{target} is not empty, and sparkwal.checkpoint did not make it: choose another "
+            "folder. (To continue a query that was started with it, use its id as the name: see "
+            f"{target / names.METADATA})"
         )
 
 
 def _report_slow_files() -> None:
-    # Without an import: this works where there is no Spark.
+    # Do not import pyspark: sparkwal.checkpoint also runs without Spark.
     spark_sql = sys.modules.get("pyspark.sql")
     session = spark_sql.SparkSession.getActiveSession() if spark_sql else None
     if session is not None and session.conf.get(FILE_MANAGER, None) is None:
         advice = (
             "Spark forks two processes for each file of this checkpoint; set this before the query "
-            "starts, where no checkpoint of the session is on an object store"
+            "starts, unless a checkpoint of the session is on an object store"
         )
         manager = checkpoint_file_manager(session.version)
         events.emit(events.SlowCheckpointFiles(FILE_MANAGER, manager, advice))

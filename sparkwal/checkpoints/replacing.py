@@ -1,4 +1,4 @@
-"""A folder replaced as a whole: as it was, as it shall be, or gone, whenever the process dies."""
+"""Replaces a checkpoint folder atomically: a crash leaves the old folder, the new one or none."""
 
 import os
 import re
@@ -12,30 +12,34 @@ from sparkwal.checkpoints.names import foreign
 from sparkwal.errors import OptionError
 from sparkwal.store.local_files import no_link, sync
 
-_LEFT = re.compile(r"\.new-[0-9a-f]{32}(-old)?")  # of rebuilds that died
+# The suffixes of folders that a rebuild leaves if its process dies.
+_LEFTOVER = re.compile(r"\.new-[0-9a-f]{32}(-old)?")
 
 
 @contextmanager
-def alone(place: Path) -> Iterator[None]:
-    """One rebuild of a folder at a time on this machine; nothing is left of those that died."""
+def alone(target: Path) -> Iterator[None]:
+    """Lock a folder against other rebuilds on this machine, and remove what dead rebuilds left."""
     import fcntl
 
-    place.parent.mkdir(parents=True, exist_ok=True)
-    held = place.with_name(f".{place.name}.sparkwal-lock")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock_file = target.with_name(f".{target.name}.sparkwal-lock")
     while True:
-        with open(held, "a", opener=no_link) as lock:
+        with open(lock_file, "a", opener=no_link) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Who had it before has removed it: others lock another file of this name now.
-            if not _is_at(lock.fileno(), held):
+            # The process that held the lock has deleted the file, so others now lock a new file of
+            # that name.
+            if not _is_at(lock.fileno(), lock_file):
                 continue
             try:
-                for each in os.listdir(place.parent):
-                    # Strictly: what was not made here is somebody's.
-                    if each.startswith(place.name) and _LEFT.fullmatch(each[len(place.name) :]):
-                        _remove(place.parent / each)
+                for name in os.listdir(target.parent):
+                    # Match the exact suffix: another program may own a similar name.
+                    if name.startswith(target.name) and _LEFTOVER.fullmatch(
+                        name[len(target.name) :]
+                    ):
+                        _remove(target.parent / name)
                 yield
             finally:
-                held.unlink(missing_ok=True)
+                lock_file.unlink(missing_ok=True)
             return
 
 
@@ -45,29 +49,34 @@ def _is_at(descriptor: int, file: Path) -> bool:
     return False
 
 
-def replace(place: Path, files: Mapping[str, bytes]) -> None:
-    """The folder with these files, or the one before, or none: never a part of it. Raises
-    OptionError where the folder holds something that is no checkpoint's."""
-    if place.exists() and (name := foreign(place)) is not None:
+def replace(target: Path, files: Mapping[str, bytes]) -> None:
+    """Replace the folder by one with these files.
+
+    A crash leaves the old folder, the new one or none, never a part of one.
+
+    Raises:
+        OptionError: the folder holds a file that is not part of a checkpoint.
+    """
+    if target.exists() and (name := foreign(target)) is not None:
         raise OptionError(
-            f"{place} must be made anew from the log, but {name!r} in it is no part of a "
-            "checkpoint. Nothing was removed: move it elsewhere, or give another folder"
+            f"{target} must be rebuilt from the log, but {name!r} in it is not part of a "
+            "checkpoint. sparkwal removed nothing: move it elsewhere, or choose another folder"
         )
-    draft = place.with_name(f"{place.name}.new-{uuid.uuid4().hex}")
+    draft = target.with_name(f"{target.name}.new-{uuid.uuid4().hex}")
     try:
-        # What a query has read is nobody else's business on this machine.
+        # Other users of this machine must not see which files a query read.
         draft.mkdir(mode=0o700, parents=True)
         for name, data in files.items():
             file = draft / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
             sync(file)
-        # Not one file after another: Spark takes what is there for all there is.
-        if place.exists():
-            os.rename(place, f"{draft}-old")
+        # Move the folder at once: Spark would take a part of its files for all of them.
+        if target.exists():
+            os.rename(target, f"{draft}-old")
         # SAFETY(replace-by-rename) §12: a rename replaces a folder: the old one, none or the new
-        os.rename(draft, place)
-        sync(place.parent)
+        os.rename(draft, target)
+        sync(target.parent)
     except OSError:
         _remove(draft)
         raise
@@ -75,7 +84,7 @@ def replace(place: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Whole, or not at all where it holds something that is no checkpoint's."""
+    """Remove a folder with all of its files, unless one of them is not part of a checkpoint."""
     if path.is_symlink():
         path.unlink()
     elif path.is_dir() and foreign(path) is None:

@@ -133,7 +133,7 @@ def logs_at(
     if not found:
         raise no_log(root.url)
     logs = [
-        LogRange(asked, name, root, passed_over=partial(damage.add, name) if damage else None)
+        LogRange(asked, name, root, on_damage=partial(damage.add, name) if damage else None)
         for name in found
     ]
     if looks:

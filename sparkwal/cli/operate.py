@@ -43,7 +43,7 @@ def checkpoint(
 
     Requests: 1 LIST and a few GETs. Writes to this machine's disk alone.
     """
-    place, how = rebuild.made(path, name, folder, given)
+    place, how = rebuild.prepare_checkpoint(path, name, folder, given)
     if as_json:
         print_json(
             {

@@ -10,7 +10,7 @@ import pyarrow as pa
 from sparkwal.cli.open_logs import wait
 from sparkwal.errors import StoreUnavailableError
 from sparkwal.protocol.slots import WHOLE, SlotRecord
-from sparkwal.reading.history import Collected, Follower, sound, walk
+from sparkwal.reading.history import Collected, Follower, apply_policy, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, Pushdown, join_batches
@@ -110,7 +110,7 @@ def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch
 def _newest_pieces(log: LogRange, pushdown: Pushdown | None) -> Iterator[Piece]:
     """From the last back to the first, each of one frame."""
     first, after = bounds(log, pushdown)
-    for record in sound(log, walk(log, first, after, newest_first=True, at_once=1)):
+    for record in apply_policy(log, walk(log, first, after, newest_first=True, at_once=1)):
         if isinstance(record, SlotRecord):
             yield from reversed(split(pieces_of(log.log, record)))
 

@@ -1,1 +1,1 @@
-"""A journal on this machine's disk: what was accepted survives the process, in order."""
+"""Keeps appends on this machine's disk, in order, until the log has them."""

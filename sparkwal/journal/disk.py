@@ -1,4 +1,4 @@
-"""A journal's folder on a local disk; one process holds it."""
+"""A journal's folder on a local disk. One process at a time holds it."""
 
 import errno
 import fcntl
@@ -16,11 +16,11 @@ from sparkwal.store.local_files import keep_private, no_link
 
 LOCK = "lock"
 # After this many bytes the disk begins to write, before a sync.
-_AHEAD = 16 * 2**20
+_WRITE_BEHIND_BYTES = 16 * 2**20
 
 
 class DiskWriter:
-    """See `Writer`."""
+    """Implements `Writer`."""
 
     def __init__(self, path: Path, *, new: bool) -> None:
         flags = os.O_WRONLY | (os.O_CREAT | os.O_EXCL if new else 0)
@@ -34,8 +34,9 @@ class DiskWriter:
         if written < end - begin:
             self.write_at(begin + written, b"".join(parts)[written:])
         self.size = end
-        if end - self._begun >= _AHEAD:
-            with suppress(OSError):  # it is a hint
+        if end - self._begun >= _WRITE_BEHIND_BYTES:
+            # The call is only a hint, so ignore its errors.
+            with suppress(OSError):
                 # Linux begins to write dirty pages, and drops only clean ones.
                 size = end - self._begun
                 os.posix_fadvise(self._file, self._begun, size, os.POSIX_FADV_DONTNEED)
@@ -56,10 +57,10 @@ class DiskWriter:
         end = self.size
         # This syncs the length too: data cannot be read without it.
         os.fdatasync(self._file)
-        is_there = os.fstat(self._file).st_nlink > 0
+        was_removed = os.fstat(self._file).st_nlink == 0
         self._begun = end
-        if not is_there:
-            raise FileNotFoundError(errno.ENOENT, "it was removed while it was open")
+        if was_removed:
+            raise FileNotFoundError(errno.ENOENT, "the open file was removed")
 
     def close(self) -> None:
         if self._file >= 0:
@@ -68,7 +69,7 @@ class DiskWriter:
 
 
 class DiskReader(FileIO):
-    """See `Reader`."""
+    """Implements `Reader`."""
 
     @property
     def size(self) -> int:
@@ -76,7 +77,7 @@ class DiskReader(FileIO):
 
     def read_at(self, offset: int, size: int) -> bytes:
         data = os.pread(self.fileno(), size, offset)
-        # One read gives at most 2 GiB, and a signal may end it.
+        # One read returns at most 2 GiB, and a signal may end it early.
         while len(data) < size and (
             more := os.pread(self.fileno(), size - len(data), offset + len(data))
         ):
@@ -85,62 +86,70 @@ class DiskReader(FileIO):
 
 
 class DiskFolder:
-    """See `Folder`. Opening locks the folder for this process, until `close` or the process's end.
-    Raises OptionError if another process holds the folder, or if it cannot be used."""
+    """Implements `Folder`. Opening locks the folder until `close`, or until the process ends.
+
+    Raises:
+        OptionError: another process holds the folder, or it cannot be used.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path, self._lock = Path(path).absolute(), -1
+        self._path = Path(path).absolute()
+        self._lock = -1
         self.path = str(self._path)
         try:
-            missing = [each for each in (self._path, *self._path.parents) if not each.exists()]
+            missing = [
+                folder for folder in (self._path, *self._path.parents) if not folder.exists()
+            ]
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check_ours({*os.listdir(self._path)})
+            self._check_is_journal({*os.listdir(self._path)})
             keep_private(self._path, "journal")
             (self._path / QUARANTINE).mkdir(mode=0o700, exist_ok=True)
-            for made in missing:
-                _sync(made.parent)
+            for folder in missing:
+                _sync(folder.parent)
             self._lock = no_link(str(self._path / LOCK), os.O_RDWR | os.O_CREAT)
-            self._take()
+            self._lock_folder()
         except OSError as error:
             self.forget()
             raise OptionError(
-                f"journal {self._path} cannot be used: {error.strerror or error}. Give a folder "
+                f"journal {self._path} cannot be used: {error.strerror or error}. Choose a folder "
                 "on a local disk that this process may write to"
             ) from None
         except BaseException:
             self.forget()
             raise
-        _held.add(self)
+        _open_folders.add(self)
 
-    def _check_ours(self, names: set[str]) -> None:
-        # Each opening makes both first, and a backup may have left out an empty folder.
-        ours = {QUARANTINE, LOCK} <= names or any(segment_id(name) >= 0 for name in names)
-        if not ours and names - {QUARANTINE, "lost+found"}:
+    def _check_is_journal(self, names: set[str]) -> None:
+        # Each opening creates these two first, but a backup may leave out an empty folder.
+        is_journal = {QUARANTINE, LOCK} <= names or any(segment_id(name) >= 0 for name in names)
+        if not is_journal and names - {QUARANTINE, "lost+found"}:
             raise OptionError(
-                f"journal {self._path} holds other files and is no journal: nothing was changed. "
-                "Give a folder of its own"
+                f"journal {self._path} holds other files and is no journal: sparkwal changed "
+                "nothing. Choose a separate folder"
             )
 
-    def _take(self) -> None:
+    def _lock_folder(self) -> None:
         try:
-            # The lock is the open file's: it ends with the process, however that ends.
+            # The lock belongs to the open file, so it ends with the process, however the process
+            # ends.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            todo = f"by process {holder}: end that one"
+            action = f"by process {holder}: end that one"
             if holder == str(os.getpid()):
-                todo = "by this process: close the appender that has it"
+                action = "by this process: close the appender that has it"
             raise OptionError(
-                f"journal {self._path} is held {todo}, or give each a folder of its own"
+                f"journal {self._path} is held {action}, or choose a separate folder for each"
             ) from None
-        with suppress(OSError):  # a full disk has room for no pid
+        # A full disk has no room for the pid. The lock works without it.
+        with suppress(OSError):
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def names(self) -> list[str]:
-        there = sorted(name for name in os.listdir(self._path) if name != QUARANTINE)
-        aside = sorted(f"{QUARANTINE}/{name}" for name in os.listdir(self._path / QUARANTINE))
-        return [*there, *aside]
+        journal_files = sorted(name for name in os.listdir(self._path) if name != QUARANTINE)
+        quarantined = sorted(f"{QUARANTINE}/{name}" for name in os.listdir(self._path / QUARANTINE))
+        return [*journal_files, *quarantined]
 
     def create(self, name: str) -> Writer:
         return DiskWriter(self._path / name, new=True)
@@ -168,10 +177,11 @@ class DiskFolder:
             self.forget()
 
     def forget(self) -> None:
-        """Leave the folder to the process that this one was forked from."""
+        """Close the lock file without unlocking: the parent process of this fork keeps the
+        folder."""
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
-            _held.discard(self)
+            _open_folders.discard(self)
             os.close(lock)
 
 
@@ -183,13 +193,13 @@ def _sync(path: Path) -> None:
         os.close(folder)
 
 
-_held: weakref.WeakSet[DiskFolder] = weakref.WeakSet()
+_open_folders: weakref.WeakSet[DiskFolder] = weakref.WeakSet()
 
 
-def _forget() -> None:
-    # A forked process shares the lock: the folder would stay locked after the parent's end.
-    for folder in tuple(_held):
+def _forget_in_child() -> None:
+    # A forked process shares the lock, so the folder would stay locked after the parent's end.
+    for folder in tuple(_open_folders):
         folder.forget()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget_in_child)

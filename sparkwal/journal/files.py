@@ -1,11 +1,11 @@
-"""The files of a journal's folder. Each is made whole, or not at all.
+"""Reads and writes the files of a journal's folder. A crash leaves each file complete or absent.
 
 {id:020d}.wal   a segment
 cursor          the last entry that the log has
 accepted        the last accepted entry, twice; openings sync it, and appends do not
-sender          which appender sends the entries; overwritten in place
-reserve         removed on a full disk, so that the journal can still remove what the log has
-lost            which accepted entries damage took, and which files in quarantine had them
+sender          the appender that sends the entries; overwritten in place
+reserve         deleted on a full disk, to make room for the files that let the journal shrink
+lost            the accepted entries that damage took, and their files in quarantine
 lock            held by the process that has the journal open
 quarantine/     damaged files, unchanged
 """
@@ -35,16 +35,15 @@ RESERVE = "reserve"
 LOST = "lost"
 SENDER = "sender"
 TEMPORARY = ".tmp"
-# Room for a cursor and the header of a segment, each in blocks of its own.
+# Room for a cursor and the header of a segment, in separate blocks.
 _RESERVED = 2**16
 # No journal counts up to this: a name with a higher number is not a journal's.
 HIGHEST = 10**18
 _SEGMENT = re.compile(r"(?:quarantine/)?(00[0-9]{18})\.wal.*")
 UNFINISHED = re.compile(r"(?:cursor|accepted|reserve|lost|00[0-9]{18}\.wal)\.tmp")
-# The most bytes of a cursor.
-_MOST = 2**16
-# Each copy of the sender's note has so many bytes.
-_PLACE = 4096
+_MAX_CURSOR_BYTES = 2**16
+# The sender's file holds two copies of the note, of this many bytes each.
+_COPY_BYTES = 4096
 _MARK = struct.Struct("<Qq")
 
 T = TypeVar("T")
@@ -55,33 +54,39 @@ def segment_name(number: int) -> str:
 
 
 def segment_id(name: str) -> int:
-    """The id in a segment's name, also in quarantine; −1 for any other file."""
-    found = _SEGMENT.fullmatch(name)
-    return int(found[1]) if found else -1
+    """The id in a segment's name, also in quarantine, or −1 for any other file."""
+    match = _SEGMENT.fullmatch(name)
+    return int(match[1]) if match else -1
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file shows that the journal was in use: each is made after the mark."""
+    """Whether a file proves that the journal was in use. The mark is older than all of these."""
     return segment_id(name) >= 0 or name in (CURSOR, SENDER, LOST)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room: that passes, and nothing is broken."""
+    """Whether the disk is full. The journal then waits for room and does not stop."""
     return error.errno in (ENOSPC, EDQUOT)
 
 
 def note_of(name: str, plain: object) -> bytes:
-    """A note with its CRC-32."""
+    """Encode a note with its CRC-32."""
     document = json.dumps(plain)
     return json.dumps({"crc32": crc32(document.encode()), name: document}).encode()
 
 
 def read_note(name: str, data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Raises Invalid. The decoder is made at import: threads that made one at once would crash."""
+    """Decode a note.
+
+    The decoder is a parameter, made at import: threads that create decoders at the same time crash.
+
+    Raises:
+        Invalid: the note is damaged.
+    """
     try:
         outer = json.loads(data)
         if crc32(outer[name].encode()) != outer["crc32"]:
-            raise Invalid("its CRC-32 is not that of its content")
+            raise Invalid("its CRC-32 does not match its content")
         return decoder.decode(outer[name])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise Invalid("it is torn") from None
@@ -89,15 +94,23 @@ def read_note(name: str, data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 @dataclass(frozen=True)
 class Cursor:
-    """How much of a journal the log has."""
+    """The last entry of a journal that the log has.
+
+    Attributes:
+        log_id, producer: the owner of the entries.
+        sequence: the log has all entries up to it.
+        first_segment: segments with lower ids were removed. If one is back, an old copy was
+            restored.
+        next_segment: no segment ever had this id or a higher one.
+        ends: of a closed journal, whose bytes are all synced: the id and size of its last segment,
+            and its last sequence. The next opening removes it.
+    """
 
     log_id: str
     producer: str
-    sequence: int  # all entries up to it are in the log
-    first_segment: int  # segments with a lower id were removed; one that is there was restored
-    next_segment: int  # neither this id nor a higher one was ever used
-    # Of a closed journal: its last segment, that one's size and its last entry; every byte of it is
-    # synced. The next opening removes it.
+    sequence: int
+    first_segment: int
+    next_segment: int
     ends: list[int] | None = None
 
     def __post_init__(self) -> None:
@@ -110,7 +123,7 @@ class Cursor:
 
     @property
     def end(self) -> tuple[int, int] | None:
-        """(segment, sequence) of a closed journal's last entry; None if it may be open."""
+        """(segment, sequence) of a closed journal's last entry; None if the journal may be open."""
         if self.ends is None or len(self.ends) < 3:
             return None
         segment, _, last = self.ends
@@ -121,25 +134,42 @@ _CURSORS = msgspec.json.Decoder(Cursor)
 
 
 def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
-    """The cursor, or None and why it cannot be used; "" if there is none. Raises OSError."""
-    data = content_of(folder, CURSOR, _MOST)
+    """Read the cursor.
+
+    Returns:
+        The cursor, or None and the reason why it cannot be used. The reason is "" without a cursor.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    data = content_of(folder, CURSOR, _MAX_CURSOR_BYTES)
     try:
         if data is None:
             return None, ""
         return read_note(CURSOR, data, _CURSORS), ""
-    except Invalid as wrong:
-        return None, str(wrong)
+    except Invalid as error:
+        return None, str(error)
 
 
 def write_cursor(folder: Folder, cursor: Cursor) -> None:
-    """Durable when it returns. Raises the JournalError of a failed stage, OSError without room."""
+    """Write the cursor. It is durable when this returns.
+
+    Raises:
+        JournalError: a step failed.
+        OSError: the disk is full.
+    """
     put_with_reserve(folder, CURSOR, note_of(CURSOR, asdict(cursor)))
 
 
 @dataclass(frozen=True)
 class Sender:
-    """An appender that may send entries: each of its records names `leader_id`, and the log had the
-    entries up to `sequence` when it began. What another one sent is not the journal's."""
+    """An appender that may send entries. Entries that another appender sent are not this journal's.
+
+    Attributes:
+        whose: a hash of log and producer, see `whose`.
+        leader_id: the one in each of its records.
+        sequence: the log had the entries up to it when the appender began.
+    """
 
     whose: str
     leader_id: str
@@ -150,35 +180,44 @@ _SENDERS = msgspec.json.Decoder(Sender)
 
 
 def whose(log_id: str, producer: str) -> str:
-    """A short name for a producer of a log, however long its own."""
+    """A short hash that stands for a producer of a log: a producer's name may be long."""
     return sha256(f"{log_id}\0{producer}".encode()).hexdigest()
 
 
 def read_sender(folder: Folder) -> Sender | str:
-    """The last sender that was written, or why it is unknown. Raises OSError."""
-    data = content_of(folder, SENDER, 2 * _PLACE)
+    """Read the last sender, or the reason why it is unknown.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    data = content_of(folder, SENDER, 2 * _COPY_BYTES)
     if data is None:
-        return f"there is no note of who sent last ({folder.path}/{SENDER})"
-    for place in (data[:_PLACE], data[_PLACE:]):  # the first is written first
+        return f"the note of the last sender ({folder.path}/{SENDER}) is missing"
+    # `write_sender` writes the first copy first, so that one is the newer one.
+    for copy in (data[:_COPY_BYTES], data[_COPY_BYTES:]):
         with suppress(Invalid):
-            return read_note(SENDER, place, _SENDERS)
-    return f"the note of who sent last ({folder.path}/{SENDER}) cannot be read"
+            return read_note(SENDER, copy, _SENDERS)
+    return f"the note of the last sender ({folder.path}/{SENDER}) cannot be read"
 
 
 def write_sender(folder: Folder, sender: Sender) -> None:
-    """Durable when it returns. Raises JournalError, OptionError if there is no room.
+    """Write the sender. It is durable when this returns.
 
     The file is overwritten in place: a full disk has no room for a new one, and only sending makes
-    room. The note is written twice: no crash and no flipped bit hides it.
+    room. The note is written twice, so no crash and no flipped bit destroys both copies.
+
+    Raises:
+        JournalError: a step failed.
+        OptionError: the disk is full.
     """
-    note = note_of(SENDER, asdict(sender)).ljust(_PLACE)
+    note = note_of(SENDER, asdict(sender)).ljust(_COPY_BYTES)
     try:
         is_new = SENDER not in folder.names()
         writer = folder.create(SENDER) if is_new else folder.open(SENDER)
         with closing(Handle(writer, SENDER)) as file:
             # SAFETY(sender-twice) §11: the sender's note is written twice
-            for place in (0, _PLACE):
-                file.writer.write_at(place, note)
+            for offset in (0, _COPY_BYTES):
+                file.writer.write_at(offset, note)
                 # SAFETY(sender-before-rows) §11: the sender's note is durable before a row is sent
                 file.sync()
     except OSError as error:
@@ -192,8 +231,22 @@ def write_sender(folder: Folder, sender: Sender) -> None:
 def make_segment(
     folder: Folder, header: Header, entries: Iterable[bytes] = (), *, spare: bool = False
 ) -> int:
-    """Make a segment's file with these entries. It replaces a file of its name. Returns where its
-    entries begin. On a full disk `spare` uses the reserve's room. Raises as `write_cursor`."""
+    """Create a segment's file with these entries. It replaces a file of its name.
+
+    Args:
+        folder: the journal's folder.
+        header: the segment's header.
+        entries: the bytes of its entries.
+        spare: on a full disk use the reserve's room.
+
+    Returns:
+        The offset of the first entry.
+
+    Raises:
+        JournalEncodeError: the header is too large.
+        JournalError: a step failed.
+        OSError: the disk is full.
+    """
     head = header.encode()
     # SAFETY(header-readable) §11: a segment whose header readers refuse is not written
     if len(head) > LARGEST_HEADER:
@@ -210,14 +263,24 @@ def make_segment(
 
 
 def keep_reserve(folder: Folder) -> None:
-    """Make the reserve if it is missing and there is room. Raises JournalError."""
+    """Create the reserve if it is missing and the disk has room.
+
+    Raises:
+        JournalError: a step failed.
+    """
     if RESERVE not in folder.names():
         with suppress(OSError):
-            _put(folder, RESERVE, [secrets.token_bytes(_RESERVED)])  # zeros may be stored as a hole
+            # A file system may store zeros as a hole, which reserves no room.
+            _put(folder, RESERVE, [secrets.token_bytes(_RESERVED)])
 
 
 def put_with_reserve(folder: Folder, name: str, data: bytes) -> None:
-    """Write a file, on a full disk in the reserve's room. Raises as `write_cursor`."""
+    """Write a file. On a full disk use the reserve's room.
+
+    Raises:
+        JournalError: a step failed.
+        OSError: the disk is full.
+    """
     try:
         _put(folder, name, [data])
     except OSError:
@@ -252,33 +315,43 @@ def _put(folder: Folder, name: str, parts: Iterable[bytes]) -> None:
 
 
 def failed(what: str, error: OSError) -> JournalWriteError:
-    """The error of a write that failed, but not because the disk is full."""
+    """The error of a failed write, unless the disk was full."""
     return JournalWriteError(
-        f"{what} was not written ({error}). Look at the disk, then open the journal again: what "
-        "was accepted before is there"
+        f"{what} was not written ({error}). Check the disk, then open the journal again: it still "
+        "holds the entries that it accepted before"
     )
 
 
 def no_room(path: str) -> OptionError:
+    """The error of an opening on a full disk."""
     return OptionError(
-        f"the disk of {path} is full: the journal cannot be opened. Make room; nothing is lost"
+        f"the disk of {path} is full: the journal cannot be opened. Make room; no entry is lost"
     )
 
 
-# The mark names the newest accepted entry and its segment. It distinguishes an entry that a crash
-# tore, which was never accepted, from an accepted entry that is damaged now. A loss of power may
-# put an earlier mark back, but none from before the last opening.
+# The mark names the newest accepted entry and its segment. It tells a torn tail, which was never
+# accepted, from damage to an accepted entry. A loss of power may bring back an earlier mark, but
+# none from before the last opening.
 
 
 def put_mark(writer: Writer, segment: int, sequence: int) -> None:
-    """Every entry up to `sequence`, which is in this segment, is accepted. Raises OSError."""
+    """Note that every entry up to `sequence`, which is in this segment, is accepted. Does not sync.
+
+    Raises:
+        OSError: the write failed.
+    """
     writer.write_at(0, _mark(segment, sequence))
 
 
 def keep_mark(folder: Folder, segment: int, sequence: int) -> None:
-    """As `put_mark`, and durable when it returns. Raises as `write_cursor`.
+    """Write the mark as `put_mark` does, and sync it.
 
-    The file is overwritten in place: a full disk has no room for a new one."""
+    The file is overwritten in place: a full disk has no room for a new one.
+
+    Raises:
+        JournalError: a step failed.
+        OSError: the disk is full.
+    """
     mark = _mark(segment, sequence)
     if ACCEPTED not in folder.names():
         put_with_reserve(folder, ACCEPTED, mark)
@@ -295,10 +368,14 @@ def _mark(segment: int, sequence: int) -> bytes:
 
 
 def read_mark(folder: Folder) -> tuple[int, int] | None:
-    """(segment, sequence) as in `put_mark`; None if it is missing or damaged. Raises OSError."""
+    """Read the (segment, sequence) of `put_mark`, or None if the mark is missing or damaged.
+
+    Raises:
+        OSError: the disk failed.
+    """
     size = 4 + _MARK.size
     data = content_of(folder, ACCEPTED, 2 * size) or b""
     copies = (data[:size], data[size:])
-    sound = [each[4:] for each in copies if crc32(each[4:]).to_bytes(4, "little") == each[:4]]
+    sound = [copy[4:] for copy in copies if crc32(copy[4:]).to_bytes(4, "little") == copy[:4]]
     marks = [_MARK.unpack(body) for body in sound if len(body) == _MARK.size]
     return max((mark for mark in marks if max(mark) < HIGHEST), default=None)

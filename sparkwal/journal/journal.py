@@ -1,12 +1,12 @@
-"""Accepted entries on a local disk, in order, until the log has them.
+"""An open journal: keeps accepted entries on a local disk, in order, until the log has them.
 
 Segments hold the entries. One fsync serves all appends that wait. The design follows Apache Iggy's
 metadata journal, but a full journal refuses appends.
 
-    open → ending (`close`: nothing is appended, all is synced) → closed
+    open → ending (`close`: refuses appends, syncs) → closed
     open, ending → failed (`_stop`) → closed
 
-An entry: written → synced → acknowledged (the log has it) → let go (`drain`).
+An entry: written → synced → acknowledged (the log has it) → removed (`drain`).
 """
 
 import threading
@@ -32,19 +32,26 @@ ALWAYS = "always"
 INTERVAL = "interval"
 NONE = "none"
 DEFAULT_SLOTS = 2**20
-# How often an append checks whether a full disk has room again.
-_LOOK_SECONDS = 0.5
+# The interval at which an append checks whether a full disk has room again.
+_ROOM_CHECK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much a journal may hold, and when an append returns."""
+    """The limits of a journal, and when an append returns.
 
-    segment_bytes: int = 64 * 2**20  # of one file, and so of the largest entry
-    max_bytes: int = 2**30  # of all files; appends leave room for one segment
-    slots: int | None = None  # entries that may wait; None: as many as the newest segment says
-    # An append returns once it is on the disk, or with INTERVAL and NONE at once. INTERVAL syncs
-    # every `interval_ms`, NONE when a segment is full.
+    Attributes:
+        segment_bytes: the limit of a segment's file, and so of an entry.
+        max_bytes: the limit of all files. Appends leave room for one segment.
+        slots: the number of entries that may wait. None: the number in the newest segment.
+        sync: with ALWAYS an append returns after a sync. With INTERVAL and NONE it returns at once;
+            INTERVAL syncs every `interval_ms`, NONE only full segments.
+        interval_ms: see `sync`.
+    """
+
+    segment_bytes: int = 64 * 2**20
+    max_bytes: int = 2**30
+    slots: int | None = None
     sync: str = ALWAYS
     interval_ms: int = 100
 
@@ -55,15 +62,15 @@ class Settings:
 
 
 class Journal:
-    """An open journal; made by `sparkwal.journal.opening`. Thread-safe.
+    """An open journal, which `sparkwal.journal.opening` creates. Thread-safe.
 
     Attributes:
-        last: the sequence of the newest entry written.
-        lost: accepted sequences that could not be read at the opening: send them again, in this
-            order, before anything else. Each opening reports them until then.
-        failure: why it has stopped.
-        wants_room: whether an append waits or was refused: `drain` should make room.
-        on_accepted: called when there may be something to read or to drain; must return quickly.
+        last: the sequence of the newest entry.
+        lost: accepted sequences that the opening could not read. Send them again, in this order,
+            before anything else. Each opening reports them until then.
+        failure: the error that stopped the journal, or None.
+        wants_room: an append waits or was refused, so `drain` should make room.
+        on_accepted: called after an entry is accepted or acknowledged; must return quickly.
     """
 
     def __init__(
@@ -82,9 +89,10 @@ class Journal:
         self.quarantine = quarantine
         self.path = folder.path
         self._mark = folder.open(files.ACCEPTED)
-        # Threads take these locks in this order: to drain; to sync or begin a segment; to write.
+        # Threads take these locks in this order: first `_draining`, then `_syncing`, then `_lock`.
         self._draining, self._syncing, self._lock = (threading.Lock() for _ in range(3))
-        self._turn = threading.Lock()  # held by the thread whose sync runs or comes next
+        # The thread whose sync runs or comes next holds this lock.
+        self._turn = threading.Lock()
         self._room, self._ending = Flag(), Flag()
         self.failure: JournalError | None = None
         self.is_closed = self._reported_full = self.wants_room = False
@@ -107,14 +115,23 @@ class Journal:
         return self._segments.size
 
     def remaining_capacity(self) -> int:
-        """How many more entries fit before the log has taken some."""
+        """The number of entries that the journal can accept before the log takes some."""
         return self._segments.slots - (self.last - self._acked)
 
     def write(self, content: Bytes) -> int:
-        """The sequence of a new entry, which may be lost until `wait` has returned. Raises
-        OptionError: the entry is too large for a segment, or the journal is closed;
-        BackPressureError: it or its disk is full, see `wait_for_room`; JournalError: it has
-        stopped, and the next opening shows whether the entry is on the disk."""
+        """Write a new entry.
+
+        A crash may lose the entry until `wait` has returned.
+
+        Returns:
+            The entry's sequence.
+
+        Raises:
+            OptionError: the entry is too large for a segment, or the journal is closed.
+            BackPressureError: the journal or its disk is full, see `wait_for_room`.
+            JournalError: the journal has stopped. The next opening shows whether the entry is on
+                the disk.
+        """
         length = len(content)
         if length > self._settings.largest:
             raise OptionError(
@@ -122,7 +139,8 @@ class Journal:
                 "of the journal: split it, or raise journalSegmentBytes"
             )
         most = self._settings.max_bytes - self._settings.segment_bytes
-        crc = crc32(content)  # before the lock: the content may be large
+        # Compute the CRC before taking the lock: the content may be large.
+        crc = crc32(content)
         while True:
             with self._lock:
                 self._check_open()
@@ -136,7 +154,7 @@ class Journal:
                 if is_empty or full.size + entry_size(length) <= limit:
                     return self._append(content, crc)
             with self._syncing, self._lock:
-                # Another thread may have begun a segment in between: look again.
+                # Another thread may have begun a segment meanwhile: check again.
                 self._check_open()
                 if self._segments.newest is full:
                     try:
@@ -175,36 +193,45 @@ class Journal:
             self._reported_full = True
             self._publish(events.JournalFull(path=self.path, bytes=self.size, reason=why))
         self.on_accepted()
-        return BackPressureError(f"{why}: nothing of this append was accepted, try again later")
+        return BackPressureError(f"{why}: this append was not accepted, try again later")
 
-    def wait_for_room(self, timeout: float = _LOOK_SECONDS) -> None:
+    def wait_for_room(self, timeout: float = _ROOM_CHECK_SECONDS) -> None:
         """After a BackPressureError: wait until there may be room, at most `timeout` seconds."""
         if self.wants_room:
-            self._room.wait(min(timeout, _LOOK_SECONDS))
+            self._room.wait(min(timeout, _ROOM_CHECK_SECONDS))
 
-    def _rotate(self, spare: bool = False) -> None:
-        """Go on in a new segment, with both locks held. Raises JournalError, OSError (no room)."""
+    def _rotate(self, *, spare: bool = False) -> None:
+        """Begin a new segment. The caller holds both locks.
+
+        Raises:
+            JournalError: a step failed.
+            OSError: the disk is full.
+        """
         try:
             # SAFETY(sync-before-rotate) §11: a full segment is synced before the next begins
             self._segments.file.sync()
             self._have_synced(self._segments.newest.header.id, self.last)
-            self._segments.rotate(spare)
+            self._segments.rotate(spare=spare)
         except JournalError as error:
             raise self._stop(error) from error
 
     def wait(self, sequence: int) -> None:
-        """Wait until this entry is on the disk, but with `ALWAYS` only. Raises JournalError."""
+        """With ALWAYS, wait until this entry is synced; else return at once.
+
+        Raises:
+            JournalError: the sync failed.
+        """
         # SAFETY(sync-before-return) §11: with journalSync=always an append returns after a sync
         if self._settings.sync == ALWAYS:
             self.sync(sequence)
 
     def sync(self, sequence: int | None = None) -> None:
-        """Wait until all up to `sequence`, or all, is on the disk. One thread syncs for all."""
+        """Wait until the entries up to `sequence`, or all, are synced. One thread syncs for all."""
         upto = self.last if sequence is None else sequence
         while self._synced < upto:
             turn = self._turn
             with turn:
-                # If the turn has changed, the sync that this thread waited for is over: look again.
+                # If the turn has changed, another thread's sync has ended: check again.
                 if turn is self._turn:
                     self._sync_once()
                     self._turn = threading.Lock()
@@ -217,7 +244,7 @@ class Journal:
                 newest = self._segments.newest
                 file = self._segments.file
                 upto = self.last
-            # Other threads append meanwhile: the next sync serves all of them.
+            # Other threads append during the sync. The next sync serves them.
             try:
                 file.sync()
             except JournalError as error:
@@ -233,7 +260,12 @@ class Journal:
             self._synced = upto
 
     def _have_accepted(self, segment: int, upto: int) -> None:
-        """Raises JournalError: without the mark a damaged entry would look like a torn one."""
+        """Move the mark.
+
+        Raises:
+            JournalError: the write failed. Without the mark a damaged entry would look like a torn
+                tail.
+        """
         try:
             # SAFETY(mark-before-return) §11: an entry is in the mark before its append returns
             files.put_mark(self._mark, segment, upto)
@@ -241,12 +273,17 @@ class Journal:
             raise self._stop(files.failed(f"{self.path}/{files.ACCEPTED}", error)) from error
 
     def _sync_often(self) -> None:
-        with suppress(JournalError, OptionError):  # the next append raises it
+        # The next append raises the error again.
+        with suppress(JournalError, OptionError):
             while not self._ending.wait(self._settings.interval_ms / 1000):
                 self.sync()
 
     def read(self, sequence: int) -> tuple[memoryview, bytes]:
-        """(content, schema) of an entry that the log does not have yet. Raises JournalReadError."""
+        """Read the (content, schema) of an entry that the log does not have yet.
+
+        Raises:
+            JournalReadError: the entry cannot be read.
+        """
         try:
             return self._segments.read(sequence)
         except JournalReadError as error:
@@ -260,7 +297,11 @@ class Journal:
                     self._room.set()
 
     def drain(self) -> None:
-        """Remove segments that the log has, the newest only for room. Raises JournalError."""
+        """Remove the segments that the log has. The newest is removed only to make room.
+
+        Raises:
+            JournalError: a step failed.
+        """
         with self._draining:
             try:
                 self._check_open()
@@ -269,7 +310,7 @@ class Journal:
                     if not newest_goes and not self._segments.done(self._acked):
                         return
                 if self.wants_room:
-                    # On a full disk an append would take the room that the cursor needs.
+                    # On a full disk a concurrent append would take the room that the cursor needs.
                     with self._syncing, self._lock:
                         if self._segments.newest_is_done(self._acked):
                             self._rotate(spare=True)
@@ -301,7 +342,11 @@ class Journal:
         self._publish(events.Checkpointed(path=self.path, sequence=acked))
 
     def settle(self) -> None:
-        """Report as lost only entries that are known to be. Raises JournalError."""
+        """Remove the entries that may never have been accepted from `lost`.
+
+        Raises:
+            JournalError: a step failed.
+        """
         try:
             self.quarantine = self.quarantine.settled()
         except OSError as error:
@@ -309,17 +354,22 @@ class Journal:
         self.lost = self.quarantine.lost(self.last)
 
     def close(self) -> None:
-        """Sync everything and release the folder. Raises JournalError."""
+        """Sync everything and release the folder.
+
+        Raises:
+            JournalError: the sync failed.
+        """
         if self.is_closed:
             return
         with self._lock:
-            self._ending.set()  # no append from here on
+            # From here on, `write` refuses appends.
+            self._ending.set()
         try:
             if self.failure is None:
                 self.sync()
                 newest = self._segments.newest
                 ends = [newest.header.id, newest.size, newest.last]
-                # Without this the next start writes the last segment again.
+                # The cursor's `ends` spares the next opening from writing the last segment again.
                 with self._draining, suppress(JournalError, OSError):
                     self._checkpoint(self._segments.oldest.header.id, ends)
         finally:
@@ -330,7 +380,7 @@ class Journal:
             self._folder.close()
 
     def _stop(self, error: JournalError) -> JournalError:
-        """Stop, unless the error is retryable: then nothing has changed. Returns the error."""
+        """Stop, unless the error is retryable: then the journal is unchanged. Returns the error."""
         if not error.retryable:
             self.failure = self.failure or error
             self._room.set()

@@ -1,4 +1,4 @@
-"""The segments of an open journal: append to the newest, read any, let the oldest go."""
+"""The segments of an open journal: append to the newest, read from any, remove the oldest."""
 
 import secrets
 import threading
@@ -12,26 +12,30 @@ from sparkwal.journal.storage import Bytes, Folder, Handle, Reader
 
 
 class Segments:
-    """The segments in order; the last takes entries. One thread at a time may append, and one may
-    remove; reading goes on beside both. `file` is the last segment's."""
+    """The segments in order. Entries go to the last one, whose file is `file`.
+
+    One thread at a time may append, and one may remove. Reading may run beside both.
+    """
 
     def __init__(
-        self, folder: Folder, found: list[Segment], slots: int, file: Handle, next_id: int
+        self, folder: Folder, segments: list[Segment], slots: int, file: Handle, next_id: int
     ) -> None:
         self._folder = folder
-        self._list = found
+        self._list = segments
         self.slots = slots
         self.file = file
         self.next_id = next_id
         self._reading = threading.Lock()
-        # The segment that was read last, and how far.
+        # The segment that was read last, and the scan that continues in it.
         self._read: tuple[Segment, Reader, Scan] | None = None
-        # Unfinished: whether an append is, the name of a new segment.
-        self._appending, self._making = False, ""
+        # An append has begun and not ended.
+        self._appending = False
+        # The name of a segment whose creation has begun and not ended.
+        self._making = ""
 
     @property
     def size(self) -> int:
-        return sum(each.size for each in tuple(self._list))
+        return sum(segment.size for segment in tuple(self._list))
 
     @property
     def oldest(self) -> Segment:
@@ -42,15 +46,22 @@ class Segments:
         return self._list[-1]
 
     def done(self, acked: int) -> list[Segment]:
-        """The segments that hold nothing after `acked`, except the newest."""
+        """The segments whose entries the log has, except the newest."""
         # SAFETY(remove-when-acked) §11: a segment goes only if the log has its last entry
-        return [each for each in tuple(self._list)[:-1] if each.last <= acked]
+        return [segment for segment in tuple(self._list)[:-1] if segment.last <= acked]
 
     def newest_is_done(self, acked: int) -> bool:
         return self.newest.header.first <= self.newest.last <= acked
 
     def append(self, content: Bytes, crc: int) -> int:
-        """Append an entry; returns its sequence. Raises OSError; then `undo`, or append no more."""
+        """Append an entry. After an error call `undo`, or append no more.
+
+        Returns:
+            The entry's sequence.
+
+        Raises:
+            OSError: the write failed.
+        """
         self.undo()
         segment, writer = self.newest, self.file.writer
         sequence = segment.last + 1
@@ -61,7 +72,11 @@ class Segments:
         return sequence
 
     def undo(self) -> None:
-        """Undo what did not fit, or what a signal handler's exception ended. Raises OSError."""
+        """Undo an append or a rotation that an OSError or a signal handler's exception ended.
+
+        Raises:
+            OSError: the disk failed.
+        """
         segment = self.newest
         if self._making and self._making != segment.name:
             with suppress(FileNotFoundError):
@@ -70,14 +85,19 @@ class Segments:
         if self.file.name != segment.name:
             self.file = Handle(self._folder.open(segment.name), segment.name)
         if self._appending:
-            # The next entry goes there; a shorter one would leave the rest of this one behind.
+            # The next entry overwrites this one. If it is shorter, a part of this one would follow
+            # it.
             # SAFETY(undo-append) §11: an append that did not finish leaves no sequence and no bytes
             self.file.writer.truncate(segment.size)
             self._appending = False
 
-    def rotate(self, spare: bool) -> None:
-        """Go on in a new segment; `spare` may use the reserve. The former one must be synced.
-        Raises JournalError, OSError if there is no room."""
+    def rotate(self, *, spare: bool) -> None:
+        """Begin a new segment. The last one must be synced. `spare` may use the reserve.
+
+        Raises:
+            JournalError: a step failed.
+            OSError: the disk is full.
+        """
         self.undo()
         former = self.newest
         owner = former.header.owner
@@ -93,9 +113,16 @@ class Segments:
         before.close()
 
     def read(self, sequence: int) -> tuple[memoryview, bytes]:
-        """(content, schema) of an entry, checked; cheap in order. Raises JournalReadError."""
+        """Read and check an entry. Reading in order is cheap.
+
+        Returns:
+            (content, schema) of the entry.
+
+        Raises:
+            JournalReadError: the entry cannot be read.
+        """
         with self._reading:
-            segment = next(each for each in self._list if each.last >= sequence)
+            segment = next(segment for segment in self._list if segment.last >= sequence)
             try:
                 read = self._read
                 if read is None or read[0] is not segment or read[2].next > sequence:
@@ -104,14 +131,14 @@ class Segments:
                     read = self._read = segment, reader, Scan(reader, segment.begin, segment.header)
                 scan = read[2]
                 scan.size = segment.size
-                for found, content in scan:
-                    if found == sequence:
+                for read_sequence, content in scan:
+                    if read_sequence == sequence:
                         return content, segment.header.schema
                 raise Invalid(scan.wrong)
             except (Invalid, OSError) as error:
                 raise JournalReadError(
-                    f"{self._folder.path}/{segment.name}: {error}. Open the journal again: what "
-                    "cannot be read goes into quarantine, and it shows what to send again"
+                    f"{self._folder.path}/{segment.name}: {error}. Open the journal again: it "
+                    "moves unreadable files to quarantine, and lists the appends to send again"
                 ) from error
 
     def _forget_reader(self) -> None:

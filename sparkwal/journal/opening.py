@@ -1,7 +1,7 @@
-"""Opening a journal: read what it holds, mend what a crash tore, and continue there.
+"""Opens a journal: reads the folder, repairs what a crash tore, and continues after the last entry.
 
-`scan_folder` changes nothing. Then the caller asks the log for this producer's last sequence, and
-`Opening.begin` makes the folder fit both. If it crashes, the next opening finds no less.
+`scan_folder` changes no file. Then the caller asks the log for this producer's last sequence, and
+`Opening.begin` makes the folder fit both. If it crashes, the next opening finds the same entries.
 """
 
 import secrets
@@ -22,13 +22,20 @@ from sparkwal.journal.storage import QUARANTINE, Folder, Handle, blocks, sync_fo
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose entries a journal takes."""
+    """The log and producer whose entries a journal takes.
 
-    log: str  # for messages
+    Attributes:
+        log: the log's path, for messages.
+        log_id, producer: the names.
+        durable: the producer's newest sequence in the log; −1 without one.
+        schema: describes the content of new entries.
+    """
+
+    log: str
     log_id: str
     producer: str
-    durable: int  # the newest sequence of the producer that the log has; −1 for none
-    schema: bytes  # how to read the content of new entries
+    durable: int
+    schema: bytes
 
     @property
     def name(self) -> tuple[str, str]:
@@ -36,22 +43,32 @@ class Owner:
 
 
 class Opening:
-    """A folder that this owner may use; nothing is changed yet. Raises OptionError if it holds
-    entries of another log or producer that their log may lack, or more than `slots` wait;
-    InvalidLogError if the log lacks entries that it had acknowledged."""
+    """A folder that this owner may use. The constructor changes no file.
+
+    Raises:
+        OptionError: the folder holds entries of another log or producer that their log may lack, or
+            more entries wait than `slots`.
+        InvalidLogError: the log lacks entries that it had acknowledged.
+    """
 
     def __init__(self, folder: Folder, contents: Contents, owner: Owner) -> None:
         self._folder = folder
         self._contents = contents
         self._owner = owner
-        self._quarantine, self._rejected = contents.quarantine, contents.rejected
+        self._quarantine = contents.quarantine
+        self._rejected = contents.rejected
         if (self._quarantine.log_id, self._quarantine.producer) != owner.name:
             self._quarantine = Quarantine(folder, *owner.name)
-        # Whether the folder is another owner's, who needs none of its entries any more.
+        # Whether the folder belongs to another owner, whose log has all of its entries.
         self._is_foreign = self._check()
 
     def begin(self, settings: Settings, publish: Publish) -> Journal:
-        """Mend the folder and go on with it. Raises JournalError; OptionError if it is full."""
+        """Repair the folder and open the journal.
+
+        Raises:
+            JournalError: a step failed.
+            OptionError: the disk is full.
+        """
         self._publish = publish
         try:
             return self._begin(settings)
@@ -69,17 +86,17 @@ class Opening:
         for name in contents.stale:
             folder.remove(name)
         if contents.damage is not None:
-            self._mend(contents.damage)
+            self._repair(contents.damage)
         # SAFETY(drop-what-log-has) §11: if the log has every entry, the journal begins anew after
         # the log's last sequence
         if self._is_foreign or (contents.segments and contents.last <= owner.durable):
-            # The log has all entries. Others may have sent later sequences: begin anew.
+            # Another journal may have sent later sequences, so start after the log's last one.
             self._remove_all()
         # SAFETY(mark-first) §11: a journal's first file is the mark
         if files.ACCEPTED not in folder.names():
             files.keep_mark(folder, 0, -1)
         with ExitStack() as failed:
-            file = failed.enter_context(self._go_on())
+            file = failed.enter_context(self._open_last_segment())
             newest = contents.segments[-1]
             # SAFETY(mark-at-opening) §11: each opening syncs the mark of all that it read
             files.keep_mark(folder, newest.header.id, newest.last)
@@ -94,13 +111,13 @@ class Opening:
         return journal
 
     def _check(self) -> bool:
-        self._look_for_gap()
+        self._check_gap()
         contents = self._contents
         owner = self._owner
         path = self._folder.path
         cursor, segments = contents.cursor, contents.segments
-        is_theirs = cursor is not None and cursor.owner != owner.name
-        if is_theirs:
+        is_foreign = cursor is not None and cursor.owner != owner.name
+        if is_foreign:
             self._rejected = "it is of another log or another producer"
         elif cursor is not None and cursor.sequence > owner.durable:
             self._rejected = f"it is at {cursor.sequence}, ahead of the log's {owner.durable}"
@@ -108,71 +125,77 @@ class Opening:
         if segments and segments[0].header.owner != owner.name:
             self._check_unused(segments[0].header)
             return True
-        if not segments and contents.damage and cursor is not None and is_theirs:
+        if not segments and contents.damage and cursor is not None and is_foreign:
             raise OptionError(
                 f"journal {path} is damaged, and its cursor is of log {cursor.log_id}, producer "
-                f"{cursor.producer!r}: nobody knows whose entries were in it. Open it once with "
-                "that one, or give another folder"
+                f"{cursor.producer!r}: the owner of its entries is unknown. Open it once with "
+                "that log and producer, or choose another folder"
             )
         acknowledged = max(contents.first - 1, contents.done(owner.name))
-        # The journal sends again what it still has, whatever the cursor says.
-        has_rest = segments and owner.durable >= contents.first - 1
-        if acknowledged > owner.durable and not has_rest:
+        # The journal sends again the entries that it still holds, even if the cursor is behind
+        # them.
+        sends_again = segments and owner.durable >= contents.first - 1
+        if acknowledged > owner.durable and not sends_again:
             raise InvalidLogError(
                 f"{owner.log} has entries of producer {owner.producer!r} up to {owner.durable}, "
-                f"and had acknowledged those up to {acknowledged}, which are not in the journal "
-                f"{path} any more: the log was restored from an older copy. Restore a newer one. "
-                "To go on without those, give another journal folder, and append there what waits "
-                "in this one (sparkwal.appender.salvage.intact_rows reads it)"
+                f"and had acknowledged those up to {acknowledged}, which the journal {path} has "
+                "removed: the log was restored from an older copy. Restore a newer one. To "
+                "continue without those, choose another journal folder, and append there the "
+                "entries that wait in this one (sparkwal.appender.salvage.intact_rows reads it)"
             )
         live = contents.last - max(owner.durable, contents.first - 1)
         if live > contents.slots:
             raise OptionError(
                 f"{live} entries wait in {path}, and journalSlots is {contents.slots}: open it "
-                "with more, they may be fewer once these are sent"
+                "with more slots, you may lower journalSlots once these are sent"
             )
         return False
 
-    def _check_unused(self, theirs: Header) -> None:
+    def _check_unused(self, header: Header) -> None:
+        """Check that a folder of another owner holds no entry that its log may lack.
+
+        Raises:
+            OptionError: it holds such entries.
+        """
         contents, owner = self._contents, self._owner
-        done = max(contents.first - 1, contents.done(theirs.owner))
-        last, kept = max(done, contents.last), contents.quarantine
-        lost = kept.lost(last) if (kept.log_id, kept.producer) == theirs.owner else range(0)
+        done = max(contents.first - 1, contents.done(header.owner))
+        last, losses = max(done, contents.last), contents.quarantine
+        lost = losses.lost(last) if (losses.log_id, losses.producer) == header.owner else range(0)
         # SAFETY(foreign-never-dropped) §11: waiting entries of another log or producer are never
         # dropped
         if last == done and contents.damage is None and not lost:
             return
-        if theirs.producer != owner.producer:
-            whose = f"of producer {theirs.producer!r}, and this is {owner.producer!r}"
+        if header.producer != owner.producer:
+            whose = f"of producer {header.producer!r}, and this is {owner.producer!r}"
         else:
             whose = (
-                f"of log {theirs.log_id}, and {owner.log} is log {owner.log_id}: it was deleted or "
+                f"of log {header.log_id}, and {owner.log} is log {owner.log_id}: it was deleted or "
                 "recreated, or this is another path"
             )
         also = f" and {len(lost)} lost to damage" if lost else ""
         raise OptionError(
             f"journal {self._folder.path} holds {last - done} entries{also} {whose}. Open it once "
-            "with the former, or give another folder: nothing of it is lost, and "
+            "with the former, or choose another folder: no entry is lost, and "
             "sparkwal.appender.salvage.intact_rows reads it"
         )
 
-    def _look_for_gap(self) -> None:
+    def _check_gap(self) -> None:
         """Report entries that are missing between the log and the first segment as damage."""
         contents, owner = self._contents, self._owner
-        known = max(owner.durable, contents.done(owner.name))
+        acked = max(owner.durable, contents.done(owner.name))
         segments, damage = contents.segments, contents.damage
-        if not segments or segments[0].header.owner != owner.name or contents.first - 1 <= known:
+        if not segments or segments[0].header.owner != owner.name or contents.first - 1 <= acked:
             return
-        names = [each.name for each in segments]
+        names = [segment.name for segment in segments]
         newest, complete = contents.last, contents.last + 1 - contents.first
         if damage is not None:
-            names += [each for each in (damage.name, *damage.also) if each not in names]
+            names += [name for name in (damage.name, *damage.also) if name not in names]
             newest, complete = max(newest, damage.newest), complete + damage.complete
-        reason = f"entries {known + 1} to {contents.first - 1} are not there"
-        contents.damage = Damage(names[0], known + 1, reason, complete, newest, also=names[1:])
+        reason = f"entries {acked + 1} to {contents.first - 1} are missing"
+        contents.damage = Damage(names[0], acked + 1, reason, complete, newest, also=names[1:])
         contents.segments = []
 
-    def _mend(self, damage: Damage) -> None:
+    def _repair(self, damage: Damage) -> None:
         path, name = self._folder.path, damage.name
         sequence, reason = damage.sequence, damage.reason
         if damage.torn:
@@ -183,8 +206,12 @@ class Opening:
             self._publish(events.TailTruncated(path, segment.header.id, sequence, reason))
             return
         lost = range(max(sequence, self._owner.durable + 1), self._most_accepted(damage) + 1)
-        there = {*self._folder.names()}
-        aside = {each: _free(each, there) for each in (name, *damage.also) if each in there}
+        names = {*self._folder.names()}
+        aside = {
+            damaged: _free_name(damaged, names)
+            for damaged in (name, *damage.also)
+            if damaged in names
+        }
         first, last = (lost[0], lost[-1]) if lost else (-1, -1)
         unknown = last - max(damage.newest, first - 1) if damage.more else 0
         if lost:
@@ -197,7 +224,7 @@ class Opening:
         self._publish(events.Quarantined(path, ", ".join(aside), first, last, unknown))
 
     def _most_accepted(self, damage: Damage) -> int:
-        """The highest sequence that may have been accepted: no more entries wait than slots."""
+        """The highest sequence that may have been accepted. At most `slots` entries wait."""
         # SAFETY(unknown-is-lost) §11: what may have been accepted is reported as lost
         if not damage.more:
             return damage.newest
@@ -205,8 +232,12 @@ class Opening:
         return max(damage.newest, self._owner.durable + slots)
 
     def _set_aside(self, damage: Damage, aside: dict[str, str]) -> None:
-        """Move the damaged file and all after it to quarantine; keep a copy of its intact part.
-        Copy first, and move the damaged file last: an opening after a crash finds the same."""
+        """Move the damaged file and all files after it to quarantine, and keep a copy of its intact
+        part.
+
+        Copy first, and move the damaged file last: then an opening after a crash finds the same
+        damage.
+        """
         folder = self._folder
         segments = self._contents.segments
         name = damage.name
@@ -215,36 +246,39 @@ class Opening:
         if damage.newest >= damage.sequence:
             files.keep_mark(folder, newest, damage.newest)
         elif damage.more:
-            # The incident is noted: the mark may begin again.
+            # The incident is noted, so the mark may start again.
             files.keep_mark(folder, newest, -1)
         if segments and segments[-1].name == name:
-            kept = segments.pop()
-            if kept.last >= kept.header.first:
-                header = self._header(kept.header.first, kept.header.schema, kept.header.salt)
+            damaged = segments.pop()
+            if damaged.last >= damaged.header.first:
+                header = self._header(
+                    damaged.header.first, damaged.header.schema, damaged.header.salt
+                )
                 with closing(folder.read(name)) as reader:
-                    entries = blocks(reader, kept.begin, kept.size)
+                    entries = blocks(reader, damaged.begin, damaged.size)
                     begin = files.make_segment(folder, header, entries)
-                end = kept.size + begin - kept.begin, kept.last
+                end = damaged.size + begin - damaged.begin, damaged.last
                 segments.append(Segment(segment_name(header.id), header, begin, end))
-        for each, free in reversed(aside.items()):
+        for old_name, new_name in reversed(aside.items()):
             try:
-                folder.rename(each, free)
+                folder.rename(old_name, new_name)
             except OSError as error:
                 raise JournalRenameError(
-                    f"{folder.path}/{each} was not moved to {QUARANTINE} ({error})"
+                    f"{folder.path}/{old_name} was not moved to {QUARANTINE} ({error})"
                 ) from error
             sync_folder(folder)
 
     def _remove_all(self) -> None:
-        """Remove all segments. The cursor goes first: after a crash it marks them as old."""
+        """Remove all segments. The cursor moves first: after a crash it marks the segments as
+        old."""
         owner = self._owner
         contents = self._contents
         number = self._contents.next_id
         first = cursor = Cursor(*owner.name, owner.durable, number, number)
-        theirs = contents.segments[0].header.owner if contents.segments else owner.name
-        if theirs != owner.name:
-            # A cursor covers only its owner's segments: first write one of their owner.
-            first = Cursor(*theirs, contents.last, number, number)
+        last_owner = contents.segments[0].header.owner if contents.segments else owner.name
+        if last_owner != owner.name:
+            # A cursor covers only segments of its owner, so first write one of theirs.
+            first = Cursor(*last_owner, contents.last, number, number)
         files.write_cursor(self._folder, first)
         for segment in contents.segments:
             self._folder.remove(segment.name)
@@ -269,18 +303,18 @@ class Opening:
         salt = secrets.randbits(32) if salt is None else salt
         return Header(number, *self._owner.name, contents.slots, first, salt, schema, VERSION)
 
-    def _go_on(self) -> closing[Handle]:
-        """The file of the segment that takes the next entry."""
+    def _open_last_segment(self) -> closing[Handle]:
+        """Open the segment for the next entry: the last one, or a new one."""
         contents = self._contents
         owner = self._owner
         folder = self._folder
         last = contents.segments[-1] if contents.segments else None
         if last is not None:
-            self._write_again(last)
-        is_whole = contents.damage is None or contents.damage.torn
-        like = owner.schema, contents.slots
-        if last is not None and is_whole and (last.header.schema, last.header.slots) == like:
-            # The process that made the file may have died before its name was durable.
+            self._rewrite(last)
+        is_intact = contents.damage is None or contents.damage.torn
+        needed = owner.schema, contents.slots
+        if last is not None and is_intact and (last.header.schema, last.header.slots) == needed:
+            # The process that created the file may have died before its name was durable.
             # SAFETY(sync-inherited-name) §11: the opening syncs the folder before it appends to a
             # file that another process made
             sync_folder(folder)
@@ -295,11 +329,14 @@ class Opening:
     def _open(self, name: str) -> closing[Handle]:
         return closing(Handle(self._folder.open(name), name))
 
-    def _write_again(self, segment: Segment) -> None:
-        """Put a segment's bytes on the disk, unless the cursor says that they are there: reading
-        them proves only that memory has them. After a failed fsync Linux marks pages as clean that
-        are not on the disk, and syncs them only if they are written again. The bytes stay the same,
-        so a crash in between changes none."""
+    def _rewrite(self, segment: Segment) -> None:
+        """Write a segment's bytes again and sync them, unless the cursor proves that they are
+        synced.
+
+        Reading proves only that memory has the bytes. After a failed fsync Linux marks pages as
+        clean that are not on the disk, and syncs them only if they are written again. The bytes
+        stay the same, so a crash in between changes none.
+        """
         cursor, ends = self._contents.cursor, [segment.header.id, segment.size]
         if cursor is not None and cursor.owner == self._owner.name and cursor.ends == ends:
             return
@@ -314,9 +351,10 @@ class Opening:
             file.sync()
 
 
-def _free(name: str, there: set[str]) -> str:
-    """A free name in quarantine: an older copy of the folder may have left a file of this name."""
-    free, count = f"{QUARANTINE}/{name}", 1
-    while free in there:
+def _free_name(name: str, names: set[str]) -> str:
+    """A free name in quarantine. A restored copy of the folder may hold a file of the first one."""
+    free = f"{QUARANTINE}/{name}"
+    count = 1
+    while free in names:
         free, count = f"{QUARANTINE}/{name}.{count}", count + 1
     return free

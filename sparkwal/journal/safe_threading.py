@@ -19,14 +19,16 @@ class Waiters:
     """
 
     def __init__(self) -> None:
-        self._gates: list[threading.Lock] = []  # one for each waiting thread
+        # One closed gate for each waiting thread.
+        self._gates: list[threading.Lock] = []
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
         for gate in tuple(self._gates):
-            with suppress(RuntimeError):  # another thread opened it
+            # Another thread may have opened it already.
+            with suppress(RuntimeError):
                 gate.release()
 
     def wait(self, holds: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -54,7 +56,7 @@ class Waiters:
 class _Gate:
     """A closed gate in a list; the end of the block removes it.
 
-    A handler that raises in `__enter__` leaves the gate in the list, where it harms nobody.
+    A handler that raises in `__enter__` leaves the gate in the list. That does no harm.
     """
 
     def __init__(self, gates: list[threading.Lock]) -> None:

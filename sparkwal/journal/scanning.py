@@ -1,7 +1,7 @@
-"""Reads a journal's folder in order, one block in memory at a time; changes nothing.
+"""Reads a journal's folder in order, with one block in memory at a time. Changes no file.
 
-As in otel-arrow's Quiver, reading stops at the first invalid entry. That is a torn tail, which a
-crash leaves and which was never accepted, or it is damage.
+As in otel-arrow's Quiver, reading stops at the first invalid entry. That is either a torn tail,
+which a crash leaves and which was never accepted, or damage.
 """
 
 from collections import deque
@@ -30,56 +30,82 @@ UNKNOWN = "the number of accepted entries is unknown: the file `accepted` is mis
 
 @dataclass
 class Damage:
-    """The first invalid entry, or the first accepted entry that is missing."""
+    """The first invalid entry, or the first accepted entry that is missing.
 
-    name: str  # of its file
-    sequence: int  # the one that it has, or would have
+    Attributes:
+        name: its file.
+        sequence: its sequence, or that of the entry before it plus 1.
+        reason: a description.
+        complete: the number of complete entries after it.
+        newest: the highest sequence that certainly existed; `sequence` − 1 without one.
+        more: an unknown number of later entries may have been accepted.
+        torn: it is a torn tail and no damage.
+        also: the files after it.
+    """
+
+    name: str
+    sequence: int
     reason: str
-    complete: int = 0  # complete entries that lie after it
-    newest: int = (
-        -1
-    )  # the highest sequence that is known to have been there; `sequence` − 1 if none
-    more: bool = False  # whether an unknown number of later ones may have been accepted
-    torn: bool = False  # a torn tail and no damage
-    also: list[str] = field(default_factory=list)  # the files after it
+    complete: int = 0
+    newest: int = -1
+    more: bool = False
+    torn: bool = False
+    also: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Contents:
-    """What `scan_folder` found."""
+    """The result of `scan_folder`.
 
-    segments: list[Segment]  # up to the damage; of a damaged one its intact beginning
-    slots: int  # entries that may wait
+    Attributes:
+        segments: those before the damage, and the intact beginning of the damaged one.
+        slots: the number of entries that may wait.
+        cursor: the cursor, or None.
+        rejected: the reason why the cursor cannot be used; "" if it can, or without one.
+        damage: the damage, or None.
+        stale: unfinished files, and restored segments that had been removed.
+        next_id: no segment ever had this id or a higher one.
+        sender: the last one that may have sent entries, or the reason why it is unknown.
+        quarantine: earlier losses.
+    """
+
+    segments: list[Segment]
+    slots: int
     cursor: files.Cursor | None
-    rejected: str  # why the cursor cannot be used; "" if it can, or there is none
+    rejected: str
     damage: Damage | None
-    stale: list[str]  # unfinished files, and segments that were removed before
-    next_id: int  # no segment ever had this id or a higher one
-    sender: files.Sender | str  # the last that may have sent entries, or why it is unknown
-    quarantine: Quarantine  # earlier losses
+    stale: list[str]
+    next_id: int
+    sender: files.Sender | str
+    quarantine: Quarantine
 
     @property
     def last(self) -> int:
-        """The last readable sequence; −1 if none."""
+        """The last readable sequence; −1 without one."""
         return self.segments[-1].last if self.segments else -1
 
     @property
     def first(self) -> int:
-        """The first readable sequence; `last` + 1 if none."""
+        """The first readable sequence; `last` + 1 without one."""
         return self.segments[0].header.first if self.segments else 0
 
     def done(self, owner: tuple[str, str]) -> int:
-        """The sequence up to which the log has this owner's entries, as the cursor says; or −1."""
+        """The sequence up to which the log has this owner's entries according to the cursor, or
+        −1."""
         return self.cursor.sequence if self.cursor and self.cursor.owner == owner else -1
 
 
 def scan_folder(folder: Folder, settings: Settings) -> Contents:
-    """Read the whole folder. Raises JournalReadError if it or the note of losses is unreadable."""
+    """Read the complete folder.
+
+    Raises:
+        JournalReadError: the folder or the note of losses is unreadable.
+    """
     try:
         return _scan(folder, settings)
     except OSError as error:
         raise JournalReadError(
-            f"journal {folder.path} cannot be read ({error}): look at the disk"
+            f"journal {folder.path} cannot be read ({error}): check the disk"
         ) from error
 
 
@@ -98,15 +124,15 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
         # whatever the disk brings back
         old = [name for name in live if ids[name] < cursor.first_segment]
         whose = {name: _owner(folder, name) for name in old}
-        # Only segments of the cursor's owner. Leave unreadable ones: they may be another's.
-        gone = [name for name in old if whose[name] == cursor.owner]
-        live = [name for name in live if name not in gone and whose.get(name, name) is not None]
-        stale += gone
+        # Skip segments of another owner. Leave unreadable ones: they may be another owner's.
+        restored = [name for name in old if whose[name] == cursor.owner]
+        live = [name for name in live if name not in restored and whose.get(name, name) is not None]
+        stale += restored
         next_id = max(next_id, cursor.next_segment)
         reading.first, oldest = cursor.sequence + 1, cursor.first_segment
-    for place, name in enumerate(live):
+    for index, name in enumerate(live):
         if reading.damage is None:
-            reading.read(name, ids[name], live[place + 1 :])
+            reading.read(name, ids[name], live[index + 1 :])
     if reading.damage is None:
         reading.check_end(oldest, next_id)
     return Contents(
@@ -123,7 +149,7 @@ def _scan(folder: Folder, settings: Settings) -> Contents:
 
 
 def _mark(folder: Folder, names: list[str], cursor: files.Cursor | None) -> tuple[int, int] | None:
-    """(segment, sequence) of the newest accepted entry; (-1, -1) in a new folder, None if it is
+    """(segment, sequence) of the newest accepted entry; (-1, -1) in a new folder, None if
     unknown."""
     mark = files.read_mark(folder)
     if mark is None and cursor is not None and cursor.end is not None:
@@ -144,6 +170,8 @@ def _owner(folder: Folder, name: str) -> tuple[str, str] | None:
 
 
 class _Reading:
+    """Reads segments in order. Sets `damage` if it has to stop."""
+
     def __init__(self, folder: Folder, settings: Settings, mark: tuple[int, int] | None) -> None:
         self._folder = folder
         self._settings = settings
@@ -151,28 +179,29 @@ class _Reading:
         self.slots = settings.slots or DEFAULT_SLOTS
         self.segments: list[Segment] = []
         self.damage: Damage | None = None
-        self.first = 0  # the sequence to expect if no segment is there
+        # The expected sequence if the folder has no segment.
+        self.first = 0
 
     def read(self, name: str, number: int, after: list[str]) -> None:
-        """Read one file; sets `damage` if reading ends there."""
+        """Read one file."""
         with closing(self._folder.read(name)) as reader:
             try:
                 header, begin = read_header(reader)
                 self._check(header, number)
-            except Invalid as wrong:
-                damage = self._damaged(name, str(wrong), after)
-                self._look_into([name, *after], number, damage)
+            except Invalid as error:
+                damage = self._damaged(name, str(error), after)
+                self._count_entries([name, *after], number, damage)
                 return
             scan = Scan(reader, begin, header)
             deque(scan, maxlen=0)
             self.segments.append(Segment(name, header, begin, (scan.end, scan.next - 1)))
-            # The newest segment's, unless the caller gave one.
+            # Use the number of the newest segment, unless the caller passed one.
             self.slots = self._settings.slots or header.slots
             if scan.wrong:
                 damage = self._damaged(name, scan.wrong, after)
                 _count(scan.rest(), damage)
-                self._look_into(after, number, damage)
-                # At least a part of the invalid entry is there.
+                self._count_entries(after, number, damage)
+                # At least a part of the invalid entry exists.
                 damage.newest = max(damage.newest, damage.sequence)
                 damage.torn = (
                     not after
@@ -186,23 +215,27 @@ class _Reading:
                 )
 
     def check_end(self, oldest: int, next_id: int) -> None:
-        """Check that every accepted entry is there. Segments below `oldest` were removed; the next
-        would have been `next_id`."""
+        """Check that every accepted entry exists.
+
+        Args:
+            oldest: segments below it were removed.
+            next_id: the id of the next segment.
+        """
         if self._mark is None:
             self._damaged(files.segment_name(next_id), UNKNOWN, [])
             return
         number, upto = self._mark
-        there = self.segments[-1].header.id if self.segments else oldest
+        last_id = self.segments[-1].header.id if self.segments else oldest
         # SAFETY(missing-is-damage) §11: an entry that the mark knows and that is missing is damage
-        if number >= there and upto >= self._next():
-            reason = f"entries up to {upto} were accepted and are not there"
+        if number >= last_id and upto >= self._next():
+            reason = f"entries up to {upto} were accepted and are missing"
             damage = self._damaged(files.segment_name(number), reason, [])
-            self._look_into([], number, damage)
+            self._count_entries([], number, damage)
 
     def _check(self, header: Header, number: int) -> None:
         if header.id != number:
-            raise Invalid(f"it says that it is segment {header.id}")
-        if not self._is_ours(header):
+            raise Invalid(f"its header names segment {header.id}")
+        if not self._has_same_owner(header):
             raise Invalid("it is of another log or producer than the segments before it")
         if self.segments and header.first != self._next():
             raise Invalid(f"it begins at entry {header.first} after entry {self._next() - 1}")
@@ -210,7 +243,7 @@ class _Reading:
     def _next(self) -> int:
         return self.segments[-1].last + 1 if self.segments else self.first
 
-    def _is_ours(self, header: Header) -> bool:
+    def _has_same_owner(self, header: Header) -> bool:
         return not self.segments or header.owner == self.segments[0].header.owner
 
     def _damaged(self, name: str, reason: str, after: list[str]) -> Damage:
@@ -220,16 +253,17 @@ class _Reading:
         self.damage = Damage(name, sequence, reason, newest=sequence - 1, more=more, also=after)
         return self.damage
 
-    def _look_into(self, names: list[str], number: int, damage: Damage) -> None:
-        """Count what these files have and what was accepted; the damage is in segment `number`."""
+    def _count_entries(self, names: list[str], number: int, damage: Damage) -> None:
+        """Count the complete entries in these files. The damage is in segment `number`."""
         for name in names:
             with closing(self._folder.read(name)) as reader:
                 try:
                     header, entries = intact(reader)
-                    if self._is_ours(header):
+                    if self._has_same_owner(header):
                         _count(entries, damage)
                 except Invalid:
-                    # Without a salt it may be part of another's content: only the next counts.
+                    # Without a salt an entry may be part of another's content, so count only the
+                    # next one.
                     _count(Scan(reader, 0, None).rest(), damage, chained=True)
         if self._mark is not None and number <= self._mark[0]:
             damage.newest = max(damage.newest, self._mark[1])
@@ -239,7 +273,7 @@ def _count(
     entries: Iterable[tuple[int, memoryview]], damage: Damage, *, chained: bool = False
 ) -> None:
     for sequence, _ in entries:
-        next_one = damage.newest + 1
-        if sequence == next_one or (sequence > next_one and not chained):
+        expected = damage.newest + 1
+        if sequence == expected or (sequence > expected and not chained):
             damage.complete += 1
             damage.newest = sequence

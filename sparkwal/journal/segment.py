@@ -1,6 +1,7 @@
 """The bytes of one segment file: a header, then entries, each at an offset divisible by 8.
 
 Header: magic, length and CRC-32 of a JSON document, the document, zeros.
+
 Entry: magic, CRC-32 of the next three, sequence, length, CRC-32 of the content, content, zeros.
 
 The CRC-32 of an entry's head begins with the segment's salt. So an entry of another file, which a
@@ -25,23 +26,33 @@ _ENTRY = struct.Struct("<4sIQII")
 _CHECKED = struct.Struct("<QII")
 ENTRY_BYTES = _ENTRY.size
 _PAD = bytes(8)
-# Larger than any header, which holds a table's schema. Limits a read of an unchecked length.
+# Above the size of any header, which holds a table's schema. It limits a read of a damaged length.
 LARGEST_HEADER = 16 * 2**20
-# The least that a scan reads at once.
+# A scan reads at least this many bytes at once.
 _BLOCK = 2**20
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a segment."""
+    """The header of a segment.
 
-    id: int  # unique among all segments that this journal ever had
+    Attributes:
+        id: unique among all segments that this journal ever had.
+        log_id, producer: the owner of the entries.
+        slots: the number of entries that could wait when the segment was created.
+        first: the sequence of its first entry.
+        salt: the initial value of the CRC-32 of an entry's head.
+        schema: describes the content of the entries; opaque here.
+        version: of the format.
+    """
+
+    id: int
     log_id: str
     producer: str
-    slots: int  # how many entries might wait when the segment was made
-    first: int  # sequence of its first entry
-    salt: int  # the initial value of the CRC-32 of an entry's head
-    schema: bytes  # how to read the entries' content; opaque here
+    slots: int
+    first: int
+    salt: int
+    schema: bytes
     version: int
 
     @property
@@ -62,13 +73,21 @@ class Invalid(Exception):
 
 
 def read_header(reader: Reader) -> tuple[Header, int]:
-    """A file's header and where its entries begin. Raises Invalid, OSError."""
+    """Read a file's header.
+
+    Returns:
+        The header, and the offset of the first entry.
+
+    Raises:
+        Invalid: the file is no segment.
+        OSError: the disk failed.
+    """
     head = reader.read_at(0, _HEAD.size)
     if len(head) < _HEAD.size:
         raise Invalid("it has no header")
     magic, length, crc = _HEAD.unpack(head)
     if magic != MAGIC:
-        raise Invalid("it does not begin as a segment does")
+        raise Invalid("it does not begin with a segment's magic")
     if length > LARGEST_HEADER:
         raise Invalid(f"a header of {length} bytes")
     document = reader.read_at(_HEAD.size, length)
@@ -85,7 +104,7 @@ def read_header(reader: Reader) -> tuple[Header, int]:
 
 
 def entry(sequence: int, content: Bytes, crc: int, salt: int) -> list[Bytes]:
-    """The parts of an entry, for one write; `crc` is the content's."""
+    """The parts of an entry, for one write. `crc` is the content's."""
     length = len(content)
     checked = _CHECKED.pack(sequence, length, crc)
     head = _ENTRY_MAGIC + crc32(checked, salt).to_bytes(4, "little") + checked
@@ -94,7 +113,7 @@ def entry(sequence: int, content: Bytes, crc: int, salt: int) -> list[Bytes]:
 
 
 def entry_size(length: int) -> int:
-    """Bytes of an entry whose content has `length` bytes."""
+    """The bytes of an entry whose content has `length` bytes."""
     return ENTRY_BYTES + length + -length % 8
 
 
@@ -103,9 +122,9 @@ class Segment:
     """A segment of a journal.
 
     Attributes:
-        begin: where its entries begin.
-        end: (bytes up to the end of its last entry, sequence of that entry). Before the first entry
-            that sequence is `header.first` − 1. One value, so that both change at once.
+        begin: the offset of its first entry.
+        end: (offset after its last entry, sequence of that entry). Before the first entry the
+            sequence is `header.first` − 1. It is one value, so that both change at once.
     """
 
     name: str
@@ -123,17 +142,18 @@ class Segment:
 
 
 class Scan:
-    """The entries of one file, (sequence, content), up to the first invalid one, block by block.
+    """Reads the entries of one file, (sequence, content), up to the first invalid one, block by
+    block.
 
     Attributes:
-        size: bytes of the file that are read. Those before it must not change any more.
-        end: where the last entry that was read ends.
+        size: the number of bytes to read. Those bytes must not change any more.
+        end: the offset after the last entry that was read.
         next: the sequence of the entry that begins there.
-        wrong: why none begins there; "" if the file ends.
+        wrong: the reason why that entry is invalid; "" if the file ends there.
     """
 
     def __init__(self, reader: Reader, begin: int, header: Header | None) -> None:
-        """Without a header only `rest` can be read, and the heads of its entries unchecked."""
+        """Without a header only `rest` works, and it does not check the heads of entries."""
         self._reader, self._salt = reader, None if header is None else header.salt
         self.next = 0 if header is None else header.first
         self.size = reader.size
@@ -145,39 +165,44 @@ class Scan:
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
         while self.end < self.size:
             try:
-                found = sequence, content = self._at(self.end)
+                sequence, content = self._at(self.end)
                 if sequence != self.next:
                     raise Invalid(f"entry {sequence} follows entry {self.next - 1}")
-            except Invalid as wrong:
-                self.wrong = str(wrong)
+            except Invalid as error:
+                self.wrong = str(error)
                 return
             self.end += entry_size(len(content))
             self.next += 1
-            yield found
+            yield sequence, content
 
     def _at(self, offset: int) -> tuple[int, memoryview]:
-        # The cost of small entries is here: copy and look up no more than needed.
+        # Small entries spend most of their time here: copy and look up as little as possible.
         at = self._find(offset, ENTRY_BYTES)
         magic, own, sequence, length, crc = _ENTRY.unpack_from(self._block, at)
         if magic != _ENTRY_MAGIC:
             raise Invalid("no entry begins here")
         salt = self._salt
         if salt is not None and crc32(self._block[at + 8 : at + ENTRY_BYTES], salt) != own:
-            raise Invalid("the CRC-32 of an entry's head is not that of its content")
+            raise Invalid("the CRC-32 of an entry's head does not match its content")
         begin = self._find(offset, entry_size(length)) + ENTRY_BYTES
         content = self._view[begin : begin + length]
         # SAFETY(content-crc) §11: an entry counts only if its content matches its CRC-32
         if crc32(content) != crc:
-            raise Invalid("an entry's CRC-32 is not that of its content")
+            raise Invalid("an entry's CRC-32 does not match its content")
         return sequence, content
 
     def _find(self, offset: int, size: int) -> int:
-        """Where these bytes lie in the block, after loading them. Raises Invalid, OSError."""
+        """Load bytes into the block if necessary, and return their offset in it.
+
+        Raises:
+            Invalid: the file ends before them.
+            OSError: the disk failed.
+        """
         at = offset - self._base
         if at < 0 or at + size > len(self._block):
-            # Check before anything is read or allocated: the length may be damaged.
+            # Check before reading or allocating: the length may be damaged.
             if offset + size <= self.size:
-                # Load the next entry's head too: so each large entry is read once.
+                # Load the next entry's head too, so that each large entry is read once.
                 most = max(size + ENTRY_BYTES, _BLOCK)
                 self._block = self._reader.read_at(offset, min(most, self.size - offset))
                 self._base = offset
@@ -188,33 +213,39 @@ class Scan:
         return at
 
     def rest(self) -> Iterator[tuple[int, memoryview]]:
-        """Complete entries anywhere after `end`: those that lie behind the damage."""
+        """Find complete entries anywhere after `end`, behind the damage."""
         offset = self.end
         while offset + ENTRY_BYTES <= self.size:
             try:
                 at = self._find(offset, ENTRY_BYTES)
             except Invalid:
-                return  # it became shorter
-            place = self._block.find(_ENTRY_MAGIC, at)
-            if place < 0:
+                # The file became shorter meanwhile.
+                return
+            magic = self._block.find(_ENTRY_MAGIC, at)
+            if magic < 0:
                 # An entry may begin in the block's last bytes.
                 offset = self._base + len(self._block) - len(_ENTRY_MAGIC) + 1
                 offset += -offset % 8
                 continue
-            place += self._base
-            offset = place + -place % 8
-            if offset == place:
+            magic += self._base
+            offset = magic + -magic % 8
+            if offset == magic:
                 try:
-                    found = self._at(place)
+                    sequence, content = self._at(magic)
                 except Invalid:
                     offset += 8
                 else:
-                    offset += entry_size(len(found[1]))
-                    yield found
+                    offset += entry_size(len(content))
+                    yield sequence, content
 
 
 def intact(reader: Reader) -> tuple[Header, Iterator[tuple[int, memoryview]]]:
-    """A file's header and every complete entry, also after damage. Raises Invalid, OSError."""
+    """Read a file's header and every complete entry, also those after damage.
+
+    Raises:
+        Invalid: the file has no valid header.
+        OSError: the disk failed.
+    """
     header, begin = read_header(reader)
     scan = Scan(reader, begin, header)
     return header, chain(scan, scan.rest())

@@ -1,5 +1,7 @@
-"""The interface of a journal's folder, which a local disk and a twin in memory share, as in Apache
-Iggy's journal; and the rule that all its handles follow."""
+"""The interface of a journal's folder, and a handle that refuses to write after a failed sync.
+
+A local disk and a folder in memory implement the interface, as in Apache Iggy's journal.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -7,9 +9,9 @@ from typing import Protocol
 
 from sparkwal.errors import JournalFolderSyncError, JournalSyncError
 
-# Bytes, or a view of bytes without a copy.
+# Bytes, or a view of them that saves a copy.
 Bytes = bytes | memoryview
-# A folder inside the folder, for files that must not change again.
+# The folder for files that must not change again.
 QUARANTINE = "quarantine"
 _BLOCK = 4 * 2**20
 
@@ -20,16 +22,17 @@ class Writer(Protocol):
     size: int
 
     def append(self, parts: Sequence[Bytes]) -> int:
-        """Write at the end; returns the offset. An error may leave a longer file, no new `size`."""
+        """Write at the end, and return the offset. An error may leave a longer file, with `size`
+        unchanged."""
 
     def write_at(self, offset: int, data: Bytes) -> None:
-        """Write over what is there."""
+        """Overwrite bytes."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
 
     def sync(self) -> None:
-        """Sync. Until this returns, a power loss may take back what was written since the last."""
+        """Sync. Before this returns, a power loss may undo any write since the last sync."""
 
     def close(self) -> None: ...
 
@@ -41,13 +44,14 @@ class Reader(Protocol):
     def size(self) -> int: ...
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """`size` bytes; fewer at the end of the file."""
+        """Read `size` bytes, or fewer at the end of the file."""
 
     def close(self) -> None: ...
 
 
 class Folder(Protocol):
-    """One journal's files by name, which may begin `QUARANTINE`/. Each call may raise OSError."""
+    """A journal's files by name; names in quarantine begin with `QUARANTINE`/. Any call may raise
+    OSError."""
 
     path: str
 
@@ -58,7 +62,7 @@ class Folder(Protocol):
         """Create an empty file."""
 
     def open(self, name: str) -> Writer:
-        """Open an existing file to write on from its end."""
+        """Open an existing file to append to it."""
 
     def read(self, name: str) -> Reader: ...
 
@@ -68,30 +72,42 @@ class Folder(Protocol):
     def remove(self, name: str) -> None: ...
 
     def sync(self) -> None:
-        """Sync all names. Until this returns, a power loss may undo their changes."""
+        """Sync all names. Before this returns, a power loss may undo changes of names."""
 
     def close(self) -> None:
         """Release the folder to other processes."""
 
 
 class Handle:
-    """A writer that refuses everything after a failed sync. Linux marks pages that it could not
-    write as clean: the next fsync succeeds, though nothing is on the disk."""
+    """A writer that refuses all calls after a failed sync.
+
+    Linux marks pages that it could not write as clean. So the next fsync succeeds, although the
+    bytes are not on the disk.
+    """
 
     def __init__(self, writer: Writer, name: str) -> None:
-        self._writer, self.name = writer, name
+        self._writer = writer
+        self.name = name
         self._poisoned = False
 
     @property
     def writer(self) -> Writer:
-        """Raises JournalSyncError after a failed sync."""
+        """The writer.
+
+        Raises:
+            JournalSyncError: an earlier sync failed.
+        """
         # SAFETY(failed-sync-final) §11: after a failed sync a handle never syncs again
         if self._poisoned:
             raise JournalSyncError(f"{self.name} could not be synced before: open it again")
         return self._writer
 
     def sync(self) -> None:
-        """Raises JournalSyncError."""
+        """Sync.
+
+        Raises:
+            JournalSyncError: this or an earlier sync failed.
+        """
         writer = self.writer
         try:
             writer.sync()
@@ -103,18 +119,26 @@ class Handle:
         self._writer.close()
 
 
-def content_of(folder: Folder, name: str, most: int) -> bytes | None:
-    """The first `most` bytes of a file; None if there is none. Raises OSError."""
+def content_of(folder: Folder, name: str, limit: int) -> bytes | None:
+    """Read the first `limit` bytes of a file, or None if it is missing.
+
+    Raises:
+        OSError: the disk failed.
+    """
     try:
         reader = folder.read(name)
     except FileNotFoundError:
         return None
     with closing(reader):
-        return reader.read_at(0, most)
+        return reader.read_at(0, limit)
 
 
 def blocks(reader: Reader, begin: int, end: int) -> Iterator[bytes]:
-    """The bytes from `begin` to `end`, a block at a time. Raises OSError."""
+    """Read the bytes from `begin` to `end`, one block at a time.
+
+    Raises:
+        OSError: the disk failed, or the file is shorter.
+    """
     while begin < end:
         part = reader.read_at(begin, min(_BLOCK, end - begin))
         if not part:
@@ -124,7 +148,11 @@ def blocks(reader: Reader, begin: int, end: int) -> Iterator[bytes]:
 
 
 def sync_folder(folder: Folder) -> None:
-    """Raises JournalFolderSyncError; then the journal must be opened again."""
+    """Sync the folder.
+
+    Raises:
+        JournalFolderSyncError: the sync failed. The journal must be opened again.
+    """
     try:
         folder.sync()
     except OSError as error:
@@ -133,6 +161,6 @@ def sync_folder(folder: Folder) -> None:
 
 def _unknown(what: str, error: OSError) -> str:
     return (
-        f"{what} could not be synced ({error}): what the disk holds is unknown. Look at the disk, "
-        "then open the journal again: it keeps what it can read"
+        f"{what} could not be synced ({error}), so the content of the disk is unknown. Check the "
+        "disk, then open the journal again: it keeps all entries that it can read"
     )

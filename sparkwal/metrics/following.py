@@ -70,7 +70,7 @@ class LogMetrics:
         """
         if not full:
             return self._follow()
-        head, gap = find_end(self._log.log, passed_over=self._log.passed_over)
+        head, gap = find_end(self._log.log, on_damage=self._log.damage.report)
         log_id = head.live.header.log_id if head.live else None
         if self.exists and (log_id != self._log.log_id or gap < self._log.gap):
             raise AnotherLog(f"{self._log.log.url} is another log than before")
@@ -255,7 +255,7 @@ class Following:
             self._backlog = _ALL
 
     def _begin(self, name: str, backlog: int) -> LogMetrics:
-        log = LogRange(self._options, name, self._root, passed_over=partial(self._on_damage, name))
+        log = LogRange(self._options, name, self._root, on_damage=partial(self._on_damage, name))
         self._logs[name] = LogMetrics(log, self._meter, backlog)
         return self._logs[name]
 

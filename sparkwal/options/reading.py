@@ -129,11 +129,6 @@ class SourceOptions(StoreOptions):
         limits = zip(TRIGGERS, values, strict=True)
         return {name: value for name, value in limits if value is not None}
 
-    @property
-    def tolerant(self) -> bool:
-        """Whether a read skips missing positions."""
-        return not self.fail_on_data_loss
-
     def check(self) -> None:
         super().check()
         start, end = self.starting_position, self.ending_position

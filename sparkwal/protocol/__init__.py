@@ -1,1 +1,2 @@
-"""The rules that make the log safe. Knows neither Spark nor boto3; PROTOCOL.md says why."""
+"""The rules that make the log safe; PROTOCOL.md gives the reasons. Imports neither Spark nor
+boto3."""

@@ -1,4 +1,5 @@
-"""The archive: the transactions of queries that wrote to the log long ago (PROTOCOL §5)."""
+"""The archive: the transactions of queries that have not written to the log for long (PROTOCOL
+§5)."""
 
 from collections.abc import Set
 from dataclasses import replace
@@ -13,27 +14,32 @@ from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import LogStore, NotFound
 
-# A leader that finds more entries than MOST keeps the KEPT newest in its records.
+# A leader that finds more entries than MOST puts only the KEPT newest into its records.
 MOST, KEPT = 1000, 500
 
-# What remembers the transactions and the checkpoints of queries.
+# An object that holds the transactions and checkpoints of queries.
 Memory = SlotHeader | Leadership | QueryProgress
 
 
 def last_batch(open_log: OpenLog, memory: Memory, query_id: str) -> int:
-    """The last microbatch of a query in the log, −1 for none. 1 GET if only an archive may know."""
+    """The last microbatch of a query in the log, −1 without one. 1 GET if only an archive may hold
+    it."""
     return recall(open_log, memory, query_id)[0]
 
 
 def recall(open_log: OpenLog, memory: Memory, query_id: str) -> tuple[int, Checkpoint | None]:
-    """As `last_batch`, and where its checkpoint is. Raises InvalidLogError: no intact archive."""
+    """The last microbatch of a query in the log, see `last_batch`, and its checkpoint.
+
+    Raises:
+        InvalidLogError: the archive is missing or damaged.
+    """
     memory = knowing(open_log, memory, query_id)
     last, _ = memory.txns.get(query_id, (-1, 0))
     return last, memory.checkpoints.get(query_id)
 
 
 def knowing(open_log: OpenLog, memory: Memory, query_id: str) -> Memory:
-    """The memory that names the query, if any: the record's or the archive's."""
+    """The memory that holds the query, if any does: the record's or the archive's."""
     # SAFETY(ask-archive) §5: a query that the record does not know is looked up in the archive
     if query_id not in memory.txns and memory.txns_archive:
         return read_archive(open_log(), memory.txns_archive)
@@ -41,8 +47,20 @@ def knowing(open_log: OpenLog, memory: Memory, query_id: str) -> Memory:
 
 
 def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, bytes]:
-    """What a new leader's records inherit from `live`, and the archive of the rest for
-    `put_archive`; b"" if the records can keep all. `name` is unique to this attempt to lead."""
+    """Divide the memory of `live` between a new leader's records and an archive.
+
+    Args:
+        log: the log.
+        live: the memory of the last live record.
+        name: unique to this attempt to lead.
+
+    Returns:
+        The memory for the records, and the archive's body for `put_archive`; b"" if no archive is
+        needed.
+
+    Raises:
+        InvalidLogError: the former archive is missing or damaged.
+    """
     if len(live.txns) <= MOST:
         # SAFETY(inherit-archive) §5: a leader that archives nothing inherits the archive's name
         return QueryProgress(live.txns, live.checkpoints, live.txns_archive), b""
@@ -58,48 +76,60 @@ def shortened(log: LogStore, live: Memory, name: str) -> tuple[QueryProgress, by
 
 
 def _of(memory: Memory, queries: Set[str]) -> QueryProgress:
-    """What is remembered of these queries."""
+    """The part of a memory for these queries."""
     return QueryProgress(
         {query: last for query, last in memory.txns.items() if query in queries},
-        {query: each for query, each in memory.checkpoints.items() if query in queries},
+        {query: entry for query, entry in memory.checkpoints.items() if query in queries},
     )
 
 
 def put_archive(log: LogStore, archive: str, body: bytes) -> None:
-    """Make an archive durable, before the leader record that names it is sent: 1 PUT, or none."""
+    """Make an archive durable before the leader record that names it is sent. 1 PUT, or none.
+
+    Raises:
+        StoreUnavailableError: the store holds other bytes under the archive's name.
+    """
     if body:
-        # A refusal means that a reply was lost: the name holds the CRC of the bytes. But the store
-        # may have kept a part of them.
+        # The name holds the CRC of the bytes, so a refused PUT means that a reply was lost. But the
+        # store may hold only a part of the bytes.
         key = keys.archive_key(log.prefix, archive)
         # SAFETY(archive-read-back) §5: a refused archive counts only if its bytes are there
         if not log.store.put_if_absent(key, body) and log.store.get(key) != body:
             raise StoreUnavailableError(
-                f"{log.store.url}/{key} is not what was sent. Nothing was written to the log: "
-                "start again, which writes another archive"
+                f"{log.store.url}/{key} does not hold the bytes that were sent. sparkwal wrote "
+                "nothing to the log: start again, which writes another archive"
             )
 
 
 def encode(memory: QueryProgress) -> bytes:
-    """The content of an archive; `txns_archive` is not in it."""
+    """Encode an archive, without `txns_archive`."""
     return to_json(plain(replace(memory, txns_archive="")))
 
 
-def decode(body: bytes, where: str) -> QueryProgress:
-    """What `encode` has encoded. Raises InvalidLogError for what an archive cannot hold."""
-    return read(QueryProgress, parse(body, where, "archive"), where)
+def decode(body: bytes, label: str) -> QueryProgress:
+    """Decode an archive.
+
+    Raises:
+        InvalidLogError: the body is damaged; the text names it as `label`.
+    """
+    return read(QueryProgress, parse(body, label, "archive"), label)
 
 
 def read_archive(log: LogStore, archive: str) -> QueryProgress:
-    """Read an archive. Raises InvalidLogError if it is missing or damaged."""
+    """Read an archive.
+
+    Raises:
+        InvalidLogError: it is missing or damaged.
+    """
     key = keys.archive_key(log.prefix, archive)
-    where = f"{log.store.url}/{key}"
+    name = f"{log.store.url}/{key}"
     try:
         body = log.store.get(key)
     except NotFound:
         raise InvalidLogError(
-            f"{where} is missing: it holds the transactions of older queries, without which their "
+            f"{name} is missing: it holds the transactions of older queries, without which their "
             "rows could be written twice. Restore it"
         ) from None
     if not archive.endswith(f"-{crc32(body):08x}"):
-        raise InvalidLogError(f"{where}: its CRC-32 is not the one in its name")
-    return decode(body, where)
+        raise InvalidLogError(f"{name}: its CRC-32 does not match the one in its name")
+    return decode(body, name)

@@ -1,4 +1,4 @@
-"""The commit record: what it says of a microbatch, and its bytes."""
+"""Builds the commit record of a microbatch or of an appender's batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,10 +27,12 @@ Inlined = Sequence[tuple[int, Sequence[pa.RecordBatch]]]
 
 @dataclass(frozen=True)
 class Carried:
-    """What a commit record carries of its query's checkpoint; the rest as in `Checkpoint`.
+    """The checkpoint files that a commit record carries. The other fields are as in `Checkpoint`.
 
     Attributes:
-        files: those not to be carried again, and where: a position, HERE (`block`) or NOWHERE.
+        block: the content of the files.
+        files: (place, bytes) of files that are carried only once: a position, HERE (`block`) or
+            NOWHERE.
     """
 
     block: bytes
@@ -53,74 +55,89 @@ def microbatch_record(
         "tasks": len(written),
         "retries": sum(r.retries for r in written),
     }
-    # A record cannot hold what its own PUT took.
+    # A record cannot hold the duration of its own PUT, so it holds that of the PUT before.
     if plan.last_put is not None:
         measured["retries"] += plan.last_put.retries
         measured["last_put_ms"] = plan.last_put.put_ms
-    return next_record(
-        plan.leadership,
-        plan.plan_id,
-        written[0].query_id,
-        written[0].batch_id,
-        inlined,
-        measured,
-        clock.now_ms(),
-        codec,
-        decided=plan.position - 1,
+    content = RecordContent(
+        query_id=written[0].query_id,
+        batch_id=written[0].batch_id,
+        inlined=inlined,
+        metrics=measured,
         batches=tuple(r.batch for r in written if r.batch),
         carried=carried,
     )
+    lead, now_ms = plan.leadership, clock.now_ms()
+    return next_record(lead, plan.plan_id, content, now_ms, codec, decided=plan.position - 1)
+
+
+@dataclass(frozen=True)
+class RecordContent:
+    """The content of a commit record.
+
+    Attributes:
+        query_id, batch_id: the microbatch; for an appender the producer and its last sequence.
+        inlined: the rows in the record itself.
+        metrics: for people.
+        batches: the data objects.
+        carried: the checkpoint, or None.
+    """
+
+    query_id: str
+    batch_id: int
+    inlined: Inlined
+    metrics: dict[str, float]
+    batches: tuple[Batch, ...] = ()
+    carried: Carried | None = None
 
 
 def next_record(
     lead: Leadership,
     plan_id: str,
-    query_id: str,
-    batch_id: int,
-    inlined: Inlined,
-    metrics: dict[str, float],
+    content: RecordContent,
     now_ms: int,
     codec: str | None,
     *,
     decided: int,
-    batches: tuple[Batch, ...] = (),
-    carried: Carried | None = None,
 ) -> tuple[CommitHeader, bytes]:
-    """The record at the next position: of a microbatch, or of a producer's appends, where
-    `query_id` is the producer and `batch_id` the last sequence. All up to `decided` is durable."""
+    """Build the record at the next position. Every position up to `decided` holds a record."""
+    query_id = content.query_id
+    inlined = content.inlined
+    carried = content.carried
     timestamp_ms = next_timestamp(now_ms, lead.timestamp_ms)
-    rows = sum(b.rows for b in batches) + sum(b.num_rows for _, held in inlined for b in held)
+    rows = sum(batch.rows for batch in content.batches)
+    rows += sum(batch.num_rows for _, batches in inlined for batch in batches)
     position = lead.next_position
     checkpoints = lead.checkpoints
     block = b""
     # SAFETY(checkpoint-position) §12: each record that carries a checkpoint names its own position
     if carried is not None:
         block, places = carried.block, carried.files.items()
-        files = {n: (position if where == HERE else where, size) for n, (where, size) in places}
+        files = {name: (position if at == HERE else at, size) for name, (at, size) in places}
         crc = crc32(block)
         inputs = dict(carried.inputs)
         name = carried.name
         entry = Checkpoint(position, rows, len(block), crc, carried.reason, files, inputs, name)
         checkpoints = {**checkpoints, query_id: entry}
-    # What earlier anonymous appends left is dropped.
-    kept = {query: last for query, last in lead.txns.items() if not query.startswith(ANONYMOUS)}
+    # Drop the entries of earlier anonymous appends.
+    named = {query: last for query, last in lead.txns.items() if not query.startswith(ANONYMOUS)}
     header = CommitHeader(
         **lead.fields(plan_id, decided),
         number=keys.slot(position, lead.window),
         timestamp_ms=timestamp_ms,
         query_id=query_id,
-        batch_id=batch_id,
+        batch_id=content.batch_id,
         rows=rows,
-        bytes=sum(b.bytes for b in batches),
-        batches=batches,
+        bytes=sum(batch.bytes for batch in content.batches),
+        batches=content.batches,
         inline=(),
         # SAFETY(txns-include-own) §6: a record's txns include its own
-        txns={**kept, query_id: (batch_id, timestamp_ms)},
+        txns={**named, query_id: (content.batch_id, timestamp_ms)},
         checkpoints=checkpoints,
         # SAFETY(commit-names-archive) §5: each commit record names the archive
         # SAFETY(appender-names-archive) §5: each record of an appender names the archive
         txns_archive=lead.txns_archive,
-        metrics=metrics,
+        metrics=content.metrics,
     )
     # SAFETY(inline-all-rows) §6: a commit record holds every row that the tasks inlined
     return encode_record(header, inlined, lead.spark_schema, codec, block)
@@ -133,19 +150,23 @@ def encode_record(
     codec: str | None,
     block: bytes = b"",
 ) -> tuple[CommitHeader, bytes]:
-    """The record with its rows after the header, one partition after the other.
+    """Encode the record with its rows after the header, one partition after the other.
 
     Args:
-        header: its `inline` is still empty, its `bytes` count the data objects only.
+        header: its `inline` is still empty, and its `bytes` count the data objects only.
+        inlined: the rows.
+        spark_schema: the log's schema.
+        codec: compresses the rows.
         block: the files of a checkpoint; see `arrowfile.FileWriter.finish`.
     """
-    where = f"commit object {header.number}"
+    label = f"commit object {header.number}"
     if not inlined:
-        check_parts(header, where)
+        check_parts(header, label)
         return header, arrowfile.encode(header, spark_schema, block)
+    # The widest numbers reserve the header's length until the real ones are known.
     widest = tuple(
-        Inline(partition, sum(b.num_rows for b in held), 2**63 - 1, 2**63 - 1, 2**32 - 1)
-        for partition, held in inlined
+        Inline(partition, sum(b.num_rows for b in batches), 2**63 - 1, 2**63 - 1, 2**32 - 1)
+        for partition, batches in inlined
     )
     draft = replace(header, inline=widest, bytes=2**63 - 1)
     writer = arrowfile.FileWriter(draft, spark_schema, codec)
@@ -162,6 +183,6 @@ def encode_record(
         chunks.append(data)
     size = header.bytes + sum(entry.bytes for entry in entries)
     header = replace(header, inline=tuple(entries), bytes=size)
-    check_parts(header, where)
+    check_parts(header, label)
     prefix, tail, _ = writer.finish(header, block)
     return header, b"".join([prefix, *chunks, tail])

@@ -1,4 +1,10 @@
-"""What the planner remembers between microbatches, on the driver's own disk (PROTOCOL §6)."""
+"""The planner's notes between microbatches, on the driver's own disk (PROTOCOL §6).
+
+Each leader of a log has one hint, in one of three states:
+
+    planned → committed → planned …     the leader's own plans and commits
+    any → fenced                        another leader of this machine took the log over
+"""
 
 from __future__ import annotations
 
@@ -16,9 +22,9 @@ from sparkwal.errors import FencedError, InvalidLogError, OptionError
 from sparkwal.format.checked import Whole, parse, plain, prepare, read, to_json
 from sparkwal.protocol.leadership import Leadership
 
-_VERSION = 6
-# How many ended runs a session remembers at least. A run of a query is noted once.
-_MOST_ENDED = 1000
+_VERSION = 7
+# A session stores at least this many ended runs. Each run of a query is noted once.
+_MAX_ENDED = 1000
 
 
 @dataclass(frozen=True)
@@ -30,22 +36,29 @@ class Put:
 
 
 @dataclass(frozen=True)
-class Hint:
-    """The leadership after the last plan, and whether that plan was committed.
+class Planned:
+    """The leader's last plan is not committed. Its tasks may still run, so its window is taken."""
+
+    leader_id: str
+    plan_id: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The leader's last plan is committed, with or without rows.
 
     Attributes:
-        planned: the plan that owns `leadership.next_position`; None if it was committed.
-        run_id: of the query's run that last committed a record or looked at the log.
-        goes_on: the run whose microbatch was done last, with or without rows.
-        looked_ms: when the log was last looked at, on the boot-time clock.
-        boot_ms: when the hint was written, on the same clock.
-        last_put: of the leader's last record, if no record reports it yet.
+        leadership: the leadership after that plan.
+        checked_by: the query's run that last committed a record or looked at the log.
+        last_run_id: the query's run whose microbatch was committed last.
+        looked_ms: the time of the last look at the log, on the boot-time clock.
+        boot_ms, boot_id: the time of this hint, on the same clock.
+        last_put: the PUT of the leader's last record, if no record reports it yet.
     """
 
     leadership: Leadership
-    planned: str | None
-    run_id: str
-    goes_on: str
+    checked_by: str
+    last_run_id: str
     looked_ms: Whole
     boot_ms: Whole
     boot_id: str
@@ -53,93 +66,129 @@ class Hint:
 
 
 @dataclass(frozen=True)
-class FencingNote:
-    """What a leader leaves in place of the hints of the leaders that it fenced on its machine:
-    `run_id` is the fenced run, "" if unknown, None until the planned microbatch is committed."""
+class LeaderNote:
+    """A leader, as errors name it: `position`, `term` and `timestamp_ms` are its last record's."""
 
     leader_id: str
     host: str
     position: Whole
     term: Whole
     timestamp_ms: Whole
-    run_id: str | None = ""
-
-    def over(self, before: Hint | FencingNote | None) -> FencingNote:
-        """This note, with the fenced run taken from what it replaces."""
-        if isinstance(before, Hint):
-            return replace(self, run_id=before.goes_on if before.planned is None else None)
-        return replace(self, run_id=before.run_id) if before else self
 
 
-prepare(Hint, FencingNote)
+@dataclass(frozen=True)
+class Fenced:
+    """Another leader of this machine took the log over.
+
+    Attributes:
+        by: that leader.
+        run_id: the fenced run of the query; None if it is unknown.
+        is_pending: a plan of the fenced leader was not committed then. The run that commits it is
+            the fenced one.
+    """
+
+    by: LeaderNote
+    run_id: str | None = None
+    is_pending: bool = False
+
+
+Hint = Planned | Committed | Fenced
+
+_STATES: dict[str, type[Hint]] = {"planned": Planned, "committed": Committed, "fenced": Fenced}
+_NAMES = {kind: name for name, kind in _STATES.items()}
+
+prepare(Planned, Committed, Fenced)
+
+
+def fence(hint: Hint | None, by: LeaderNote) -> Fenced:
+    """The hint of a leader after `by` has fenced it."""
+    match hint:
+        case Planned():
+            return Fenced(by, is_pending=True)
+        case Committed():
+            return Fenced(by, hint.last_run_id)
+        case Fenced():
+            return replace(hint, by=by)
+        case None:
+            return Fenced(by)
 
 
 class Hints:
-    """Hints of one user on this machine for one log (`LogStore.identity`): a file for each leader.
+    """The hints of one user on this machine for one log (`LogStore.identity`), a file each.
 
-    The folder is private (0700) and checked to be so: a file that another user could plant or
-    redirect is not read. `ended` is the file of `note_ended`, if there is one.
+    The folder is private (0700), and each use checks that: a file that another user could plant or
+    redirect is not read.
+
+    Args:
+        log: the log's identity.
+        folder: the folder, as in tests.
+        ended: the file of `note_ended`, if there is one.
     """
 
     def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
-        self._log, self._ended = short_hash(log), ended
+        self._log = short_hash(log)
+        self._ended = ended
         try:
             self.folder = folder or Path(tempfile.gettempdir()) / f"sparkwal-{os.getuid()}"
         except FileNotFoundError as error:
             raise OptionError(
                 f"this machine has no temporary folder that can be written ({error.strerror}): set "
-                "TMPDIR to one for the driver and its Python workers. Nothing was written"
+                "TMPDIR to one for the driver and its Python workers. sparkwal wrote nothing"
             ) from None
 
     def _file(self, leader_id: str) -> Path:
         return self.folder / f"{self._log}-{short_hash(leader_id)}.json"
 
-    def load(self, leader_id: str) -> Hint | FencingNote | None:
-        """This leader's last hint, or the note of who fenced it; None if neither can be trusted."""
-        found = self._read(self._file(leader_id))
-        if isinstance(found, Hint) and found.leadership.leader_id != leader_id:
-            return None
-        return found
+    def load(self, leader_id: str) -> Hint | None:
+        """This leader's hint, or None if it is missing or cannot be trusted."""
+        hint = self._read(self._file(leader_id))
+        match hint:
+            case Planned():
+                return hint if hint.leader_id == leader_id else None
+            case Committed():
+                return hint if hint.leadership.leader_id == leader_id else None
+        return hint
 
-    def _read(self, file: Path) -> Hint | FencingNote | None:
+    def _read(self, file: Path) -> Hint | None:
         try:
             if not self._private():
                 return None
             document = parse(file.read_bytes(), str(file), "hint")
-            if document.get("version") != _VERSION:
+            kind = _STATES.get(str(document.get("state")))
+            if document.get("version") != _VERSION or kind is None:
                 return None
-            kind: type[Hint | FencingNote] = Hint if "planned" in document else FencingNote
             return read(kind, document, str(file))
         except (OSError, InvalidLogError):
             return None
 
-    def save(self, leader_id: str, kept: Hint | FencingNote) -> bool:
-        """Replace this leader's hint or note as a whole. False if the disk refused it."""
-        return self._write(self._file(leader_id), kept)
+    def save(self, leader_id: str, hint: Hint) -> bool:
+        """Replace this leader's hint atomically. False if the disk refused a write."""
+        return self._write(self._file(leader_id), hint)
 
-    def _write(self, file: Path, kept: Hint | FencingNote) -> bool:
-        text = to_json({"version": _VERSION, **plain(kept)})
-        # Each process has a draft of its own name, and writes one at a time.
+    def _write(self, file: Path, hint: Hint) -> bool:
+        text = to_json({"version": _VERSION, "state": _NAMES[type(hint)], **plain(hint)})
+        # Each process has its own draft, and writes one at a time.
         draft = file.with_suffix(f".{os.getpid()}")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._private():
                 raise PermissionError(f"{self.folder} is open to other users")
             draft.write_bytes(text)
-            # Unlink first: a replacing rename waits for ext4. A crash between: a cold start.
+            # Unlink first, because a replacing rename waits for ext4. After a crash between the two
+            # the next plan starts cold.
             file.unlink(missing_ok=True)
             os.replace(draft, file)
         except OSError as error:
-            # By the old hint this leader would claim a slot that it filled, and fence itself.
-            for left in (draft, file):
+            # With the old hint this leader would claim a slot that it has filled, and be fenced.
+            for leftover in (draft, file):
                 with suppress(OSError):
-                    left.unlink(missing_ok=True)
+                    leftover.unlink(missing_ok=True)
             events.emit(events.HintNotSaved(folder=str(self.folder), reason=str(error)))
             return False
         return True
 
     def forget(self, leader_id: str) -> None:
-        """Remove this leader's hint or note: its next plan starts cold."""
+        """Remove this leader's hint: its next plan starts cold."""
         with suppress(OSError):
             self._file(leader_id).unlink(missing_ok=True)
 
@@ -152,16 +201,18 @@ class Hints:
             self.forget(leader_id)
             raise
 
-    def fence_others(self, note: FencingNote) -> None:
-        """Leave a leader's note to the log's other leaders on this machine. Without it, a leader
-        that slept would start cold and take the log back silently."""
+    def fence_others(self, by: LeaderNote) -> None:
+        """Set the hints of the log's other leaders on this machine to fenced.
+
+        Without this, a leader that slept would start cold and take the log back silently.
+        """
         with suppress(OSError):
             for file in self.folder.glob(f"{self._log}-*.json"):
-                if file != self._file(note.leader_id):
-                    self._write(file, note.over(self._read(file)))
+                if file != self._file(by.leader_id):
+                    self._write(file, fence(self._read(file), by))
 
-    def has_ended(self, run_id: str) -> bool:
-        """Whether this run of a query is known to have ended."""
+    def has_ended(self, run_id: str | None) -> bool:
+        """Whether this run of a query has certainly ended."""
         try:
             return self._ended is not None and run_id in self._ended.read_text().splitlines()
         except OSError:
@@ -177,13 +228,13 @@ class Hints:
 
 
 def note_ended(file: Path, run_id: str) -> None:
-    """Note that a run of a query has ended, for `Hints.has_ended`; one thread at a time."""
+    """Note for `Hints.has_ended` that a run of a query has ended. One thread at a time."""
     try:
-        known = file.read_text().splitlines()
+        ended = file.read_text().splitlines()
     except FileNotFoundError:
-        known = []
+        ended = []
     draft = file.with_suffix(".draft")
-    draft.write_text("\n".join([*known[-_MOST_ENDED:], run_id]))
+    draft.write_text("\n".join([*ended[-_MAX_ENDED:], run_id]))
     os.replace(draft, file)
 
 

@@ -1,4 +1,4 @@
-"""Positions that a rebuilt checkpoint would read again: none may be released (PROTOCOL §12)."""
+"""The positions that a rebuilt checkpoint would read again, which no consumer may release (§12)."""
 
 import json
 import os
@@ -9,51 +9,66 @@ from pathlib import Path
 from sparkwal.errors import OptionError
 from sparkwal.protocol.hint import short_hash
 
-# Where a rebuild begins to read, and how far the query has come without a row.
+# The position at which a rebuild begins to read, and the query's position without a row since.
 Span = tuple[int, int]
-# In a stream's offsets, this and a sequencer's name are the key of that log's id.
+# In a stream's offsets, this prefix and a sequencer's name are the key of that log's id.
 LOG_ID = "log_id:"
 
 
 def lowest(spans: Iterable[Span], position: int) -> int:
-    """The position that a reader at `position` may report. A span holds back no position beyond its
-    end: since then the sink wrote a record, or it would have made the span longer."""
-    held = (need for need, upto in spans if need < position <= upto)
+    """The position that a reader at `position` may report.
+
+    A span holds back no position after its end: since then the sink has written a record, or it
+    would have made the span longer.
+    """
+    begins = (begin for begin, end in spans if begin < position <= end)
     # SAFETY(hold-for-rebuild) §12: a consumer reports nothing above what a rebuild here would read
-    return min(held, default=position)
+    return min(begins, default=position)
 
 
 @dataclass(frozen=True)
 class Holds:
-    """The spans of this machine's queries, a file for each checkpoint and log; None: no home."""
+    """The spans of this machine's queries, in one file for each checkpoint and log.
+
+    Without a home folder `state` is None.
+    """
 
     state: Path | None
 
     def set(self, checkpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
-        """Replace what a query holds of each log, by `log_id`. Raises OSError."""
+        """Replace the spans of a query in each log, by `log_id`.
+
+        Raises:
+            OSError: the disk refused a write.
+        """
         if self.state is None:
             raise FileNotFoundError("this user has no home folder")
-        for log_id, held in spans.items():
+        for log_id, log_spans in spans.items():
             file = self._files(log_id, short_hash(checkpoint))
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft = file.with_suffix(f".{os.getpid()}")
-            draft.write_text(json.dumps({"checkpoint": checkpoint, "spans": held}))
+            draft.write_text(json.dumps({"checkpoint": checkpoint, "spans": log_spans}))
             os.replace(draft, file)
 
     def lowest(self, log_id: str, position: int) -> int:
-        """`lowest` over the spans of all queries. Raises OptionError for a damaged file."""
+        """`lowest` over the spans of all queries.
+
+        Raises:
+            OptionError: a file is damaged.
+        """
         if self.state is None:
             return position
         pattern = self._files(log_id, "*")
         spans: list[Span] = []
         for file in pattern.parent.glob(pattern.name):
             try:
-                held = json.loads(file.read_bytes())["spans"]
-                spans += [(int(need), int(upto)) for need, upto in held]
+                file_spans = json.loads(file.read_bytes())["spans"]
+                spans += [(int(begin), int(end)) for begin, end in file_spans]
             except (OSError, ValueError, TypeError, KeyError):
                 raise OptionError(
-                    f"{file} is damaged: it says what a query on this machine would read again "
-                    "of this log if its checkpoint was lost. Delete it when that query runs again"
+                    f"{file} is damaged: it holds the positions of this log that a query on this "
+                    "machine would read again if its checkpoint was lost. Delete it when that "
+                    "query runs again"
                 ) from None
         return lowest(spans, position)
 

@@ -1,4 +1,4 @@
-"""What a writer knows once it leads."""
+"""The state of a writer that leads a log."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -10,11 +10,12 @@ from sparkwal.format.header import Checkpoints, SlotHeader, Txns
 
 @dataclass(frozen=True)
 class Leadership:
-    """Who leads, where it may write (from `next_position` on), and what the log knows of queries.
+    """The leader, the position from which it may write, and the transactions of the log's queries.
 
     Attributes:
         began: the position of its leader record.
-        in_flight_limit: the leader's own; former leaders' slots are decided when it commits.
+        next_position: the position of its next record.
+        in_flight_limit: its own limit. The slots of former leaders are decided when it commits.
     """
 
     log_id: str
@@ -43,7 +44,8 @@ class Leadership:
         )
 
     def fields(self, plan_id: str, decided: int) -> dict[str, Any]:
-        """What all objects of the next position share. All up to `decided` is durable."""
+        """The fields that all objects of the next position share. Positions up to `decided` hold
+        records."""
         return {
             "log_id": self.log_id,
             "position": self.next_position,

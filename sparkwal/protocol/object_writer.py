@@ -1,4 +1,5 @@
-"""One data object: rows cut into frames, one PUT or parts (PROTOCOL §6)."""
+"""Writes one data object: cuts rows into frames, and sends one PUT or several parts (PROTOCOL
+§6)."""
 
 import io
 from collections.abc import Iterator
@@ -19,8 +20,11 @@ from sparkwal.store.base import PART_SIZE, LogStore, NotFound, Upload
 
 @dataclass(frozen=True)
 class TaskLimits:
-    """When a frame closes, when rows stay in the message, when a multipart upload begins; in bytes.
-    By default a record stays below 64 MiB, even of as many partitions as the window holds."""
+    """The sizes, in bytes, at which a frame closes, rows leave the message, and a multipart upload
+    begins.
+
+    By default a record stays below 64 MiB, even with as many partitions as the window holds.
+    """
 
     batch_size: int
     batch_timeout_ms: int
@@ -38,13 +42,20 @@ def write_object(
     *,
     compare: bool = False,
 ) -> Batch:
-    """Stream the rows into one object: one PUT, or parts once it grows too large.
+    """Stream the rows into one object: one PUT, or parts if it grows too large.
 
     Args:
-        header: with `rows` at its widest, until the count is known.
+        open_log: opens the log.
+        header: with the widest number as `rows`, until the count is known.
+        spark_schema: the log's schema.
+        batches: the rows.
+        limits: see `TaskLimits`.
         compare: compute the rows' content even if the rows do not stay in memory.
 
-    Raises FencedError, RecomputedError, StoreUnavailableError.
+    Raises:
+        FencedError: another writer took the window.
+        RecomputedError: an earlier attempt of the task stored other rows.
+        StoreUnavailableError: the store did not answer, or lost the object.
     """
     log = open_log()
     writer = arrowfile.FileWriter(header, spark_schema, limits.codec)
@@ -78,42 +89,43 @@ def write_object(
         if upload is not None:
             upload.upload.abort()
         raise
-    size, made = writer.size + len(tail), tuple(writer.frames)
-    sent = Batch(header.number, header.partition, writer.rows, size, crc, made)
+    size, stored = writer.size + len(tail), tuple(writer.frames)
+    sent = Batch(header.number, header.partition, writer.rows, size, crc, stored)
     # SAFETY(adopt-what-is-there) §6: a task whose key is taken names what is there
     if not created:
         if upload is None:
             rows = b"".join(buffer)
-            where = log.locate(header.number)
-            content = Content.of(arrowfile.read_frames(rows, spark_schema, where))
+            name = log.locate(header.number)
+            content = Content.of(arrowfile.read_frames(rows, spark_schema, name))
         return adopt(log, header, content, sent)
     return sent
 
 
 class _Parts:
-    """Cuts an object into parts. The first is sent last: its header has the number of rows."""
+    """Cuts an object into parts. The first is sent last: its header holds the number of rows."""
 
     def __init__(self, upload: Upload, prefix_size: int) -> None:
         self.upload = upload
         self._first = b""
-        self._number = 0  # of the last part that is full
-        self._held: list[memoryview] = []
+        # The number of the last full part.
+        self._number = 0
+        self._pieces: list[memoryview] = []
         self._room = PART_SIZE - prefix_size
 
     def add(self, data: bytes) -> None:
         """Append to the object. The data is copied once, into its part."""
         view = memoryview(data)
         while len(view) >= self._room:
-            self._held.append(view[: self._room])
+            self._pieces.append(view[: self._room])
             view = view[self._room :]
             self._send()
         if view:
-            self._held.append(view)
+            self._pieces.append(view)
             self._room -= len(view)
 
     def _send(self) -> None:
-        part = b"".join(self._held)
-        self._held.clear()
+        part = b"".join(self._pieces)
+        self._pieces.clear()
         self._room = PART_SIZE
         self._number += 1
         if self._number == 1:
@@ -122,74 +134,85 @@ class _Parts:
             self.upload.part(self._number, (self._number - 1) * PART_SIZE, part)
 
     def finish(self, prefix: bytes) -> bool:
-        if self._held:
+        if self._pieces:
             self._send()
         self.upload.part(1, 0, prefix + self._first)
         return self.upload.complete()
 
 
-def adopt(log: LogStore, ours: DataHeader, content: Content | None, sent: Batch) -> Batch:
-    """The object that stands at our key, if an attempt of this very task wrote it. The first
-    attempt wins: a retried or speculative task, and a PUT whose reply was lost, all end with the
-    same object. `content` is of our own rows; None if it is not known any more. `sent` is our own
-    object.
+def adopt(log: LogStore, own: DataHeader, content: Content | None, sent: Batch) -> Batch:
+    """The object at our key, if an attempt of this same task wrote it.
 
-    Raises FencedError (another writer's), RecomputedError, StoreUnavailableError, InvalidLogError.
+    The first attempt wins. So a retried task, a speculative one and a PUT whose reply was lost all
+    end with the same object.
+
+    Args:
+        log: the log.
+        own: the header of our object.
+        content: the content of our rows, or None if it is unknown.
+        sent: our object.
+
+    Raises:
+        FencedError: the object is another writer's.
+        RecomputedError: the object holds other rows.
+        StoreUnavailableError: the object is missing or incomplete.
+        InvalidLogError: the object is damaged.
     """
-    where = log.locate(ours.number, ours.window)
+    name = log.locate(own.number, own.window)
     try:
-        opened = read_front(log, ours.number, ours.window)
+        opened = read_front(log, own.number, own.window)
     except NotFound:
-        # An upload whose Complete got lost may have vanished with its parts.
+        # The store may have dropped an upload with its parts after it lost the reply of Complete.
         raise StoreUnavailableError(
-            f"{where} was not stored, though the store said its key was taken; nothing was "
-            "acknowledged. Run again with the same checkpoint"
+            f"{name} was not stored, although the store reported its key as taken. This run "
+            "committed nothing. Run again with the same checkpoint"
         ) from None
     header = opened.header
-    if header.plan_id != ours.plan_id or not isinstance(header, DataHeader):
-        leader = read_slot(log, ours.position, ours.window)
+    if header.plan_id != own.plan_id or not isinstance(header, DataHeader):
+        leader = read_slot(log, own.position, own.window)
         if leader is not None:
             raise fenced(log, leader)
         raise FencedError(
-            f"another writer, {header.leader_id} (term {header.term}), holds {where}. Nothing of "
-            "this microbatch was committed. Stop one of the two; a restart with the same "
+            f"another writer, {header.leader_id} (term {header.term}), holds {name}. This "
+            "microbatch was not committed. Stop one of the two; a restart with the same "
             "checkpoint takes the log over again"
         )
     try:
         batch, stored = measure(log, opened)
     except InvalidLogError as error:
-        raise _kept_in_part(where, str(error)) from None
-    is_own = header.stage_attempt == ours.stage_attempt
-    # Of another size it is another run of this attempt, and whole, or it could not be measured.
+        raise _incomplete(name, str(error)) from None
+    is_own = header.stage_attempt == own.stage_attempt
+    # An object of another size comes from another run of this attempt. It is complete, or `measure`
+    # would have failed.
     if is_own and batch.bytes == sent.bytes and batch.crc32 != sent.crc32:
-        raise _kept_in_part(where, f"{batch.bytes} other bytes")
-    # A recomputed stage may distribute rows otherwise: an old object would lose or double some.
-    # Equal frames hold the same rows, wherever they begin: a header may be longer than another.
+        raise _incomplete(name, f"{batch.bytes} other bytes")
+    # A recomputed stage may distribute rows otherwise, so an old object would lose or double some.
+    # Equal frames hold the same rows, even at other offsets: one header may be longer.
     is_same = stored == content or [f[1:] for f in batch.frames] == [f[1:] for f in sent.frames]
     if not is_own and not is_same:
-        found = "stored other rows than this one computed"
+        fault = "stored other rows than this one computed"
         if content is None:
-            found = (
-                "stored its rows, and this one does not know whether its own are the same: "
-                "Spark's next attempt can"
+            fault = (
+                "stored its rows, and this one no longer has its own to compare: Spark's next "
+                "attempt can"
             )
         raise RecomputedError(
-            f"{where}: an earlier attempt of this task {found}. This run of the microbatch commits "
-            "nothing. Restart with the same checkpoint: it is written anew, in a window of its own"
+            f"{name}: an earlier attempt of this task {fault}. This run of the microbatch commits "
+            "nothing. Restart with the same checkpoint: the microbatch gets another window"
         )
-    events.emit(events.Adopted(key=log.key(header.number), partition=ours.partition))
+    events.emit(events.Adopted(key=log.key(header.number), partition=own.partition))
     return batch
 
 
-def _kept_in_part(where: str, what: str) -> StoreUnavailableError:
+def _incomplete(name: str, what: str) -> StoreUnavailableError:
     return StoreUnavailableError(
-        f"{where} is not what this task sent ({what}); nothing was acknowledged. Run again with "
-        "the same checkpoint: the microbatch gets another window"
+        f"{name} does not hold the bytes that this task sent ({what}). This run committed "
+        "nothing. Run again with the same checkpoint: the microbatch gets another window"
     )
 
 
 class _Tape(io.RawIOBase):
-    """Reads an object in ranges, and measures what was read since the last `cut`."""
+    """Reads an object in ranges, and measures the bytes since the last `cut`."""
 
     def __init__(self, log: LogStore, number: int) -> None:
         self._store = log.store
@@ -214,7 +237,7 @@ class _Tape(io.RawIOBase):
         return data
 
     def cut(self) -> tuple[int, int]:
-        """(bytes, CRC-32)."""
+        """(bytes, CRC-32) since the last cut."""
         measured = (self._length, self._crc)
         self._length = 0
         self._crc = 0
@@ -222,14 +245,19 @@ class _Tape(io.RawIOBase):
 
 
 def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
-    """A data object's entry in a commit, and its content. Raises NotFound, InvalidLogError."""
+    """Read a data object. Returns its entry in a commit, and its content.
+
+    Raises:
+        NotFound: it is missing.
+        InvalidLogError: it is damaged.
+    """
     header = opened.header
     assert isinstance(header, DataHeader)
     tape = _Tape(log, header.number)
     tape.read(opened.body)
     size, crc = tape.cut()
     arrow = schema.to_arrow(opened.spark_schema)
-    found: list[Frame] = []
+    stored: list[Frame] = []
     content = Content()
     try:
         for message in pa.ipc.MessageReader.open_stream(tape):
@@ -238,11 +266,11 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
                 raise ValueError("a message that is no record batch")
             frames.check_size(announced, message.body.size)
             batch = pa.ipc.read_record_batch(message, arrow)
-            # A wrong offset crashes the process.
+            # A wrong offset would crash the process.
             frames.check_values(batch)
             content += Content.of([batch])
             length, part = tape.cut()
-            found.append(Frame(size, length, batch.num_rows, part))
+            stored.append(Frame(size, length, batch.num_rows, part))
             size, crc = size + length, crc32_combine(crc, part, length)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InvalidLogError(f"{log.locate(header.number)}: cannot be decoded: {error}") from None
@@ -253,7 +281,7 @@ def measure(log: LogStore, opened: arrowfile.Opened) -> tuple[Batch, Content]:
         raise InvalidLogError(f"{log.locate(header.number)}: it is cut off")
     length, part = tape.cut()
     if content.rows != header.rows:
-        where = log.locate(header.number)
-        raise InvalidLogError(f"{where}: {content.rows} rows in frames, not {header.rows}")
+        name = log.locate(header.number)
+        raise InvalidLogError(f"{name}: {content.rows} rows in frames, not {header.rows}")
     size, crc = size + length, crc32_combine(crc, part, length)
-    return Batch(header.number, header.partition, content.rows, size, crc, tuple(found)), content
+    return Batch(header.number, header.partition, content.rows, size, crc, tuple(stored)), content

@@ -1,4 +1,4 @@
-"""Which window the next microbatch owns: from the hint (no request) or by a cold start."""
+"""Plans the window of the next microbatch: from the hint (no request) or by a cold start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkwal.format.header import QueryProgress
 from sparkwal.format.merging import merge
 from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
-from sparkwal.protocol.hint import FencingNote, Hint, Hints, Put
+from sparkwal.protocol.hint import Committed, Fenced, Hints, LeaderNote, Planned, Put
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.slots import OpenLog
 from sparkwal.protocol.takeover import Claim, fenced_by, lead
@@ -23,18 +23,19 @@ from sparkwal.store.base import LogStore, NotFound
 
 @dataclass(frozen=True)
 class Plan:
-    """One microbatch's claim on the window of `leadership.next_position`, made once on the driver.
+    """The claim of one microbatch on the window of `leadership.next_position`, made on the driver.
 
     Attributes:
-        plan_id: no two plans have the same.
-        run_id: of the run whose commit this plan builds on; None if the planner looked at the log.
-            Another run must look before it writes: the log may have been deleted in between.
-        looked_ms: when the log was last looked at, on the driver's boot-time clock.
-        last_put: of the record before, if this leader put it and no record reports it yet.
+        plan_id: unique.
+        checked_by: the query's run on whose commit or look this plan builds; None if the planner
+            itself looked at the log.
+        looked_ms, boot_id: the time of the last look at the log, on the driver's boot-time clock.
+        leadership: the leadership before the microbatch.
+        last_put: the PUT of the record before, if this leader put it and no record reports it yet.
     """
 
     plan_id: str
-    run_id: str | None
+    checked_by: str | None
     looked_ms: int
     boot_id: str
     leadership: Leadership
@@ -44,12 +45,15 @@ class Plan:
     def position(self) -> int:
         return self.leadership.next_position
 
-    def is_for(self, run_id: str) -> bool:
-        """Whether this run may write by this plan without a look at the log."""
-        return self.run_id is None or self.run_id == run_id
+    def may_skip_look(self, run_id: str) -> bool:
+        """Whether this run may write under this plan without a look at the log.
+
+        Another run than `checked_by` must look first: the log may have been deleted in between.
+        """
+        return self.checked_by in (None, run_id)
 
     def for_tasks(self) -> TaskPlan:
-        """The plan as it travels."""
+        """The plan as it travels to the tasks."""
         lead = self.leadership
         return TaskPlan(
             replace(self, leadership=replace(lead, txns={}, checkpoints={})),
@@ -60,20 +64,22 @@ class Plan:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A plan as it travels: to every task, and from the task of partition 0 to the commit. What the
-    log remembers of a thousand queries is most of a plan, and only the commit needs it: so it stays
-    compressed beside the `bare` plan, and only one task sends it back."""
+    """A plan as it travels to every task, and from the task of partition 0 to the commit.
+
+    Most of a plan are the transactions of up to a thousand queries, and only the commit needs them.
+    So they stay compressed beside the `bare` plan, and only one task sends them back.
+    """
 
     bare: Plan
     txns: bytes
     checkpoints: bytes
 
-    def known_txns(self) -> QueryProgress:
-        """What the log remembers, without the checkpoints."""
+    def progress(self) -> QueryProgress:
+        """The transactions of the log's queries, without the checkpoints."""
         return QueryProgress(_unpack(self.txns).txns, {}, self.bare.leadership.txns_archive)
 
-    def whole(self) -> Plan:
-        """The plan with all that the log remembers, for the commit."""
+    def full_plan(self) -> Plan:
+        """The plan with all transactions and checkpoints, for the commit."""
         txns, checkpoints = _unpack(self.txns).txns, _unpack(self.checkpoints).checkpoints
         lead = replace(self.bare.leadership, txns=txns, checkpoints=checkpoints)
         return replace(self.bare, leadership=lead)
@@ -85,96 +91,119 @@ def _unpack(packed: bytes) -> QueryProgress:
 
 
 def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan:
-    """Plan one microbatch of a stream. Warm: no request, and no client. Cold: see `cold_plan`.
+    """Plan one microbatch of a stream.
 
-    Raises what `leadership.lead` raises. If another leader took the log over since this one's last
-    microbatch, raises FencedError once; the next start takes it over again. Nobody fences a run
-    that has ended: its query's next run takes the log over.
+    A warm plan costs no request and opens no client; for a cold one see `cold_plan`. A run that has
+    ended is never fenced: the query's next run takes the log over.
+
+    Raises:
+        FencedError: another leader took the log over since this leader's last microbatch. It is
+            raised once; the next start takes the log over again.
+        SparkWalError: see `takeover.lead`.
     """
     hint = hints.load(claim.leader_id)
-    if isinstance(hint, FencingNote):
+    if isinstance(hint, Fenced):
         hints.forget(claim.leader_id)
-        # A note without a run was left for a planned microbatch: another run finds it.
+        # While the note is pending, the run that commits the plan is fenced, not this one.
         # SAFETY(fenced-run-stops) §6: a fenced run stops; it does not take the log back
         # SAFETY(ended-run-not-fenced) §6: a run that has ended is fenced by nobody
-        if hint.run_id is not None and not hints.has_ended(hint.run_id):
-            raise fenced_by(open_log(), hint)
+        if not hint.is_pending and not hints.has_ended(hint.run_id):
+            raise fenced_by(open_log(), hint.by)
         hint = None
-    plan = _warm(hint, claim, hints, clock, ttl_ms) if hint is not None else None
+    plan = None
+    if isinstance(hint, Committed):
+        plan = _plan_warm(hint, claim, hints, clock, ttl_ms)
     if plan is None:
-        # If the last plan was not committed, its user saw the failure and starts again. Else the
-        # run slept or has ended; only one that slept must not take back what another leader took.
-        slept = hint is not None and hint.planned is None and not hints.has_ended(hint.goes_on)
-        known = hint.leadership if hint is not None and slept else None
+        # If the last plan was not committed, its user saw the failure and started again. If it was
+        # committed, the run has ended or it slept. Only a run that slept must not take the log back
+        # from another leader.
+        former = None
+        if isinstance(hint, Committed) and not hints.has_ended(hint.last_run_id):
+            former = hint.leadership
         with hints.forgotten_when_fenced(claim.leader_id):
-            plan = cold_plan(open_log(), claim, hints, clock, ttl_ms, known)
-        last = Hint(plan.leadership, claim.plan_id, "", "", plan.looked_ms, *_now(clock))
-        hints.save(claim.leader_id, last)
+            plan = cold_plan(open_log(), claim, hints, clock, ttl_ms, former)
+        hints.save(claim.leader_id, Planned(claim.leader_id, claim.plan_id))
     else:
         events.emit(events.Planned(plan.position, plan.plan_id, plan.leadership.term, "warm"))
     return plan
 
 
 def cold_plan(
-    log: LogStore, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int, known: Leadership | None
+    log: LogStore, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int, former: Leadership | None
 ) -> Plan:
-    """Take the log over and plan its next window; see `leadership.lead`."""
+    """Take the log over and plan its next window; see `takeover.lead`."""
     looked_ms = clock.boot_ms()
-    leadership = lead(log, claim, clock, ttl_ms, known)
+    leadership = lead(log, claim, clock, ttl_ms, former)
     last = leadership.next_position - 1
     term = leadership.term
     since_ms = leadership.timestamp_ms
-    hints.fence_others(FencingNote(claim.leader_id, claim.host, last, term, since_ms))
+    hints.fence_others(LeaderNote(claim.leader_id, claim.host, last, term, since_ms))
     plan = Plan(claim.plan_id, None, looked_ms, clock.boot_id(), leadership)
     events.emit(events.Planned(plan.position, plan.plan_id, leadership.term, "cold"))
     return plan
 
 
-def _warm(hint: Hint, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan | None:
-    # Tasks of an uncommitted plan may run still: its window is theirs until a leader takes it.
-    if hint.planned is not None or is_old(clock, hint.boot_ms, hint.boot_id, ttl_ms):
+def _plan_warm(
+    hint: Committed, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int
+) -> Plan | None:
+    """Plan from the hint. None if it is too old or of another log: then start cold."""
+    if is_old(clock, hint.boot_ms, hint.boot_id, ttl_ms):
         return None
-    known = hint.leadership
-    if claim.log_id not in (None, known.log_id):
-        return None  # the cold start finds out which of the two logs is there
-    claim.check_window(known.window)
-    merged = merge(known.spark_schema, claim.spark_schema, allow_new=claim.merge_schema)
-    leadership = replace(known, spark_schema=merged)
-    # Save before any task may act on the plan: if this planner dies, the next one finds "planned"
-    # and starts cold. Without that, a later planner would plan this window again: use no hint then.
-    planned = Hint(leadership, claim.plan_id, hint.run_id, "", hint.looked_ms, *_now(clock))
-    if not hints.save(claim.leader_id, planned):
+    leadership = hint.leadership
+    # The cold start finds out which of the two logs exists.
+    if claim.log_id not in (None, leadership.log_id):
         return None
-    run_id, last_put = hint.run_id, hint.last_put
-    return Plan(claim.plan_id, run_id, hint.looked_ms, hint.boot_id, leadership, last_put)
+    claim.check_window(leadership.window)
+    merged = merge(leadership.spark_schema, claim.spark_schema, allow_new=claim.merge_schema)
+    # Save before any task uses the plan: if this planner dies, the next one finds the hint in the
+    # state planned and starts cold. If the write fails, start cold; otherwise the next planner
+    # would plan the window again.
+    if not hints.save(claim.leader_id, Planned(claim.leader_id, claim.plan_id)):
+        return None
+    return Plan(
+        claim.plan_id,
+        hint.checked_by,
+        hint.looked_ms,
+        hint.boot_id,
+        replace(leadership, spark_schema=merged),
+        hint.last_put,
+    )
 
 
-def _now(clock: Clock) -> tuple[int, str]:
-    return clock.boot_ms(), clock.boot_id()
-
-
-def remember_committed(hints: Hints, done: Plan, run_id: str, clock: Clock) -> None:
-    """Note for the next planner that `run_id` is done with a plan. Never fails a commit.
+def remember_committed(hints: Hints, plan: Plan, run_id: str, clock: Clock) -> None:
+    """Note for the next planner that the run `run_id` has committed a plan. Never fails a commit.
 
     Args:
-        done: the plan, with what holds after it; its `run_id` is None if this run saw the log last.
+        hints: the hints of this machine.
+        plan: the plan, with the leadership after it. Its `checked_by` is None if this run looked at
+            the log or wrote last.
+        run_id: the run.
+        clock: the clock.
     """
-    # A commit that slept for hours must not overwrite newer hints.
-    lead, looked_by = done.leadership, done.run_id or run_id
-    hint = hints.load(lead.leader_id)
-    if isinstance(hint, Hint) and hint.planned == done.plan_id:
+    # Change the hint only if it is of this plan: a commit that slept for hours must not overwrite a
+    # newer one.
+    leadership = plan.leadership
+    hint = hints.load(leadership.leader_id)
+    if isinstance(hint, Planned) and hint.plan_id == plan.plan_id:
+        checked_by = plan.checked_by or run_id
+        now = clock.boot_ms(), clock.boot_id()
         # SAFETY(hint-names-run) §6: a hint names the run whose microbatch was done last
-        last = Hint(lead, None, looked_by, run_id, done.looked_ms, *_now(clock), done.last_put)
-        hints.save(lead.leader_id, last)
-    # Another leader took the log over meanwhile, and this run goes on: its next plan must raise.
+        hint = Committed(leadership, checked_by, run_id, plan.looked_ms, *now, plan.last_put)
+        hints.save(leadership.leader_id, hint)
+    # Another leader took the log over meanwhile, so the next plan of this run must raise.
     # SAFETY(note-gets-run) §6: a commit under a fencing note adds its run to the note
-    elif isinstance(hint, FencingNote) and hint.run_id is None:
-        hints.save(lead.leader_id, replace(hint, run_id=run_id))
+    elif isinstance(hint, Fenced) and hint.is_pending:
+        hints.save(leadership.leader_id, replace(hint, run_id=run_id, is_pending=False))
 
 
 def check_visible(log: LogStore, plan: TaskPlan) -> None:
-    """Check that a task sees the local disk on which the driver planned: 1 GET. No reader could
-    find rows on another machine's disk. Raises OptionError."""
+    """Check that a task sees the local disk on which the driver planned. 1 GET.
+
+    No reader could find rows on another machine's disk.
+
+    Raises:
+        OptionError: the task is on another disk.
+    """
     lead = plan.bare.leadership
     number = keys.slot(lead.next_position - 1, lead.window)
     try:

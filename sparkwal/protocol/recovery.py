@@ -1,4 +1,4 @@
-"""One LIST → the head of the log, however long the log is (PROTOCOL §4)."""
+"""Finds the head of a log with one LIST, however long the log is (PROTOCOL §4)."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,20 +22,22 @@ from sparkwal.store.parallel import run_parallel
 
 LIST_LIMIT = 1000
 DEFAULT_WINDOW = 1000
-# How often to look again at a log that changes while the LIST runs.
+# The number of looks at a log that changes while the LIST runs.
 _LOOKS = 5
 
 
 @dataclass(frozen=True)
 class Head:
-    """Where the log ends.
+    """The end of a log.
 
     Attributes:
         position: the last slot before the first gap; −1 in an empty log.
-        live: the last live record at or before `position`; None in an empty log. Its term,
+        live: the last live record at or before `position`, or None in an empty log. Its term,
             transactions, schema and in-flight limit are the log's.
-        oldest: the first position in the LIST, if that showed the whole log; else None.
-        after: the records read after the gap, newest first: the newest, or all in a thorough look.
+        window: the log's window.
+        oldest: the first position in the LIST, if that showed the complete log, or None.
+        after: the records read after the gap, newest first: only the newest, or all in a thorough
+            look.
         listed: the numbers of the objects in the LIST, newest first.
     """
 
@@ -48,12 +50,13 @@ class Head:
 
     @property
     def gap(self) -> int:
-        """The first position that no record holds."""
+        """The first position without a record."""
         return self.position + 1
 
     @property
     def in_flight_limit(self) -> int:
-        """How many slots, from the gap on, earlier writers may still reach; 1 in an empty log."""
+        """The number of slots, from the gap on, that earlier writers may still reach; 1 in an empty
+        log."""
         return self.live.header.in_flight_limit if self.live else 1
 
 
@@ -65,25 +68,28 @@ def find_head(
     thorough: bool = False,
     proven: bool = True,
 ) -> Head:
-    """The head by one LIST and, in a log that only the sink wrote, one GET. Records after the gap
-    cost one GET more: the newest shows whether the gap was once filled. If there is no log, two
-    GETs prove it.
+    """Find the head: 1 LIST and, in a log that only the sink wrote, 1 GET.
+
+    Records after the gap cost one GET more: the newest shows whether the gap was once filled. If
+    there is no log, two GETs prove it.
 
     Args:
+        log: the log.
         window: a guess, which saves one or two GETs if it is right.
         thorough: read all records after the gap, for a writer about to fill it or a check.
         tolerant: if records are missing or damaged, report the newest intact one instead of
             raising. For readers only: a writer's record there would kill acknowledged commits.
         proven: if False, an empty LIST alone counts as no log. For readers that wait for a log.
 
-    Raises InvalidLogError if a record is damaged, or was written and is missing;
-    StoreUnavailableError if the LIST is empty though there is a log.
+    Raises:
+        InvalidLogError: a record is damaged, or was written and is missing.
+        StoreUnavailableError: the LIST is empty although there is a log.
     """
     unlisted: UnlistedLog | None = None
     missing: MissingRecord | None = None
     for _ in range(_LOOKS):
         try:
-            head = _find_head(log, window, tolerant, thorough)
+            head = _find_head(log, window, tolerant=tolerant, thorough=thorough)
             if head is None:
                 # SAFETY(empty-list-proven) §4: an empty LIST is no log only if GETs find none
                 trace = trace_of_log(log) if proven else None
@@ -95,7 +101,7 @@ def find_head(
         except MissingRecord as error:
             twice = missing is not None and missing.position == error.position
             missing = error
-        # A LIST is no snapshot: only a hole that two looks find counts.
+        # A LIST is no snapshot, so only a hole that two looks find counts.
         if twice and read_slot(log, missing.position, missing.window, GLANCE) is None:
             break
     if missing is None:
@@ -110,24 +116,29 @@ def find_head(
 
 
 class UnlistedLog(StoreUnavailableError):
-    """The LIST of the log is empty, though `key` shows that there is a log."""
+    """The LIST of the log is empty, although the object `key` exists."""
 
     def __init__(self, log: LogStore, key: str) -> None:
         super().__init__(
-            f"the LIST of {log.url} shows no record, though {log.store.url}/{key} is there. "
-            "Nothing was written. Run it again once the store lists its objects"
+            f"the LIST of {log.url} shows no record, although {log.store.url}/{key} exists. "
+            "sparkwal wrote nothing. Run it again once the store lists its objects"
         )
 
 
 def trace_of_log(log: LogStore) -> str | None:
-    """The key of an object that only a log has, found without the LIST of its records; None if
-    there is no log: 2 GETs, or some more where a deleted log left its lifecycle."""
+    """Find an object that only a log has, without the LIST of its records.
+
+    It costs 2 GETs, or some more if a deleted log left its lifecycle.
+
+    Returns:
+        The key of the object, or None if there is no log.
+    """
     first = log.key(keys.slot(0, DEFAULT_WINDOW))
-    if _is_there(log, first):
+    if _exists(log, first):
         return first
-    # A collection may have deleted it. Nobody deletes the first lifecycle record.
+    # A collection may have deleted that slot, but no process deletes the first lifecycle record.
     begin = keys.lifecycle_key(log.prefix, keys.MAX)
-    if not _is_there(log, begin):
+    if not _exists(log, begin):
         return None
     state = chain.look(log)
     if state is None:
@@ -135,10 +146,10 @@ def trace_of_log(log: LogStore) -> str | None:
     # A collection leaves records below the floor. Without them the chain's log was deleted.
     last = max(state.floor - 1, 0)
     slots = (log.key(keys.slot(last, window)) for window in keys.WINDOWS)
-    return next((key for key in slots if _is_there(log, key)), None)
+    return next((key for key in slots if _exists(log, key)), None)
 
 
-def _is_there(log: LogStore, key: str) -> bool:
+def _exists(log: LogStore, key: str) -> bool:
     try:
         log.store.get_range(key, 0, 1)
     except NotFound:
@@ -147,8 +158,11 @@ def _is_there(log: LogStore, key: str) -> bool:
 
 
 def is_unchanged(log: LogStore, head: Head) -> bool:
-    """Whether a look would find the same head again: the LIST shows the same objects, and the live
-    record is still there. It costs 1 LIST and 1 GET, both at once; 2 GETs if there is no log."""
+    """Whether a look would find the same head: the same objects in the LIST, and the same live
+    record.
+
+    It costs 1 LIST and 1 GET at the same time, or 2 GETs if there is no log.
+    """
     live = head.live
 
     def look(request: Callable[[], bool]) -> bool:
@@ -160,16 +174,18 @@ def is_unchanged(log: LogStore, head: Head) -> bool:
     def holds_the_same() -> bool:
         if live is None:
             return trace_of_log(log) is None
-        found = read_slot(log, live.header.position, head.window, GLANCE)
-        return found is not None and found.header == live.header
+        record = read_slot(log, live.header.position, head.window, GLANCE)
+        return record is not None and record.header == live.header
 
     return all([*run_parallel(log.store, look, [lists_the_same, holds_the_same])])
 
 
 class MissingRecord(InvalidLogError):
-    """The record at `position` is missing, though a later object shows that it was written; so are
-    all others before `end`. The last record before it is `before`, if that was read; the last of
-    all is at `newest`."""
+    """The record at `position` is missing, although a later object proves that it was written.
+
+    The other records before `end` are missing too. `before` is the last record before them, if it
+    was read, and `newest` the position of the last record.
+    """
 
     position: int
 
@@ -186,9 +202,9 @@ class MissingRecord(InvalidLogError):
         several = f"the records of positions {position} … {end - 1} are missing"
         super().__init__(
             f"{f'the record of position {position} is missing' if end <= position + 1 else several}"
-            f" ({log.locate(keys.slot(position, window))}), yet the log goes on after it. It was "
+            f" ({log.locate(keys.slot(position, window))}), yet the log continues after it. It was "
             "deleted from outside: restore it (for example from a bucket version; see "
-            "sparkwal.repair), or scan or stream what is there with failOnDataLoss=false"
+            "sparkwal.repair), or scan or stream the remaining rows with failOnDataLoss=false"
         )
         self.position = position
         self.window = window
@@ -197,34 +213,34 @@ class MissingRecord(InvalidLogError):
 
 
 class ForeignRecord(InvalidLogError):
-    """After the end of the log `log_id` lies a record of another one, which was deleted."""
+    """A record of a deleted log lies after the end of the log `log_id`."""
 
-    def __init__(self, log: LogStore, number: int, log_id: str, found: SlotRecord) -> None:
-        other = found.header
+    def __init__(self, log: LogStore, number: int, log_id: str, record: SlotRecord) -> None:
+        other = record.header
         super().__init__(
             f"{log.locate(number)} lies after the end of the log {log_id} and belongs to another, "
             f"{other.log_id}, which was at this path before: end its writer {other.leader_id}, if "
-            "that still runs, and delete that object and those after it that it wrote"
+            "that still runs, and delete that object and the later ones that it wrote"
         )
         self.log_id = log_id
 
 
-def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> Head | None:
-    """As `find_head`; None if the LIST is empty."""
+def _find_head(log: LogStore, window: int, *, tolerant: bool, thorough: bool) -> Head | None:
+    """Find the head as `find_head`. None if the LIST is empty."""
     numbers, page = _listed(log)
     if not numbers:
         return None
     try:
-        last, record = _last_record(log, numbers, window, page.more, tolerant)
+        last, record = _last_record(log, numbers, window, truncated=page.more, tolerant=tolerant)
         if record is None:
-            # Perhaps the assumed window is wrong; any object shows the true one.
+            # The assumed window may be wrong. Any object shows the true one.
             with suppress(NotFound):
                 newest = read_front(log, numbers[0], window).header
                 if newest.window != window:
                     raise WrongWindow("", newest.window)
     except WrongWindow as wrong:
         window = wrong.window
-        last, record = _last_record(log, numbers, window, page.more, tolerant)
+        last, record = _last_record(log, numbers, window, truncated=page.more, tolerant=tolerant)
     slots = [keys.position(n, window) for n in numbers if keys.is_slot(n, window)]
     if record is not None and not tolerant:
         sizes = {entry.key: entry.size for entry in page.entries}
@@ -232,17 +248,17 @@ def _find_head(log: LogStore, window: int, tolerant: bool, thorough: bool) -> He
     newest_position = keys.position(numbers[0], window)
     live = record and last_live(log, record, tolerant=tolerant)
     head = Head(last, live, window, listed=numbers)
-    # A writer of limit m sends nothing beyond the first gap + m − 1. What lies
-    # further on was written when the gap was still filled: a record was lost.
+    # A writer of limit m sends no record beyond the first gap + m − 1. An object further on was
+    # written when the gap was still filled, so a record was lost.
     lost = record is None or newest_position > last + head.in_flight_limit
     if not lost and newest_position > head.gap:
-        head, lost = _looked_after(log, head, numbers, tolerant, thorough)
+        head, lost = _look_after_gap(log, head, numbers, tolerant=tolerant, thorough=thorough)
     if lost:
         if not tolerant:
-            # A record that was listed may be gone by now.
-            gone = max(last, 0) if record is None else last + 1
-            raise MissingRecord(log, gone, window, record, slots[0] if slots else gone)
-        last, record = _intact(log, slots[0], window, tolerant) if slots else (-1, None)
+            # A record that was listed may have been deleted since.
+            missing = max(last, 0) if record is None else last + 1
+            raise MissingRecord(log, missing, window, record, slots[0] if slots else missing)
+        last, record = _intact(log, slots[0], window, tolerant=tolerant) if slots else (-1, None)
         live = record and last_live(log, record, tolerant=tolerant)
         head = Head(last, live, window, listed=numbers)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
@@ -261,39 +277,49 @@ def _listed(log: LogStore) -> tuple[tuple[int, ...], Page]:
     return tuple(number for number in named if number is not None), page
 
 
-def _looked_after(
-    log: LogStore, head: Head, numbers: Sequence[int], tolerant: bool, thorough: bool
+def _look_after_gap(
+    log: LogStore, head: Head, numbers: Sequence[int], *, tolerant: bool, thorough: bool
 ) -> tuple[Head, bool]:
-    """The head with the records after its gap, and whether they show that the gap was once filled
-    (§4). A damaged record is an InvalidLogError; if tolerant, the record before it is asked."""
+    """Read the records after the gap.
+
+    Returns:
+        The head with those records, and whether they prove that the gap was once filled (§4).
+
+    Raises:
+        InvalidLogError: a record is damaged. If tolerant, it is skipped.
+    """
     assert head.live is not None
     after = [n for n in numbers if keys.position(n, head.window) > head.gap]
-    # A window is planned when the slot before it is decided.
+    # A writer plans a window only when the slot before it is decided.
     if not all(keys.is_slot(n, head.window) for n in after):
         return head, True
     log_id = head.live.header.log_id
 
     def read(number: int) -> SlotRecord | None:
         position, window = keys.position(number, head.window), head.window
-        found = read_slot(log, position, window, GLANCE, tolerant=tolerant)
-        if found is None or found.header.log_id == log_id:
-            return found
+        record = read_slot(log, position, window, GLANCE, tolerant=tolerant)
+        if record is None or record.header.log_id == log_id:
+            return record
         if tolerant:
             return None
-        raise ForeignRecord(log, number, log_id, found)
+        raise ForeignRecord(log, number, log_id, record)
 
-    found = run_parallel(log.store, read, after) if thorough else map(read, after)
-    known = (record for record in found if record is not None)
-    read_of = tuple(known if thorough else islice(known, 1))
+    records = run_parallel(log.store, read, after) if thorough else map(read, after)
+    existing = (record for record in records if record is not None)
+    read_of = tuple(existing if thorough else islice(existing, 1))
     # SAFETY(after-gap-knows) §4: a record after the gap that knows the gap proves a lost record
     lost = any(record.knows(head.gap, log_id) for record in read_of)
     return replace(head, after=read_of), lost
 
 
 def _intact(
-    log: LogStore, position: int, window: int, tolerant: bool
+    log: LogStore, position: int, window: int, *, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
-    """`position` and its record, or if tolerant the last intact one. Raises InvalidLogError."""
+    """The record at `position`, or if tolerant the last intact one, with its position.
+
+    Raises:
+        InvalidLogError: the record is damaged.
+    """
     while True:
         before = -1
         try:
@@ -311,16 +337,16 @@ def _intact(
 
 
 def _last_record(
-    log: LogStore, numbers: Sequence[int], window: int, truncated: bool, tolerant: bool
+    log: LogStore, numbers: Sequence[int], window: int, *, truncated: bool, tolerant: bool
 ) -> tuple[int, SlotRecord | None]:
     """The last position before the first gap, and its record."""
     newest = keys.position(numbers[0], window)
     listed = {keys.position(n, window) for n in numbers if keys.is_slot(n, window)}
-    # From here on every slot that exists is in the LIST.
+    # The LIST shows every slot that exists from this position on.
     oldest = -((numbers[-1] - keys.MAX) // window)
     low = oldest if truncated else min(listed, default=0)
     if low > newest:
-        # Only with windows above 1000: the LIST shows only data of one window.
+        # This happens only with windows above 1000: the LIST shows only data of one window.
         record = read_slot(log, newest, window)
         if record is not None:
             return newest, record
@@ -331,14 +357,20 @@ def _last_record(
         gap += 1
     if gap == 0:
         return -1, None
-    return _intact(log, gap - 1, window, tolerant)
+    return _intact(log, gap - 1, window, tolerant=tolerant)
 
 
 def last_live(
     log: LogStore, record: SlotRecord, *, tolerant: bool = False, head: Head | None = None
 ) -> SlotRecord:
-    """The last live record at or before `record` (§3): m−1 GETs, none if m is 1 or for a record of
-    the live term of the `head`. If tolerant, judges by the intact records instead of raising."""
+    """Find the last live record at or before `record` (§3): m−1 GETs.
+
+    It costs none if m is 1, or if the record has the live term of the `head`. If tolerant, it
+    decides from the intact records instead of raising.
+
+    Raises:
+        InvalidLogError: a record is missing or damaged.
+    """
     own, newest = record.header, head.live.header if head and head.live else None
     if newest is not None and own.term == newest.term and own.position <= newest.position:
         return record
@@ -352,10 +384,10 @@ def last_live(
         return read_slot(log, position, window, tolerant=tolerant)
 
     live: SlotRecord | None = None
-    # All of them first: an error leaves no request under way.
-    for position, found in zip(before, [*run_parallel(log.store, read, before)], strict=True):
-        if found is None and not tolerant:
+    # Wait for all reads first, so that an error leaves no request in flight.
+    for position, earlier in zip(before, [*run_parallel(log.store, read, before)], strict=True):
+        if earlier is None and not tolerant:
             raise MissingRecord(log, position, window)
-        if found is not None and (live is None or found.header.term >= live.header.term):
-            live = found
+        if earlier is not None and (live is None or earlier.header.term >= live.header.term):
+            live = earlier
     return record if live is None or own.term >= live.header.term else live

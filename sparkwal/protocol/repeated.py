@@ -1,4 +1,4 @@
-"""Compares a repeated microbatch or batch write with the rows that the log has of it."""
+"""Compares a repeated microbatch or batch write with its rows in the log."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain as joined
@@ -22,14 +22,19 @@ from sparkwal.store.base import LogStore, NotFound
 
 
 def check_newest(open_log: OpenLog, memory: Memory, app_id: str, version: int) -> int:
-    """When a txnAppId wrote last. Raises OptionError if its last txnVersion is higher."""
+    """Check that no write of a txnAppId has a higher txnVersion. Returns the time of its last
+    write.
+
+    Raises:
+        OptionError: the last txnVersion is higher.
+    """
     last, timestamp_ms = knowing(open_log, memory, app_id).txns.get(app_id, (-1, 0))
     # SAFETY(version-never-lower) §6: a batch write with a lower txnVersion is refused, not skipped
     if version < last:
         raise OptionError(
             f"txnVersion is {version}, but {open_log().url} has the version {last} of txnAppId "
-            f"{app_id!r} already: versions of one txnAppId grow. Nothing was written. Give a write "
-            "that is not the next one, such as a backfill, a txnAppId of its own"
+            f"{app_id!r} already: versions of one txnAppId grow. sparkwal wrote nothing. Use a "
+            "separate txnAppId for a write that is not the next one, such as a backfill"
         )
     return timestamp_ms
 
@@ -37,10 +42,15 @@ def check_newest(open_log: OpenLog, memory: Memory, app_id: str, version: int) -
 def check_transaction(
     open_log: OpenLog, lead: Leadership, app_id: str, version: int, content: Callable[[], Content]
 ) -> None:
-    """Check a batch write before it is skipped because the log has its txnVersion. Raises
-    OptionError for a lower version, DivergedCheckpointError for other rows."""
+    """Check a batch write before it is skipped because the log holds its txnVersion.
+
+    Raises:
+        OptionError: the txnVersion is lower than the last.
+        DivergedCheckpointError: the log holds other rows.
+    """
     if app_id.startswith(ANONYMOUS):
-        return  # no other write has this name, so the record is its own
+        # No other write has this name, so the record is this write's own.
+        return
     timestamp_ms = check_newest(open_log, lead, app_id, version)
     log = open_log()
     other = other_rows(log, lead, app_id, version, content(), timestamp_ms=timestamp_ms)
@@ -48,8 +58,9 @@ def check_transaction(
     if other is not None:
         raise DivergedCheckpointError(
             f"{log.url} has txnVersion {version} of txnAppId {app_id!r} already, with other rows: "
-            f"{other}. Nothing was written, nothing is lost. Write other rows with a higher "
-            "txnVersion; a repetition must give the same rows (not uuid() or current_timestamp())"
+            f"{other}. sparkwal wrote nothing, no row is lost. Write other rows with a higher "
+            "txnVersion; a repetition must produce the same rows (not uuid() or "
+            "current_timestamp())"
         )
 
 
@@ -63,10 +74,24 @@ def other_rows(
     position: int | None = None,
     timestamp_ms: int = 0,
 ) -> str | None:
-    """How repeated rows differ from those of the log's record; None if they are the same. Reads all
-    rows of that record, a part at a time; `timestamp_ms` finds it if its `position` is not known.
-    If it was collected, an event says so, and the rows count as the same. Raises
-    InvalidLogError."""
+    """Describe how repeated rows differ from those of the log's record, or None if they are the
+    same.
+
+    It reads all rows of that record, a part at a time. If the record was collected, the rows count
+    as the same, and an event reports that.
+
+    Args:
+        log: the log.
+        lead: the leadership.
+        query_id: the query.
+        batch_id: the microbatch.
+        content: the content of the repeated rows.
+        position: the position of the record, if it is known.
+        timestamp_ms: the time of the record, which finds it without its position.
+
+    Raises:
+        InvalidLogError: the record or an object is missing or damaged.
+    """
     state = chain.look(log, lead.log_id)
     floor = state.floor if state else 0
     if position is None:
@@ -83,52 +108,56 @@ def other_rows(
         or (header.query_id, header.batch_id) != (query_id, batch_id)
     ):
         raise InvalidLogError(
-            f"{log.url} remembers number {batch_id} of {query_id!r} and holds no record of it: it "
-            "was deleted from outside. Restore it; until then nothing can be said of its rows"
+            f"{log.url} has number {batch_id} of {query_id!r} in its transactions and no record of "
+            "it: it was deleted from outside. Restore it; until then its rows cannot be compared"
         )
-    place = f"position {header.position} of the log"
+    name = f"position {header.position} of the log"
     if header.rows != content.rows:
-        return f"it has {content.rows} rows now, but {header.rows} at {place}"
+        return f"it has {content.rows} rows now, but {header.rows} at {name}"
     if _stored(log, record, header) != content:
-        return f"it has {content.rows} rows now as at {place}, but not the same ones"
+        return f"it has {content.rows} rows now as at {name}, but not the same ones"
     return None
 
 
 def _find(
-    log: LogStore, lead: Leadership, wanted: tuple[str, int], timestamp_ms: int, floor: int
+    log: LogStore, lead: Leadership, write: tuple[str, int], timestamp_ms: int, floor: int
 ) -> SlotRecord | None:
-    """The record of a write (query, number) with this time: log₂(length of the log) GETs."""
+    """Find the record of a write (query, number) with this time: log₂(length of the log) GETs."""
     head = Head(lead.next_position - 1, None, lead.window)
     start = first_at_or_after(log, head, timestamp_ms, start=floor)
-    for found in live_records(log, lead.window, start, head.gap, size=GLANCE):
-        header = found.header
+    for record in live_records(log, lead.window, start, head.gap, size=GLANCE):
+        header = record.header
         if header.timestamp_ms > timestamp_ms:
             return None
-        if isinstance(header, CommitHeader) and (header.query_id, header.batch_id) == wanted:
-            return found
+        if isinstance(header, CommitHeader) and (header.query_id, header.batch_id) == write:
+            return record
     return None
 
 
 def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
-    """The rows of a commit record and of its objects."""
-    where = log.locate(header.number)
+    """The content of a commit record and its objects."""
+    name = log.locate(header.number)
     data = record.inlined
     if data is None:
         data = log.store.get_range(log.key(header.number), record.body, record.size - record.body)
     inlined: list[Iterable[pa.RecordBatch]] = []
     for entry in header.inline:
         rows, data = data[: entry.bytes], data[entry.bytes :]
-        arrowfile.check_crc(rows, entry.crc32, where)
-        inlined.append(arrowfile.read_frames(rows, record.spark_schema, where))
+        arrowfile.check_crc(rows, entry.crc32, name)
+        inlined.append(arrowfile.read_frames(rows, record.spark_schema, name))
     return _content(log, header.batches, inlined)
 
 
 def content_of(open_log: OpenLog, results: Sequence[TaskResult]) -> Content:
-    """The content of the tasks' rows; what a task stored is read. Raises InvalidLogError."""
-    known = sum((result.content for result in results if result.content), Content())
+    """The content of the tasks' rows. Rows that a task stored are read.
+
+    Raises:
+        InvalidLogError: an object is missing or damaged.
+    """
+    computed = sum((result.content for result in results if result.content), Content())
     objects = [result.batch for result in results if result.batch]
     inlined = [pa.ipc.open_stream(result.inline) for result in results if result.inline]
-    return known + _content(open_log(), objects, inlined)
+    return computed + _content(open_log(), objects, inlined)
 
 
 def _content(
@@ -136,12 +165,12 @@ def _content(
 ) -> Content:
     content = Content.of(joined.from_iterable(inlined))
     for batch in objects:
-        where = log.locate(batch.number)
+        name = log.locate(batch.number)
         try:
-            found, rows = measure(log, read_front(log, batch.number, None, GLANCE))
+            stored, rows = measure(log, read_front(log, batch.number, None, GLANCE))
         except NotFound:
-            raise InvalidLogError(f"{where} is missing, and its rows with it") from None
-        if found != batch:
-            raise InvalidLogError(f"{where} is not the object that its record names")
+            raise InvalidLogError(f"{name} is missing, and so are its rows") from None
+        if stored != batch:
+            raise InvalidLogError(f"{name} is not the object that its record names")
         content += rows
     return content

@@ -1,4 +1,5 @@
-"""Reading the log in order: a range of records, new records at the head, a moment."""
+"""Reads the log in order: the records of a range, new records at the head, the position of a
+time."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
@@ -23,17 +24,17 @@ from sparkwal.protocol.slots import (
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import GetRange, Range, read_parallel, run_parallel
 
-# The most records fetched at once. A probe grows up to this while more records come.
+# The maximum number of records that are fetched at once. A probe grows up to this.
 WIDEST_PROBE = 32
-# After so many positions without a record it is asked where the next one is: somebody may have put
-# one at any position.
+# After this many positions without a record, LISTs find the next one: anyone may have put a record
+# at any position.
 LONG_HOLE = 16
-# Bytes requested ahead of the reader.
+# The bytes that are requested ahead of the reader.
 _AHEAD = WIDEST_PROBE * WHOLE
 
 
 class AnotherLog(InvalidLogError):
-    """A record of a log that was recreated at the same path."""
+    """A record of another log: this one was recreated at the same path."""
 
 
 def live_records(
@@ -46,45 +47,53 @@ def live_records(
     term: int | None = None,
     head: Head | None = None,
     tolerant: bool = False,
-    known: Mapping[int, SlotRecord] = MappingProxyType({}),
+    cached: Mapping[int, SlotRecord] = MappingProxyType({}),
     size: int = WHOLE,
     at_once: int = 1,
-    passed_over: Callable[[InvalidLogError], None] | None = None,
+    on_damage: Callable[[InvalidLogError], None] | None = None,
 ) -> Iterator[SlotRecord]:
-    """The live records, commits and leaders, of the positions start … end−1, in order.
+    """Read the live records, commits and leaders, of positions start … end−1 in order.
 
     Args:
+        log: the log.
+        window: its window.
+        start: the first position.
         end: at most the head's gap: every position below must hold a record.
-        log_id: the log that is read; None: the first record has it.
-        term: of the last live record before `start`; None: it is read from the records before.
-        tolerant: pass over a position without a record, instead of raising.
-        known: records that need not be fetched again.
-        size: bytes to read of each; GLANCE for a caller that does not read their rows.
-        at_once: records to fetch at once in the beginning; WIDEST_PROBE to read all of them.
-        passed_over: gets the error of each missing or damaged record, instead of raising.
+        log_id: the id of the log. Without it the first record decides.
+        term: the term of the last live record before `start`. Without it the records before are
+            read.
+        head: the head, if it is known and intact.
+        tolerant: skip a position without a record instead of raising.
+        cached: records that need not be fetched again.
+        size: the bytes to read of each record; GLANCE for a caller that does not read their rows.
+        at_once: the number of records that are fetched first; WIDEST_PROBE to read all of them.
+        on_damage: gets the error of each missing or damaged record, which is then not raised.
 
-    Raises InvalidLogError for a missing or damaged record, AnotherLog (one of them).
+    Raises:
+        InvalidLogError: a record is missing or damaged.
+        AnotherLog: the log was recreated.
     """
     asked = size
     largest = 0
     likely = size
-    # While all records are small, ask for less of each. A larger one costs another request.
+    # While all records are small, request fewer bytes. A larger record costs another request.
     wide = min(size, _AHEAD // max(log.store.concurrency, 1))
 
-    # So many positions in a row have no record.
+    # The number of positions in a row without a record.
     empty = 0
-    goes_on = tolerant or passed_over is not None
+    continues = tolerant or on_damage is not None
 
     def fetch(
-        each: tuple[int, int], get_range: GetRange
+        request: tuple[int, int], get_range: GetRange
     ) -> tuple[int, bytes | InvalidLogError | None]:
-        position, size = each
-        front = None if position in known else fetch_slot(log, position, window, size, get_range)
+        position, size = request
+        is_cached = position in cached
+        front = None if is_cached else fetch_slot(log, position, window, size, get_range)
         return position, front
 
-    def first(each: tuple[int, int]) -> Range | None:
-        position, size = each
-        return None if position in known else first_range(log, position, window, size, likely)
+    def first(request: tuple[int, int]) -> Range | None:
+        position, size = request
+        return None if position in cached else first_range(log, position, window, size, likely)
 
     def positions() -> Iterator[int]:
         nonlocal empty
@@ -93,11 +102,11 @@ def live_records(
         while position < end:
             yield position
             position += 1
-            if empty >= LONG_HOLE and goes_on:
+            if empty >= LONG_HOLE and continues:
                 empty = 0
                 begin, position = position, first_listed(log, window, position, end)
-                if position > begin and passed_over is not None:
-                    passed_over(MissingRecord(log, begin, window, end=position))
+                if position > begin and on_damage is not None:
+                    on_damage(MissingRecord(log, begin, window, end=position))
 
     fetched = read_parallel(
         log.store,
@@ -111,14 +120,14 @@ def live_records(
     for position, front in fetched:
         try:
             # Decode in this thread: decoding threads would wait for each other.
-            record = known.get(position) or open_slot(log, position, window, front)
+            record = cached.get(position) or open_slot(log, position, window, front)
             empty = 0 if record or front else empty + 1
             if record is None and not tolerant:
                 raise MissingRecord(log, position, window)
         except InvalidLogError as error:
-            if passed_over is None:
+            if on_damage is None:
                 raise
-            passed_over(error)
+            on_damage(error)
             continue
         if record is None:
             continue
@@ -129,8 +138,8 @@ def live_records(
         log_id = log_id or record.header.log_id
         check_log(log, record, log_id)
         if term is None:
-            # A reader that starts in the middle does not know yet whether this record is dead.
-            live = last_live(log, record, tolerant=tolerant or passed_over is not None, head=head)
+            # A read that starts in the middle must first find out whether this record is dead.
+            live = last_live(log, record, tolerant=tolerant or on_damage is not None, head=head)
             term = live.header.term
         # SAFETY(skip-dead) §3: readers skip a record with a lower term than one before it
         if record.header.term < term:
@@ -141,20 +150,30 @@ def live_records(
 
 
 def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
-    """Raises AnotherLog for a record of another log than `log_id`."""
-    # Rows of two logs must not be taken for one: neither positions nor order hold.
+    """Check that a record belongs to the log `log_id`.
+
+    Raises:
+        AnotherLog: it does not.
+    """
+    # Two logs share neither positions nor order, so a read must not mix their rows.
     if record.header.log_id != log_id:
         raise AnotherLog(
             f"the log at {log.url} was recreated while it was read: position "
-            f"{record.header.position} belongs to the log {record.header.log_id}, what was read "
+            f"{record.header.position} belongs to the log {record.header.log_id}, the records "
             f"before it to {log_id}. Read it from the start; a stream needs a new checkpoint"
         )
 
 
 def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[SlotRecord]:
-    """The records of the log `log_id` from `gap` up to the first gap: one GET if there is none. It
-    probes a busy log wider and wider. Raises InvalidLogError for a damaged record; MissingRecord if
-    a record after the gap shows that the gap was once filled; AnotherLog."""
+    """Read the records of the log `log_id` from `gap` up to the first gap.
+
+    It costs one GET if there is none. In a busy log it probes more and more positions at once.
+
+    Raises:
+        InvalidLogError: a record is damaged.
+        MissingRecord: a record after the gap proves that the gap was once filled.
+        AnotherLog: the log was recreated.
+    """
 
     def fetch(position: int) -> SlotRecord | None:
         return read_slot(log, position, window, GLANCE)
@@ -164,10 +183,11 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
         chunk = range(gap, min(gap + width, end))
         records = run_parallel(log.store, fetch, chunk)
         for position, record in zip(chunk, records, strict=True):
-            # A record after a gap is not committed, but it may know that the gap was once filled.
+            # A record after a gap is not committed, but it may prove that the gap was once filled.
             if record is None:
-                asked = islice(records, log.store.concurrency - 1)  # at once with the gap
-                for later in filter(None, asked):
+                # Their requests were sent at the same time as that of the gap.
+                sent = islice(records, log.store.concurrency - 1)
+                for later in filter(None, sent):
                     # The gap may have been filled since its first GET.
                     if later.knows(position, log_id) and fetch(position) is None:
                         raise MissingRecord(log, position, window)
@@ -180,14 +200,19 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
 def first_at_or_after(
     log: LogStore, head: Head, timestamp_ms: int, *, tolerant: bool = False, start: int = 0
 ) -> int:
-    """The first position from `start` on whose record is not older than `timestamp_ms`, by binary
-    search: log₂ n GETs; the head's gap if all are older, without a request where the head's live
-    record is known. Timestamps never go back along live records. If tolerant, a position without an
-    intact record counts as the next one that has one."""
+    """Find the first position from `start` on whose record is not older than `timestamp_ms`.
+
+    A binary search: log₂ n GETs. If all records are older, it is the head's gap, without a request
+    if the head's live record is known. Timestamps never go back along live records. If tolerant, a
+    position without an intact record counts as the next one with one.
+
+    Raises:
+        InvalidLogError: a record is missing or damaged.
+    """
     if head.live is not None and head.live.header.timestamp_ms < timestamp_ms:
         return max(head.gap, start)
 
-    def holds(position: int) -> bool:
+    def is_late_enough(position: int) -> bool:
         tried = 0
         while (record := read_slot(log, position, head.window, GLANCE, tolerant=tolerant)) is None:
             if not tolerant:
@@ -198,18 +223,18 @@ def first_at_or_after(
                 position = first_listed(log, head.window, position, head.gap)
             if position == head.gap:
                 return True
-        # A dead record has a fenced writer's time; the live one before it counts.
+        # A dead record has the time of a fenced writer, so use the live record before it.
         live = last_live(log, record, tolerant=tolerant, head=head)
         return live.header.timestamp_ms >= timestamp_ms
 
-    return start + bisect_left(range(start, head.gap), True, key=holds)
+    return start + bisect_left(range(start, head.gap), True, key=is_late_enough)
 
 
 def about_bytes(log: LogStore, window: int, start: int, end: int, samples: int) -> int:
-    """About how many bytes the commits of start … end−1 hold: `samples` GETs at most."""
+    """Estimate the bytes of the commits of start … end−1, with at most `samples` GETs."""
 
     def size(position: int) -> int:
-        # The read reports what is damaged.
+        # The read itself reports damage.
         record = read_slot(log, position, window, GLANCE, tolerant=True)
         return record.header.bytes if record and isinstance(record.header, CommitHeader) else 0
 

@@ -1,4 +1,4 @@
-"""Reading one slot: the record at a position, or nothing."""
+"""Reads one slot: the record at a position, or none."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -10,19 +10,20 @@ from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, check
 from sparkwal.store.base import LogStore, NotFound, numbered
 from sparkwal.store.parallel import GetRange, Range
 
-# Reads any record of up to some ten thousand frames; a longer header costs a second request.
+# A read of this size holds any record of up to some ten thousand frames. A longer header costs a
+# second request.
 WHOLE = 4 * 2**20
-# For a caller that looks at many records and does not read their rows.
+# The size for a caller that reads many records without their rows.
 GLANCE = 64 * 2**10
-# Keys of a LIST of which one is needed.
+# The number of keys in a LIST that needs only one.
 _FEW = 10
 
-# Opened when it is needed: a client costs tens of milliseconds.
+# Opens the log when it is needed: a client costs tens of milliseconds.
 OpenLog = Callable[[], LogStore]
 
 
 class WrongWindow(InvalidLogError):
-    """The log has another window than was assumed: `window`."""
+    """The log has another window, `window`, than the caller assumed."""
 
     def __init__(self, message: str, window: int) -> None:
         super().__init__(message)
@@ -31,32 +32,42 @@ class WrongWindow(InvalidLogError):
 
 @dataclass(frozen=True)
 class SlotRecord(arrowfile.Opened):
-    """A commit or leader record. Its inlined rows begin at `body`; `inlined` are their bytes, if
-    all came along with the header."""
+    """A commit or leader record.
+
+    Attributes:
+        body: the offset of its inlined rows.
+        inlined: their bytes, if they were read with the header.
+    """
 
     header: SlotHeader
     inlined: bytes | None = None
 
     @property
     def size(self) -> int:
-        """Bytes up to the end of its inlined rows."""
+        """The bytes up to the end of its inlined rows."""
         return self.body + _inlined(self.header)
 
     def knows(self, position: int, log_id: str | None) -> bool:
-        """Whether its writer knew that the log `log_id` had a durable record at `position`."""
+        """Whether its writer had proof that the log `log_id` had a durable record at `position`."""
         return self.header.decided >= position and log_id in (None, self.header.log_id)
 
 
 def read_front(
     log: LogStore, number: int, window: int | None, size: int = WHOLE
 ) -> arrowfile.Opened:
-    """The header of an object from its first `size` bytes, more if it is longer. With `window`,
-    errors name the position too. Raises NotFound, InvalidLogError."""
-    where = log.locate(number, window)
-    opened = arrowfile.open_front(_front(log, number, window, size), where)
-    # In a copied or renamed object the number differs from the key's.
+    """Read the header of an object from its first `size` bytes, or more if it is longer.
+
+    With `window`, errors name the position too.
+
+    Raises:
+        NotFound: the object is missing.
+        InvalidLogError: its header is damaged.
+    """
+    name = log.locate(number, window)
+    opened = arrowfile.open_front(_front(log, number, window, size), name)
+    # In a copied or renamed object the number differs from that of the key.
     if opened.header.number != number:
-        raise InvalidLogError(f"{where}: the header says number {opened.header.number}")
+        raise InvalidLogError(f"{name}: the header holds number {opened.header.number}")
     return opened
 
 
@@ -72,8 +83,8 @@ def _front(
     needed = arrowfile.needed(front)
     if len(front) == size < needed:
         if needed > arrowfile.LARGEST_FRONT:
-            where = log.locate(number, window)
-            raise InvalidLogError(f"{where}: the schema message claims {needed} bytes")
+            name = log.locate(number, window)
+            raise InvalidLogError(f"{name}: the schema message claims {needed} bytes")
         front = log.store.get_range(key, 0, needed)
     return front
 
@@ -87,9 +98,21 @@ def read_slot(
     *,
     tolerant: bool = False,
 ) -> SlotRecord | None:
-    """The record at `position`, or None. Inlined rows among the first `size` bytes come along.
-    Raises InvalidLogError for anything else, unless tolerant; one of them is WrongWindow.
-    `get_range` reads in place of the store's."""
+    """Read the record at `position`, or None. It holds the inlined rows among the first `size`
+    bytes.
+
+    Args:
+        log: the log.
+        position: the position.
+        window: the log's window.
+        size: the bytes to read.
+        get_range: reads in place of the store's.
+        tolerant: return None for a damaged record.
+
+    Raises:
+        InvalidLogError: the record is damaged, or another object is there.
+        WrongWindow: the log has another window.
+    """
     try:
         fetched = fetch_slot(log, position, window, size, get_range)
         record = open_slot(log, position, window, fetched)
@@ -106,9 +129,15 @@ def read_slot(
 def read_back(
     log: LogStore, position: int, window: int, data: bytes
 ) -> tuple[SlotRecord, bool] | None:
-    """The record of a slot that refused a PUT of `data`, and whether it is these bytes: the PUT may
-    have broken off, and its front alone be there. None if there is no record. 1 GET. Raises
-    InvalidLogError."""
+    """Read the record of a slot that refused a PUT of `data`. 1 GET.
+
+    Returns:
+        The record, and whether it consists of these bytes: the PUT may have broken off after its
+        front. None if the slot is empty.
+
+    Raises:
+        InvalidLogError: the record is damaged.
+    """
     size = max(WHOLE, len(data) + 1)
     fetched = fetch_slot(log, position, window, size)
     record = open_slot(log, position, window, fetched)
@@ -116,24 +145,28 @@ def read_back(
 
 
 def check_whole(log: LogStore, record: SlotRecord, size: int) -> None:
-    """Raises InvalidLogError for a record of which the store has `size` bytes, and not all rows."""
+    """Check that the store has all rows of a record, whose object has `size` bytes.
+
+    Raises:
+        InvalidLogError: rows are missing.
+    """
     if size < record.size:
         header = record.header
         error = InvalidLogError(
             f"{log.locate(header.number, header.window)}: it is cut off, {size} bytes of "
-            f"{record.size}. A store that keeps a part of what was sent leaves such a record, and "
-            "no writer reported it as durable. If it is the last one, delete the object: the log "
-            "then ends before it, and the next writer continues there. Else restore it"
+            f"{record.size}. A store that stores a part of a PUT leaves such a record, and no "
+            "writer reported it as durable. If it is the last one, delete the object: the log "
+            "then ends before it, and the next writer continues there. If not, restore it"
         )
         error.position = header.position
         raise error
 
 
 def broken_off(log: LogStore, number: int, size: int) -> InvalidLogError:
-    """The error for an object that is not the `size` bytes that its writer sent."""
+    """The error for an object that differs from the `size` bytes that its writer sent."""
     return InvalidLogError(
-        f"{log.locate(number)} is not what was sent: of {size} bytes the store kept a part, or "
-        "others"
+        f"{log.locate(number)} differs from the {size} bytes that were sent: the store has a part "
+        "of them, or others"
     )
 
 
@@ -144,7 +177,8 @@ def fetch_slot(
     size: int = WHOLE,
     get_range: GetRange | None = None,
 ) -> bytes | InvalidLogError | None:
-    """The first bytes at `position`, for `open_slot`; an InvalidLogError is returned."""
+    """Read the first bytes at `position`, for `open_slot`. An InvalidLogError is returned, not
+    raised."""
     try:
         return _front(log, keys.slot(position, window), window, size, get_range)
     except NotFound:
@@ -161,29 +195,34 @@ def first_range(log: LogStore, position: int, window: int, size: int, likely: in
 def open_slot(
     log: LogStore, position: int, window: int, fetched: bytes | InvalidLogError | None
 ) -> SlotRecord | None:
-    """The record at `position` from what `fetch_slot` returned. Raises as `read_slot`."""
+    """Decode the record at `position` from the result of `fetch_slot`.
+
+    Raises:
+        InvalidLogError: see `read_slot`.
+        WrongWindow: see `read_slot`.
+    """
     if fetched is None:
         return None
     number = keys.slot(position, window)
-    where = log.locate(number, window)
+    name = log.locate(number, window)
     try:
         if isinstance(fetched, InvalidLogError):
             raise fetched
-        opened = arrowfile.open_front(fetched, where)
+        opened = arrowfile.open_front(fetched, name)
         header = opened.header
         if header.window != window:
             raise WrongWindow(
-                f"{where}: the log's window is {header.window}, not {window}", header.window
+                f"{name}: the log's window is {header.window}, not {window}", header.window
             )
         if not isinstance(header, (CommitHeader, LeaderHeader)):
             raise InvalidLogError(
-                f"{where}: a {header.kind} object; the record of position {position} is expected"
+                f"{name}: a {header.kind} object; the record of position {position} is expected"
             )
-        # In a copied or renamed object the number differs from the key's.
+        # In a copied or renamed object the number differs from that of the key.
         if header.number != number:
-            raise InvalidLogError(f"{where}: the header says number {header.number}")
+            raise InvalidLogError(f"{name}: the header holds number {header.number}")
         if isinstance(header, CommitHeader):
-            check_parts(header, where)
+            check_parts(header, name)
     except InvalidLogError as error:
         error.position = position
         raise
@@ -194,12 +233,14 @@ def open_slot(
 
 def _inlined(header: SlotHeader) -> int:
     inline = header.inline if isinstance(header, CommitHeader) else ()
-    return sum(each.bytes for each in inline)
+    return sum(part.bytes for part in inline)
 
 
 def first_listed(log: LogStore, window: int, start: int, end: int) -> int:
-    """The first position of start … end−1 of which a LIST shows an object; `end` if there is none.
-    As many LISTs as `end` − `start` has binary digits."""
+    """The first position of start … end−1 that has an object in a LIST, or `end`.
+
+    It costs as many LISTs as `end` − `start` has binary digits.
+    """
 
     def reaches(position: int) -> bool:
         return last_listed(log, window, position + 1) >= start
@@ -208,8 +249,8 @@ def first_listed(log: LogStore, window: int, start: int, end: int) -> int:
 
 
 def last_listed(log: LogStore, window: int, end: int) -> int:
-    """The last position before `end` of which a LIST shows an object; −1 if there is none."""
-    # Numbers count down: those of earlier positions come after a slot's.
+    """The last position before `end` that has an object in a LIST, or −1."""
+    # Numbers count down, so the numbers of earlier positions come after a slot's.
     after = log.key(keys.slot(end, window))
-    found = numbered(log.store, keys.batches_prefix(log.prefix), after, limit=_FEW)
-    return next((keys.position(number, window) for number, _ in found), -1)
+    objects = numbered(log.store, keys.batches_prefix(log.prefix), after, limit=_FEW)
+    return next((keys.position(number, window) for number, _ in objects), -1)

@@ -1,18 +1,19 @@
-"""A batch append does not stop a stream by accident: it refuses a log that a stream leads."""
+"""Refuses a batch append to a log that a stream leads, so that it does not stop the stream."""
 
 from collections.abc import Callable
 
 from sparkwal.errors import OptionError
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, host_of
 from sparkwal.protocol.clock import Clock
-from sparkwal.protocol.hint import Hint, Hints
+from sparkwal.protocol.hint import Committed, Hints
 from sparkwal.protocol.recovery import Head
 from sparkwal.store.base import LogStore
 
 STREAM_START = "stream start"
 BATCH_APPEND = "batch append"
-# Spark reports the end of a run a little later to another thread.
-_ASKS, _PAUSE = 100, 0.1  # seconds
+# Spark reports the end of a run a little later to another thread, so ask this often, with this
+# pause in seconds.
+_ASKS, _PAUSE = 100, 0.1
 
 
 def refuse_stream_leader(
@@ -23,10 +24,16 @@ def refuse_stream_leader(
     ttl_ms: int,
     is_gone: Callable[[str], bool],
 ) -> None:
-    """Raise if the head is a stream's and younger than `ttl_ms`, unless that stream has ended.
+    """Check that no running stream leads the log: its head is older than `ttl_ms`, or the stream
+    has ended.
 
     Args:
-        is_gone: whether the application of a leader is known to have ended.
+        log: the log.
+        head: its head.
+        hints: the hints of this machine.
+        clock: the clock.
+        ttl_ms: see above.
+        is_gone: whether the application of a leader has certainly ended.
 
     Raises:
         OptionError: a stream leads the log, as far as this machine can see.
@@ -38,16 +45,16 @@ def refuse_stream_leader(
         return
     raise OptionError(
         f"a stream leads {log.url}: {header.leader_id} on host {host_of(header)} wrote position "
-        f"{header.position} {max(age_ms, 0) // 1000} s ago. Nothing was written: an append here "
-        "would stop that stream with FencedError. Append to a log of its own under the same path "
-        "with the option sequencer, or stop the stream first. To append here all the same, and "
-        "stop the stream, set takeOver=true"
+        f"{header.position} {max(age_ms, 0) // 1000} s ago. sparkwal wrote nothing: an append to "
+        "this log would stop that stream with FencedError. Append to a separate log under the same "
+        "path with the option sequencer, or stop the stream first. To append to this log and stop "
+        "the stream, set takeOver=true"
     )
 
 
 def _is_of_stream(header: SlotHeader) -> bool:
     if isinstance(header, CommitHeader):
-        # Only a stream's record says where the checkpoint of its query is.
+        # Only the record of a stream names the position of its query's checkpoint.
         entry = header.checkpoints.get(header.query_id)
         return entry is not None and entry.position == header.position
     return isinstance(header, LeaderHeader) and header.reason == STREAM_START
@@ -56,10 +63,10 @@ def _is_of_stream(header: SlotHeader) -> bool:
 def _has_ended(hints: Hints, header: SlotHeader, clock: Clock) -> bool:
     """Whether the last run of the stream ended in this session."""
     hint = hints.load(header.leader_id)
-    if not isinstance(hint, Hint) or not hint.goes_on:
+    if not isinstance(hint, Committed):
         return False
     for _ in range(_ASKS):
-        if hints.has_ended(hint.goes_on):
+        if hints.has_ended(hint.last_run_id):
             return True
         clock.sleep(_PAUSE)
     return False

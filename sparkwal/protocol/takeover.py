@@ -1,4 +1,4 @@
-"""Becoming the one writer: a leader record in the first gap, then the seals after it."""
+"""Takes a log over: a leader record in the first gap, then the seals after it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,34 +17,40 @@ from sparkwal.format.merging import merge
 from sparkwal.protocol.archive import put_archive, shortened
 from sparkwal.protocol.clock import Clock, is_old, next_timestamp, utc
 from sparkwal.protocol.handover import Requests
-from sparkwal.protocol.hint import FencingNote
+from sparkwal.protocol.hint import LeaderNote
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head, is_unchanged
 from sparkwal.protocol.slots import SlotRecord, read_back, read_slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
-# How often others may take the gap first; this one asks them to stop meanwhile, for 20 seconds.
+# The number of times that others may take the gap first. This newcomer asks them to stop meanwhile,
+# for 20 seconds.
 ATTEMPTS = 40
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds
-# How often a second look may take as long as `planTtl` too.
+# The first and the longest pause, in seconds.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+# The number of short looks that may take as long as `planTtl` too.
 _SLOW_LOOKS = 3
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a writer that wants to lead brings along.
+    """The parameters of a writer that wants to lead.
 
     Attributes:
         leader_id: stays the same over recycled workers of one query.
-        plan_id: unique; a read-back compares this and nothing else.
-        spark_schema: of the rows to be written (normalized JSON).
+        host: the writer's host.
+        plan_id: unique; a read-back compares only this.
+        spark_schema: the schema of the rows (normalized JSON).
+        merge_schema: whether the schema may add columns.
         window: the `windowSize` that the user set, or None.
-        in_flight_limit: slots this writer will have in flight; the sink: 1.
-        log_id: of the log of the writer's checkpoint. A log that this writer begins gets it.
-        continues: whether that checkpoint has committed microbatches. Then its log must exist.
-        check_place: called before a log begins; raises if no log may be there.
-        check_head: called with the head and the log's id before anything is written; may raise.
+        in_flight_limit: the number of slots that this writer will have in flight; the sink: 1.
+        reason: for people.
+        log_id: the log of the writer's checkpoint. A log that this writer begins gets it.
+        continues: that checkpoint has committed microbatches, so its log must exist.
+        check_place: called before a log begins; raises if no log may be at this path.
+        check_head: called with the head and the log's id before any write; may raise.
+        attempts: see `ATTEMPTS`.
     """
 
     leader_id: str
@@ -62,7 +68,11 @@ class Claim:
     attempts: int = ATTEMPTS
 
     def check_window(self, window: int) -> None:
-        """Raises OptionError if the user set another window than the log's."""
+        """Check the window that the user set.
+
+        Raises:
+            OptionError: the log has another window.
+        """
         if self.window not in (None, window):
             raise OptionError(
                 f"windowSize is {self.window}, but this log was created with {window}; "
@@ -71,30 +81,41 @@ class Claim:
 
 
 def lead(
-    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, known: Leadership | None = None
+    log: LogStore, claim: Claim, clock: Clock, ttl_ms: int, former: Leadership | None = None
 ) -> Leadership:
-    """Take over the log: 1 LIST, 1 GET (none when empty), 1 conditional PUT.
+    """Take over the log: 1 LIST, 1 GET (none if it is empty), 1 conditional PUT.
 
-    `known` is what this leader led before it slept, or None after a restart. Raises OptionError
-    if schema or window contradict the log's, DivergedCheckpointError if the writer's checkpoint is
-    of another log, FencedError if others take the gap or led since `known`, StoreUnavailableError
-    if no look is shorter than `ttl_ms`; InvalidLogError.
+    Args:
+        log: the log.
+        claim: the writer.
+        clock: the clock.
+        ttl_ms: how long a look counts.
+        former: the leadership of this writer before it slept, or None after a restart.
+
+    Raises:
+        OptionError: schema or window contradict the log's.
+        DivergedCheckpointError: the writer's checkpoint belongs to another log.
+        FencedError: others took the gap, or led since `former`.
+        StoreUnavailableError: every look took longer than `ttl_ms`.
+        InvalidLogError: the log is damaged.
     """
-    asks = Requests(log, claim.leader_id)
+    requests = Requests(log, claim.leader_id)
     try:
-        looked_ms, head, header, spark_schema = _take_gap(log, claim, clock, ttl_ms, known, asks)
+        gap = _take_gap(log, claim, clock, ttl_ms, former, requests)
     finally:
-        asks.withdraw()
-    # As many as the former leader could have in flight, not as many as this one will.
-    reach = head.in_flight_limit
+        requests.withdraw()
+    header = gap.header
+    # The number of slots that the former leader may reach, which may differ from the new limit.
+    reach = gap.head.in_flight_limit
     # SAFETY(seal-the-zone) §5: the m−1 slots after the leader record are sealed before other writes
-    _seal(log, header, spark_schema, reach, head.after)
-    # This writer may have slept since its look: its PUTs then lie outside of the log.
-    if is_old(clock, looked_ms, clock.boot_id(), ttl_ms):
+    _seal(log, header, gap.spark_schema, reach, gap.head.after)
+    # If this writer slept since its look, its PUTs may lie outside of the log.
+    if is_old(clock, gap.looked_ms, clock.boot_id(), ttl_ms):
         live = find_head(log, header.window).live
         if live is None:
             raise FencedError(
-                f"this process slept while it took {log.url} over, and the log is gone; start again"
+                f"this process slept while it took {log.url} over, and the log was deleted; start "
+                "again"
             )
         if (live.header.log_id, live.header.term) != (header.log_id, header.term):
             raise fenced(log, live)
@@ -112,8 +133,25 @@ def lead(
         checkpoints=header.checkpoints,
         txns_archive=header.txns_archive,
         timestamp_ms=header.timestamp_ms,
-        spark_schema=spark_schema,
+        spark_schema=gap.spark_schema,
     )
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """The first gap, which now holds our leader record.
+
+    Attributes:
+        looked_ms: the time of the look that found the gap.
+        head: the head before the gap.
+        header: the header of the leader record.
+        spark_schema: the log's schema.
+    """
+
+    looked_ms: int
+    head: Head
+    header: LeaderHeader
+    spark_schema: str
 
 
 def _take_gap(
@@ -121,16 +159,16 @@ def _take_gap(
     claim: Claim,
     clock: Clock,
     ttl_ms: int,
-    known: Leadership | None,
+    former: Leadership | None,
     requests: Requests,
-) -> tuple[int, Head, LeaderHeader, str]:
-    """Put our leader record into the first gap: (when it looked, the head, header, schema)."""
+) -> _Gap:
+    """Put our leader record into the first gap."""
     pause = _FIRST_PAUSE
     for attempt in range(claim.attempts):
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
         # SAFETY(read-all-after-gap) §4: a writer reads all records after the gap before it leads
         head = find_head(log, claim.window or DEFAULT_WINDOW, thorough=True)
-        _check_head(log, head, claim, known)
+        _check_head(log, head, claim, former)
         if attempt == 0 and head.live is None and claim.check_place is not None:
             claim.check_place(log)
         events.emit(events.Recovered(path=log.url, position=head.position))
@@ -144,10 +182,10 @@ def _take_gap(
             if again_ms is None:
                 continue
             looked_ms = again_ms
-        # Into the FIRST gap, so that no late PUT of the former leader can fill it.
+        # Use the FIRST gap, so that no late PUT of the former leader can fill it.
         if put_leader(log, header, spark_schema):
-            return looked_ms, head, header, spark_schema
-        # Look again, never overwrite. A leader with many slots in flight is faster each time.
+            return _Gap(looked_ms, head, header, spark_schema)
+        # Look again, never overwrite. A leader with many slots in flight is always faster.
         if head.live is not None:
             # SAFETY(loser-asks) §7: a newcomer that loses the race asks for the log
             # SAFETY(request-no-right) §7: only a record in the first gap makes a leader
@@ -161,9 +199,15 @@ def _take_gap(
 
 
 def _look_again(log: LogStore, head: Head, clock: Clock, ttl_ms: int) -> int | None:
-    """When a short look, after one that took `ttl_ms`, found the same head; None if it found
-    another: others may have filled the gap, and what they wrote may be collected. Raises
-    StoreUnavailableError if the short look takes as long."""
+    """Check, after a look that took `ttl_ms`, that a short look finds the same head.
+
+    Returns:
+        The time of the short look. None if the head has changed: others may have filled the gap,
+        and a collection may have deleted their records.
+
+    Raises:
+        StoreUnavailableError: the short look takes as long.
+    """
     for _ in range(_SLOW_LOOKS):
         looked_ms, boot_id = clock.boot_ms(), clock.boot_id()
         if not is_unchanged(log, head):
@@ -173,38 +217,43 @@ def _look_again(log: LogStore, head: Head, clock: Clock, ttl_ms: int) -> int | N
     took = (clock.boot_ms() - looked_ms) / 1000
     raise StoreUnavailableError(
         f"a look at {log.url} takes {took:.1f} s, and counts for {ttl_ms / 1000:.1f} s "
-        "(planTtl). Nothing was written: run again once the store is faster, or raise planTtl"
+        "(planTtl). sparkwal wrote nothing: run again once the store is faster, or raise planTtl"
     )
 
 
-def _check_head(log: LogStore, head: Head, claim: Claim, known: Leadership | None) -> None:
-    """Raises InvalidLogError where the log lost its beginning, DivergedCheckpointError if the rows
-    of the writer's checkpoint are in another log, FencedError if another led since `known`."""
+def _check_head(log: LogStore, head: Head, claim: Claim, former: Leadership | None) -> None:
+    """Check that this writer may lead the log.
+
+    Raises:
+        InvalidLogError: the log lost its beginning.
+        DivergedCheckpointError: the rows of the writer's checkpoint are in another log.
+        FencedError: another writer led since `former`.
+    """
     if head.oldest:
-        # It was deleted while a writer went on. Readers would never reach a new record.
+        # The log was deleted while a writer continued. Readers would never reach a new record.
         number = keys.slot(0, head.window)
         raise InvalidLogError(
             f"the record of position 0 is missing ({log.locate(number)}), yet the log has one at "
             f"position {head.oldest}: its beginning was deleted. Restore it, or delete the rest to "
-            "begin a new log here. Nothing was written"
+            "begin a new log here. sparkwal wrote nothing"
         )
-    found = head.live.header.log_id if head.live else None
-    if found is None and claim.continues:
+    log_id = head.live.header.log_id if head.live else None
+    if log_id is None and claim.continues:
         raise DivergedCheckpointError(
-            f"the checkpoint goes on in the log {claim.log_id}, but there is no log at {log.url}: "
-            "it was deleted. Nothing was written. sparkwal.checkpoint(path, name) makes the "
+            f"the checkpoint continues the log {claim.log_id}, but there is no log at {log.url}: "
+            "it was deleted. sparkwal wrote nothing. sparkwal.checkpoint(path, name) makes the "
             "checkpoint of a new query, which begins with the source's first rows"
         )
     # SAFETY(checkpoint-of-this-log) §12: a checkpoint writes only to the log that its log_id names
-    if found and claim.log_id and found != claim.log_id:
+    if log_id and claim.log_id and log_id != claim.log_id:
         raise DivergedCheckpointError(
             f"the checkpoint belongs to the log {claim.log_id}, but {log.url} holds the log "
-            f"{found}: it was deleted and recreated, or another writer began it first. "
-            "Nothing was written. sparkwal.checkpoint(path, name) makes the checkpoint anew"
+            f"{log_id}: it was deleted and recreated, or another writer began it first. "
+            "sparkwal wrote nothing. sparkwal.checkpoint(path, name) recreates the checkpoint"
         )
-    if head.live and known:
+    if head.live and former:
         live = head.live.header
-        is_newer = live.log_id != known.log_id or live.term > known.term
+        is_newer = live.log_id != former.log_id or live.term > former.term
         if is_newer and live.leader_id != claim.leader_id:
             raise fenced(log, head.live)
 
@@ -212,15 +261,15 @@ def _check_head(log: LogStore, head: Head, claim: Claim, known: Leadership | Non
 def _leader_header(
     log: LogStore, head: Head, claim: Claim, clock: Clock
 ) -> tuple[LeaderHeader, str, bytes]:
-    """The leader record's header, the log's schema, and the archive to put before the record."""
+    """Build the leader record's header. Returns it with the log's schema and the archive to put
+    first."""
     live = head.live.header if head.live else None
     window = head.window if live else (claim.window or DEFAULT_WINDOW)
     claim.check_window(window)
     spark_schema = claim.spark_schema
     progress, archived = QueryProgress({}, {}), b""
     if head.live is not None:
-        known = head.live.spark_schema
-        spark_schema = merge(known, spark_schema, allow_new=claim.merge_schema)
+        spark_schema = merge(head.live.spark_schema, spark_schema, allow_new=claim.merge_schema)
         progress, archived = shortened(log, head.live.header, claim.plan_id)
     header = LeaderHeader(
         # The plan_id is random and unique to this claim, so it can be the id of a new log.
@@ -231,7 +280,8 @@ def _leader_header(
         position=head.gap,
         window=window,
         leader_id=claim.leader_id,
-        # Strictly higher: PUTs of the former leader that arrive later are dead records.
+        # The term is strictly higher, so PUTs of the former leader that arrive later are dead
+        # records.
         # SAFETY(higher-term) §5: a leader's term is higher than that of the last live record
         term=live.term + 1 if live else 1,
         plan_id=claim.plan_id,
@@ -240,7 +290,7 @@ def _leader_header(
         timestamp_ms=next_timestamp(clock.now_ms(), live.timestamp_ms if live else 0),
         schema_crc32=arrowfile.schema_crc(spark_schema),
         prev_position=head.position,
-        # Seals carry the same: the zone's other seals may still be missing.
+        # Seals carry the same number: other seals of the zone may still be missing.
         decided=head.position,
         # SAFETY(inherit-txns) §5: a leader inherits txns from the last live record
         txns=progress.txns,
@@ -255,21 +305,24 @@ def _leader_header(
 
 
 def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
-    """Whether the record is in its slot now; False if another one is there."""
+    """Put a leader record or a seal. Returns whether its slot holds it now."""
     data = arrowfile.encode(header, spark_schema)
     if log.store.put_if_absent(log.key(header.number), data):
         return True
     # The slot is taken, perhaps by our own PUT whose reply was lost.
-    found = read_back(log, header.position, header.window, data)
+    stored = read_back(log, header.position, header.window, data)
     # SAFETY(leader-read-back) §5: a refused leader record counts only if all of it is there
-    return found is not None and found[1]
+    return stored is not None and stored[1]
 
 
 def _seal(
-    log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int, there: Sequence[SlotRecord]
+    log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int, after: Sequence[SlotRecord]
 ) -> None:
-    """Decide every slot that the former leader could still reach, `reach` from the gap on, but for
-    records of a lower term that are `there`: its late PUTs could land between ours."""
+    """Seal the slots that the former leader could still reach: `reach` slots from the gap on.
+
+    Without seals its late PUTs could land between ours. A record of a lower term among those read
+    `after` the gap is dead, so its slot needs no seal.
+    """
 
     def seal(position: int) -> None:
         number = keys.slot(position, leader.window)
@@ -278,41 +331,48 @@ def _seal(
         header = replace(leader, number=number, position=position, reason=SEAL)
         if put_leader(log, header, spark_schema):
             return
-        found = read_slot(log, position, leader.window)
-        if found is None:
+        record = read_slot(log, position, leader.window)
+        if record is None:
             raise deleted(log, position)
-        # A record of a lower term is dead, and decides its slot.
+        # A record of a lower term is dead, so its slot is decided.
         # SAFETY(refused-seal-fences) §5: a seal refused by an equal or higher term means fenced
-        if found.header.term >= leader.term:
-            raise fenced(log, found)
+        if record.header.term >= leader.term:
+            raise fenced(log, record)
 
-    dead = {record.header.position for record in there if record.header.term < leader.term}
+    dead = {record.header.position for record in after if record.header.term < leader.term}
     zone = range(leader.position + 1, leader.position + reach)
-    list(run_parallel(log.store, seal, (each for each in zone if each not in dead)))
+    list(run_parallel(log.store, seal, (position for position in zone if position not in dead)))
 
 
 def deleted(log: LogStore, position: int) -> InvalidLogError:
     """The error for a slot that refused a PUT and holds no record."""
     return InvalidLogError(
-        f"the record of position {position} of {log.url} was there and is gone: restore it"
+        f"the record of position {position} of {log.url} existed and was deleted: restore it"
     )
 
 
 def fenced(log: LogStore, other: SlotRecord) -> FencedError:
     """The error that names the leader of the log."""
-    it, host = other.header, host_of(other.header)
-    return fenced_by(log, FencingNote(it.leader_id, host, it.position, it.term, it.timestamp_ms))
+    header = other.header
+    leader = LeaderNote(
+        header.leader_id,
+        host_of(header),
+        header.position,
+        header.term,
+        header.timestamp_ms,
+    )
+    return fenced_by(log, leader)
 
 
-def fenced_by(log: LogStore, note: FencingNote) -> FencedError:
-    """As `fenced`, for a leader known from a note instead of its record."""
+def fenced_by(log: LogStore, note: LeaderNote) -> FencedError:
+    """The error that names the leader of the log, from a note instead of its record."""
     events.emit(events.Fenced(log.url, note.position, note.leader_id, note.term))
     leader = (
         f"another writer leads {log.url}: leader {note.leader_id} on host {note.host} "
         f"holds position {note.position} (term {note.term}) since {utc(note.timestamp_ms)}"
     )
     return FencedError(
-        f"{leader}. This writer commits nothing more. Stop one of the two; a restart with the "
+        f"{leader}. This writer commits no more. Stop one of the two; a restart with the "
         "same checkpoint takes the log over again",
         leader=leader,
     )

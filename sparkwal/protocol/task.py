@@ -1,4 +1,5 @@
-"""One Spark partition of a microbatch: its rows into one object, or into the message."""
+"""Writes one Spark partition of a microbatch: its rows into an object, or into the task's
+message."""
 
 import time
 from collections.abc import Iterator
@@ -17,24 +18,30 @@ from sparkwal.protocol.object_writer import TaskLimits, write_object
 from sparkwal.protocol.plan import TaskPlan
 from sparkwal.protocol.slots import OpenLog
 
-_MANY = 2**63 - 1  # the widest row count, until the count is known
+# The widest row count, which reserves the header's length until the count is known.
+_MANY = 2**63 - 1
 
 # Measured: up to 250 KiB a partition, rows through the driver take less time than a PUT.
 _INLINE_THRESHOLD = 64 * 2**10
-# What 999 partitions may inline. A window with room for more must not make larger records.
-_MOST_INLINED = 64 * 2**20
+# The limit of bytes that 999 partitions may inline. A wider window must not make larger records.
+_MAX_INLINED = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What one task did, for the commit.
+    """The result that each task sends to the commit.
 
     Attributes:
-        plan: from the task of partition 0, which always runs; None from the others.
-        content: of its rows, if the log already holds this microbatch and nothing was written.
-        run_id: of the query's run that the task belongs to; empty in a batch write.
-        retries: requests that were sent again to write the object.
-        inline: rows as an Arrow IPC stream, or None.
+        plan_id: the plan that the task used.
+        plan: that plan, from the task of partition 0, which always runs; None from the others.
+        query_id, batch_id, partition: the task.
+        run_id: the query's run; empty in a batch write.
+        content: the content of its rows, if the log already holds this microbatch. The task wrote
+            nothing then.
+        batch: its data object, or None.
+        inline: its rows as an Arrow IPC stream, or None.
+        put_ms: the duration of its PUT.
+        retries: the number of requests that were sent again.
     """
 
     plan_id: str
@@ -50,56 +57,80 @@ class TaskResult:
     retries: int = 0
 
 
+@dataclass(frozen=True)
+class TaskAttempt:
+    """One attempt of a task.
+
+    Attributes:
+        query_id, batch_id, partition: the task.
+        run_id: the query's run; empty in a batch write.
+        attempt: unique to this attempt of the task under this plan.
+        is_retry: an attempt of this task ran before, so the content of a large object is computed
+            to compare it.
+    """
+
+    query_id: str
+    batch_id: int
+    partition: int
+    run_id: str = ""
+    attempt: int = 0
+    is_retry: bool = False
+
+
 def write_partition(
     open_log: OpenLog,
     plan: TaskPlan,
-    query_id: str,
-    batch_id: int,
-    partition: int,
+    task: TaskAttempt,
     batches: Iterator[pa.RecordBatch],
     limits: TaskLimits,
-    *,
-    attempt: int = 0,
-    again: bool = False,
-    run_id: str = "",
 ) -> TaskResult:
-    """Write the rows of one partition under `plan`; safe to run any number of times.
+    """Write the rows of one partition. You may run it any number of times.
 
     Args:
-        open_log: the same log whenever it is called.
+        open_log: opens the log, the same at each call.
+        plan: the plan of the microbatch.
+        task: the task.
         batches: consumed to the end: only then stateful operators upstream commit their state.
-        attempt: unique to this attempt of the task under this plan.
-        again: an attempt of this task ran before: a large object's content is kept, to compare.
+        limits: see `TaskLimits`.
 
-    Raises FencedError, RecomputedError, StoreUnavailableError, OptionError (too many partitions
-    with an object of their own).
+    Raises:
+        FencedError: another writer took the window.
+        RecomputedError: an earlier attempt of the task stored other rows.
+        StoreUnavailableError: the store did not answer, or lost the object.
+        OptionError: more partitions have an object than the window has numbers.
     """
+    query_id = task.query_id
+    batch_id = task.batch_id
+    partition = task.partition
     bare, lead = plan.bare, plan.bare.leadership
     most = lead.window - 1
-    whole = None if partition else plan
-    result = TaskResult(bare.plan_id, whole, query_id, batch_id, partition, run_id)
+    carried_plan = None if partition else plan
+    result = TaskResult(
+        bare.plan_id, carried_plan, query_id, batch_id, partition, run_id=task.run_id
+    )
     target = schema.to_arrow(lead.spark_schema)
-    # A replay, after a lost reply or of another checkpoint: the commit compares the rows.
+    # Spark repeats the microbatch after a lost reply or from another checkpoint. The commit
+    # compares the rows.
     # SAFETY(replay-writes-nothing) §6: a task of a microbatch that the log has writes nothing
-    if batch_id <= last_batch(open_log, plan.known_txns(), query_id):
+    if batch_id <= last_batch(open_log, plan.progress(), query_id):
         repeated = (schema.conform(batch, target) for batch in batches)
         return replace(result, content=Content.of(repeated))
     rows = (schema.conform(batch, target) for batch in batches if batch.num_rows)
     threshold = limits.inline_threshold
     if threshold is None:
-        threshold = min(_INLINE_THRESHOLD, _MOST_INLINED // most)
+        threshold = min(_INLINE_THRESHOLD, _MAX_INLINED // most)
     first: list[pa.RecordBatch] = []
-    held = 0
+    size = 0
     for batch in rows:
         first.append(batch)
-        held += batch.nbytes
-        if held > threshold:
+        size += batch.nbytes
+        if size > threshold:
             break
     else:
         if not first:
             return result
         return replace(result, inline=b"".join(part.serialize() for part in (target, *first)))
-    # Rows inside the record need no number of their own.
+    # Rows inside the record need no object number.
     if partition >= most:
         raise OptionError(
             f"partition {partition} of a microbatch has more rows than inlineThreshold, and this "
@@ -109,7 +140,7 @@ def write_partition(
     started = time.monotonic()
     store = open_log().store
     before = store.retries
-    if not bare.is_for(run_id):
+    if not bare.may_skip_look(task.run_id):
         check_same_log(open_log(), lead)
     header = DataHeader(
         **lead.fields(bare.plan_id, bare.position - 1),
@@ -119,9 +150,11 @@ def write_partition(
         batch_id=batch_id,
         partition=partition,
         rows=_MANY,
-        stage_attempt=attempt,
+        stage_attempt=task.attempt,
     )
     all_rows = chain((first.pop(0) for _ in range(len(first))), rows)
-    batch = write_object(open_log, header, lead.spark_schema, all_rows, limits, compare=again)
+    batch = write_object(
+        open_log, header, lead.spark_schema, all_rows, limits, compare=task.is_retry
+    )
     put_ms = (time.monotonic() - started) * 1000
     return replace(result, batch=batch, put_ms=put_ms, retries=store.retries - before)

@@ -1,4 +1,4 @@
-"""About how large a log is and how fast it grows, with few requests."""
+"""Estimates the size of a log and its growth, with few requests."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -14,15 +14,17 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import first_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
-_PAGE = 1000  # keys of one LIST
+# The number of keys in one LIST.
+_PAGE = 1000
 _PAGES = 4
-# Records that stand for all that a log got in a time.
+# The number of records that represent all records of a time span.
 _PROBES = 16
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a log stores; `exact` where all was listed, else about what is above the floor."""
+    """The stored bytes and objects of a log. Unless `exact`, they are an estimate above the
+    floor."""
 
     bytes: int
     objects: int
@@ -30,9 +32,12 @@ class Size:
 
 
 def size_of(seen: LogRange) -> Size:
-    """What lies under `batches/` of a log that has looked: 1 LIST, and 4 more where that does not
-    show all of it. Of larger logs it is what lies above the floor, taken to be like four pages:
-    each is of the end of a quarter."""
+    """The size of `batches/` of a log that has looked: 1 LIST, and 4 more if that shows only a
+    part.
+
+    The size of a larger log is estimated above its floor, from four pages: one at the end of each
+    quarter.
+    """
     log = seen.log
     window = seen.window
     floor = seen.floor.current()
@@ -44,19 +49,20 @@ def size_of(seen: LogRange) -> Size:
     parts = [floor + count * part // _PAGES for part in range(1, _PAGES + 1)]
 
     def stretch(below: int) -> tuple[float, float]:
-        """Bytes and objects for each position, of a page of those below."""
-        # Numbers count down: what follows a slot are the positions below it.
-        # What is under way at the gap is left out.
+        """The bytes and objects for each position, from one page of the positions below `below`."""
+        # Numbers count down, so the keys after a slot belong to the positions below it. The objects
+        # of the running microbatch at the gap are left out.
         after = log.key(keys.slot(below, window))
         page = islice(numbered(log.store, prefix, after), _PAGE)
-        found = [(keys.position(number, window), entry.size) for number, entry in page]
-        if not found:
+        sizes = [(keys.position(number, window), entry.size) for number, entry in page]
+        if not sizes:
             return 0.0, 0.0
-        last = found[-1][0]
-        # The last position of a page may be cut through.
-        whole = [size for position, size in found if position > last] or [size for _, size in found]
+        last = sizes[-1][0]
+        # The page may hold only a part of its last position.
+        complete = [size for position, size in sizes if position > last]
+        complete = complete or [size for _, size in sizes]
         positions = max(below - 1 - last, 1)
-        return sum(whole) / positions, len(whole) / positions
+        return sum(complete) / positions, len(complete) / positions
 
     sizes, objects = zip(*run_parallel(log.store, stretch, parts), strict=True)
     about = count / _PAGES
@@ -65,7 +71,7 @@ def size_of(seen: LogRange) -> Size:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a log grew over the last `seconds`, per second."""
+    """The growth of a log per second, over the last `seconds`."""
 
     commits: float
     rows: float
@@ -73,13 +79,15 @@ class Pace:
 
 
 def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
-    """The pace over the last `window_ms` until now, of a log that has looked. No request where
-    nothing came in it, else one GET each time that the positions are halved, and at
-    most 16. Damaged records count as none; `passed_over` of the log gets each that is met."""
+    """The growth of a log that has looked, over the last `window_ms`.
+
+    It costs no request if the log did not grow, else one GET for each time that the positions are
+    halved, and at most 16 more. Damaged records do not count; the log's policy reports them.
+    """
     assert log.live is not None
     newest = log.live.header
-    # Of what the floor has passed a collection keeps the newest records.
-    kept = max(min(log.floor.current(), newest.position) - KEPT_SLOTS, 0)
+    # A collection keeps the newest records below the floor.
+    lowest = max(min(log.floor.current(), newest.position) - KEPT_SLOTS, 0)
     since_ms = max(now_ms, newest.timestamp_ms) - window_ms
     if newest.timestamp_ms < since_ms:
         return Pace(0.0, 0.0, window_ms / 1000)
@@ -89,8 +97,8 @@ def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
         try:
             record = read_slot(log.log, position, log.window, GLANCE)
         except InvalidLogError as error:
-            if log.passed_over is not None:
-                log.passed_over(error)
+            if log.damage.report is not None:
+                log.damage.report(error)
             return None
         return record.header if record else None
 
@@ -98,16 +106,16 @@ def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
         header = fetch(position)
         return header.timestamp_ms if header else 0
 
-    first = bisect_left(range(newest.position), since_ms, lo=kept, key=time_ms)
+    first = bisect_left(range(newest.position), since_ms, lo=lowest, key=time_ms)
     inside = range(first, newest.position + 1)
     count = min(len(inside), _PROBES)
     probed = [inside[len(inside) * part // count] for part in range(count)]
-    found = [*filter(None, run_parallel(log.log.store, fetch, probed))] or [newest]
-    commits = [each for each in found if isinstance(each, CommitHeader)]
-    # Each record stands for as many as were not read.
+    headers = [*filter(None, run_parallel(log.log.store, fetch, probed))] or [newest]
+    commits = [header for header in headers if isinstance(header, CommitHeader)]
+    # Each probed record represents this many records.
     share = len(inside) / count
-    # A log, or what is left of it, may be younger than the window.
-    began_ms = since_ms if first > kept else found[0].timestamp_ms
+    # The log, or its remaining part, may be younger than the window.
+    began_ms = since_ms if first > lowest else headers[0].timestamp_ms
     seconds = max(now_ms - began_ms, 1000) / 1000
-    rows = sum(each.rows for each in commits)
+    rows = sum(header.rows for header in commits)
     return Pace(len(commits) * share / seconds, rows * share / seconds, seconds)

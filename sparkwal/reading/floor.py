@@ -1,9 +1,9 @@
-"""The floor of a log as its readers see it: positions below may be deleted at any time.
+"""The floor of a log as its readers see it: objects below it may be deleted at any time.
 
-A collection frees slots, and a writer that slept may PUT into a freed one. So what a reader finds
-at a position, or that it finds nothing, counts only if the floor was not above that position at a
-look younger than the grace that a collection waits for. Whoever has read asks `check` before he
-delivers; it looks again where the last look is too old.
+A collection frees slots, and a writer that slept may PUT into a freed one. So a record that a
+reader finds, or the lack of one, counts only if the floor was not above its position. The look at
+the floor must be younger than the grace that a collection waits. A reader calls `check` after it
+has read and before it delivers; `check` looks again if the last look is too old.
 """
 
 from __future__ import annotations
@@ -18,29 +18,37 @@ from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.store.base import LogStore
 
-# Of a log without a chain: the least grace is an hour. The rest of a grace is for clocks that
-# differ: a store like S3 refuses whoever is 15 minutes off.
+# For a log without a chain: the shortest grace is an hour. The other half hour allows for clocks
+# that differ: a store like S3 refuses a client whose clock is 15 minutes off.
 LOOK_TTL_MS = 30 * 60_000
-# So many slot records stay below the bound of a collection, which is no floor's above: look-backs,
-# the search for the head and for a journal's sender need them.
+# This many slot records stay below the bound of a collection, which is never above the floor:
+# look-backs, the search for the head and the search for a journal's sender need them.
 KEPT_SLOTS = 1000
 _SKEW_MS = 15 * 60_000
-# What a position below the floor comes from, for people.
+# The origin of a position below the floor, for errors.
 CURSOR = "the cursor"
 NEW_LOG = "a log that began after the stream"
 NEW_IN_CURSOR = "a log that the cursor does not name"
 _ADVICE = {
     CURSOR: "replay it without the cursor",
     NEW_LOG: "set startingPosition=earliest or failOnDataLoss=false",
-    NEW_IN_CURSOR: "give the log the option startingPosition=earliest",
+    NEW_IN_CURSOR: "set the option startingPosition=earliest of the log",
 }
 
 
 @dataclass(frozen=True)
 class Looked:
-    """A look at the floor of a log, which is at `position`; it began at wall_ms and boot_ms, and
-    may be trusted for ttl_ms. Who reads what was planned before trusts the plan's, or looks again
-    itself: at once where the plan knows no more than the log_id."""
+    """A look at the floor of a log.
+
+    A task that reads a planned range uses the planner's look until it is `ttl_ms` old, then looks
+    itself. It looks at once if the plan holds only the log_id.
+
+    Attributes:
+        log_id, prefix: the log.
+        position: the floor.
+        wall_ms, boot_ms, boot_id: the time when the look began.
+        ttl_ms: how long the look may be used.
+    """
 
     log_id: str | None
     prefix: str = ""
@@ -52,6 +60,7 @@ class Looked:
 
 
 def ends_before(name: str, gap: int, floor: int) -> InvalidLogError:
+    """The error for a log that ends below its floor."""
     return InvalidLogError(
         f"the log at {name} ends at {gap}, before its floor {floor}: it was cut or restored from "
         "an older copy"
@@ -59,8 +68,14 @@ def ends_before(name: str, gap: int, floor: int) -> InvalidLogError:
 
 
 class Floor:
-    """Below which position a log may be gone. Nothing was collected of a log that is not there.
-    `looked` is the look of another process."""
+    """The floor of a log: objects below it may be deleted.
+
+    Args:
+        log: the log.
+        log_id: its id, or None if it does not exist: then its floor is 0.
+        clock: the clock.
+        looked: the look of another process.
+    """
 
     def __init__(
         self,
@@ -75,26 +90,26 @@ class Floor:
         self._state: LifecycleRecord | None = None
         self._looked: Looked | None = None
         if looked is not None:
-            # The boot clock is this machine's own; only the wall clock is of both.
+            # Each machine has its own boot clock. Only the wall clock is common to both.
             age = max(clock.now_ms() - looked.wall_ms, 0)
             self._looked = replace(looked, boot_ms=clock.boot_ms() - age, boot_id=clock.boot_id())
 
     def look(self) -> None:
-        """Read the floor: 1 LIST, and 1 GET where the log has a lifecycle."""
-        # Before the requests: what they find may be old when it arrives.
+        """Read the floor: 1 LIST, and 1 GET if the log has a lifecycle."""
+        # Read the clocks before the requests: their results may be old when they arrive.
         clock = self._clock
         wall_ms = clock.now_ms()
         boot_ms = clock.boot_ms()
         boot_id = clock.boot_id()
         self._state = state = chain.look(self.log)
         log_id, position = (state.log_id, state.floor) if state else (None, 0)
-        # The grace of a chain never shrinks.
+        # A log never shortens its grace.
         ttl_ms = state.gc_grace_ms // 2 if state else LOOK_TTL_MS
         self._looked = Looked(log_id, self.log.prefix, position, wall_ms, boot_ms, boot_id, ttl_ms)
 
     @property
     def state(self) -> LifecycleRecord | None:
-        """The newest record of this log's lifecycle at the last look, if there is one."""
+        """The newest record of this log's lifecycle at the last look, or None without one."""
         return self._state if self._state and self._state.log_id == self.log_id else None
 
     @property
@@ -104,7 +119,7 @@ class Floor:
         return self._looked is not None and not self._is_old(self._looked)
 
     def current(self) -> int:
-        """The floor, by a look that is young enough."""
+        """The floor, from a look that is young enough."""
         if self.log_id is None:
             return 0
         if not self.is_known:
@@ -120,32 +135,44 @@ class Floor:
         )
 
     def looked(self) -> Looked:
-        """For a task, which goes on where this look ends."""
+        """The look for a task that continues with it."""
         position = self.current()
         assert self._looked is not None
         return replace(self._looked, log_id=self.log_id, position=position)
 
     def check(self, position: int, what: str = "") -> None:
-        """Raises CollectedError unless what was read at `position`, from `what`, may be used."""
+        """Check that a record at `position` may be used. `what` names the origin of the position.
+
+        Raises:
+            CollectedError: the position is below the floor.
+        """
         floor = self.current()
         if not 0 <= position < floor:
             return
         target = self._state.target if self._state else None
-        gone = " by retention" if self._state else ""  # a task does not know
+        # Only the process that looked has the state: a task has none.
+        reason = " by retention" if self._state else ""
         if target:
-            gone = f", they are in the table {target.table}"
+            reason = f", they are in the table {target.table}"
         begin = f"set failOnDataLoss=false, or begin at {floor} (a stream with a new checkpoint)"
-        go_on = _ADVICE.get(what, begin)
+        action = _ADVICE.get(what, begin)
         raise CollectedError(
             f"{what + ': ' if what else ''}position {position} of {self.log.url} is below the "
-            f"log's floor, {floor}: its rows left the log{gone}. To go on with what the log "
-            f"still holds {go_on}",
+            f"log's floor, {floor}: its rows left the log{reason}. To continue with the rows that "
+            f"the log still holds {action}",
             floor=floor,
         )
 
     def usable(self, start: int, end: int, records: Iterator[SlotRecord]) -> Iterator[SlotRecord]:
-        """The records of the positions start … end−1, none delivered that may be a stray, nor after
-        a position where one may have stood for the record that is gone. Raises CollectedError."""
+        """The records of positions start … end−1, each checked against the floor before it is
+        delivered.
+
+        A position below the floor may hold a stray record, and a stray record may have stood there
+        when the position was read.
+
+        Raises:
+            CollectedError: the floor passed a position before its record was delivered.
+        """
         reached = start
         try:
             for record in records:
@@ -153,7 +180,7 @@ class Floor:
                 reached = record.header.position + 1
                 yield record
         except InvalidLogError:
-            # Perhaps it was collected, and that is why it is missing.
+            # A collection may have deleted the missing record: then that is the error.
             self.check(reached)
             raise
         # SAFETY(floor-after-read) §9: a reader checks the floor after it read and before it

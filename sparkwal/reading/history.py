@@ -1,4 +1,4 @@
-"""The records of a log one after another: a range, either way, and new ones as they come."""
+"""Walks the records of a log: a range in either direction, and new records as they arrive."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ from sparkwal.protocol.slots import (
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.parallel import GetRange, Range, read_parallel
 
-# Records asked for before any of them is delivered, at most.
+# The maximum number of records that are requested before one of them is delivered.
 _CHUNK = 256
-# So many idle looks later it is asked whether the last record is still there: a log that was
-# recreated has free positions where the former one goes on.
+# After this many idle looks check that the last record still exists: a recreated log has free
+# positions where the former one would continue.
 _IDLE_LOOKS = 10
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Positions start … end−1 left the log while it was read."""
+    """Positions start … end−1 were collected while the log was read."""
 
     start: int
     end: int
 
 
-# An error, with its `position`, is of one below the head that holds no intact record.
+# An InvalidLogError stands for the record at its `position`, which is damaged or missing.
 Found = SlotRecord | InvalidLogError | Collected
 
 
@@ -47,18 +47,29 @@ def walk(
     seals: bool = False,
     at_once: int = _CHUNK,
 ) -> Iterator[Found]:
-    """The live records of positions start … end−1, at most the log's gap, headers alone; seals only
-    if they are asked for. Raises AnotherLog where the log was recreated.
+    """Read the headers of the live records of positions start … end−1, at most up to the log's gap.
 
-    1 GET for each position but the head's, and not more positions than `most` needs; they are asked
-    for in steps of `at_once`, then of twice as many. Newest first also what a look-back takes
-    (m − 1 GETs) where another leader took over.
+    It costs 1 GET for each position except the head's. The first step requests `at_once` records,
+    each next step twice as many. With `newest_first` each takeover also costs a look-back (m − 1
+    GETs).
+
+    Args:
+        log: a log that has looked.
+        start: the first position.
+        end: the position after the last.
+        newest_first: read from the end.
+        most: the limit of delivered records; no more positions are read than it needs.
+        seals: deliver seals too.
+        at_once: see above.
+
+    Raises:
+        AnotherLog: the log was recreated.
     """
     assert log.live is not None and log.log_id is not None
     newest = log.live
     log_id = log.log_id
     window = log.window
-    # Of the last live record that was seen. No record's is greater than that of the head.
+    # The term of the last live record. The head has the highest term.
     live: int | None = newest.header.term if newest_first else None
 
     def is_newest(position: int) -> bool:
@@ -73,17 +84,17 @@ def walk(
         if is_newest(position):
             return newest
         try:
-            found = read_slot(log.log, position, window, GLANCE, get_range)
+            record = read_slot(log.log, position, window, GLANCE, get_range)
         except InvalidLogError as error:
             return error
-        return found or MissingRecord(log.log, position, window)
+        return record or MissingRecord(log.log, position, window)
 
     def counts(record: SlotRecord) -> bool:
         nonlocal live
         check_log(log.log, record, log_id)
         term = record.header.term
         if live is None or (newest_first and term != live):
-            # Below a live record of the same term all of that term are live.
+            # Below a live record all records of the same term are live.
             last = last_live(log.log, record, tolerant=True)
             live = last.header.term
             return last is record
@@ -97,9 +108,9 @@ def walk(
         start, end = (start, chunk[-1]) if newest_first else (chunk[-1] + 1, end)
         records = read_parallel(log.log.store, fetch, chunk, first_range=first)
         empty = 0
-        for position, found in zip(chunk, records, strict=True):
-            empty += isinstance(found, MissingRecord)
-            # Asked after it was read: what is there may be a stray.
+        for position, item in zip(chunk, records, strict=True):
+            empty += isinstance(item, MissingRecord)
+            # Check the floor after reading: below it the record may be a stray.
             floor = log.floor.current()
             if floor > position:
                 yield Collected(start if newest_first else position, floor)
@@ -107,21 +118,19 @@ def walk(
                     return
                 start = floor
                 break
-            if isinstance(found, InvalidLogError) or (
-                counts(found) and (seals or not is_seal(found))
-            ):
+            if isinstance(item, InvalidLogError) or (counts(item) and (seals or not is_seal(item))):
                 left -= 1
-                yield found
+                yield item
         if empty == count >= LONG_HOLE and start < end:
-            hole = _hole(log, start, end, newest_first)
+            hole = _hole(log, start, end, newest_first=newest_first)
             if hole is not None:
                 left -= 1
                 start, end = (start, hole.position) if newest_first else (hole.end, end)
                 yield hole
 
 
-def _hole(log: LogRange, start: int, end: int, newest_first: bool) -> MissingRecord | None:
-    """The positions without any object at one end of start … end−1: a few LISTs."""
+def _hole(log: LogRange, start: int, end: int, *, newest_first: bool) -> MissingRecord | None:
+    """The positions without any object at one end of start … end−1. Costs a few LISTs."""
     if newest_first:
         begin = max(start, last_listed(log.log, log.window, end) + 1)
         return MissingRecord(log.log, begin, log.window, end=end) if begin < end else None
@@ -129,56 +138,76 @@ def _hole(log: LogRange, start: int, end: int, newest_first: bool) -> MissingRec
     return MissingRecord(log.log, start, log.window, end=after) if after > start else None
 
 
-def sound(log: LogRange, found: Iterable[Found]) -> Iterator[SlotRecord | InvalidLogError]:
-    """What `walk` found. Raises CollectedError, and the error of a damaged or missing record unless
-    the log passes it over; a missing one is left out with failOnDataLoss=false."""
-    for each in found:
-        if isinstance(each, Collected):
-            log.floor.check(each.start)
+def apply_policy(log: LogRange, items: Iterable[Found]) -> Iterator[SlotRecord | InvalidLogError]:
+    """Apply the log's policy for damage to the items of `walk`.
+
+    Yields:
+        The records, and the damage that the policy reports.
+
+    Raises:
+        CollectedError: positions were collected, and the policy does not skip them.
+        InvalidLogError: a record is damaged or missing, and the policy does not continue after it.
+    """
+    for item in items:
+        if isinstance(item, Collected):
+            log.floor.check(item.start)
             continue
-        if isinstance(each, InvalidLogError):
-            if log.passed_over is not None:
-                log.passed_over(each)
-            elif log.options.tolerant and isinstance(each, MissingRecord):
+        if isinstance(item, InvalidLogError):
+            if log.damage.report is not None:
+                log.damage.report(item)
+            elif log.damage.skips_lost and isinstance(item, MissingRecord):
                 continue
             else:
-                raise each
-        yield each
+                raise item
+        yield item
 
 
 def is_seal(record: SlotRecord) -> bool:
-    """Whether a record says no more than the leader record before it."""
+    """Whether a record is a seal: it repeats the leader record before it."""
     return isinstance(record.header, LeaderHeader) and record.header.reason == SEAL
 
 
 class Follower:
-    """Goes along a log that has looked; `position` is that of the record that is looked at, else
-    the next one to come."""
+    """Follows a log that has looked. `position` is that of the current record, or else the next
+    one."""
 
     def __init__(self, log: LogRange, position: int) -> None:
-        self.log, self.position = log, position
+        self.log = log
+        self.position = position
         self._log_id = log.log_id
         self._idle = 0
 
     def new(
         self, *, floor: bool = True, at_once: int = WIDEST_PROBE, size: int = GLANCE
     ) -> Iterator[SlotRecord | Collected]:
-        """The live records that came since the last look, and what was collected meanwhile: 1 GET
-        where nothing came, now and then 1 more. Who ends in the middle of a record gets it once
-        more. Without the `floor` a log that was recreated is found only where its records are.
-        Raises AnotherLog where it was, or is gone; InvalidLogError."""
+        """Read the live records since the last look, and the positions that were collected
+        meanwhile.
+
+        It costs 1 GET if no record is new, and sometimes 1 more. If the caller ends in the middle
+        of a record, the next call delivers that record again.
+
+        Args:
+            floor: look at the floor too. Without it a recreated log is noticed only at its next
+                record.
+            at_once: the number of records that are requested first.
+            size: the bytes of each record that are read.
+
+        Raises:
+            AnotherLog: the log was deleted or recreated.
+            InvalidLogError: a record is damaged.
+        """
         log = self.log
         end = log.look(floor=floor)
         self._idle = 0 if end > self.position else self._idle + 1
-        gone = log.log_id != self._log_id
-        if floor and self._idle >= _IDLE_LOOKS and not gone and log.log_id is not None:
+        is_another = log.log_id != self._log_id
+        if floor and self._idle >= _IDLE_LOOKS and not is_another and log.log_id is not None:
             self._idle = 0
             last = read_slot(log.log, log.gap - 1, log.window, GLANCE)
-            gone = last is None or last.header.log_id != log.log_id
-        if gone:
+            is_another = last is None or last.header.log_id != log.log_id
+        if is_another:
             raise AnotherLog(
-                f"the log {self._log_id} at {log.log.url} is gone, or was recreated: follow what "
-                "is there now anew"
+                f"the log {self._log_id} at {log.log.url} was deleted or recreated: begin again "
+                "with the log that exists now"
             )
         if end <= self.position:
             return

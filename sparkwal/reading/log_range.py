@@ -1,4 +1,4 @@
-"""One log as every reader sees it: where a read begins and ends, and how far it has come."""
+"""One log as its readers see it: the range of a read, the head, and the records that were seen."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,36 +12,40 @@ from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.recovery import Head, MissingRecord, find_head, last_live
+from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.replay import (
     WIDEST_PROBE,
-    AnotherLog,
     check_log,
     first_at_or_after,
     live_records,
     newer,
 )
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
+from sparkwal.reading.damage import DamagePolicy, OnDamage
 from sparkwal.reading.floor import KEPT_SLOTS, Floor, Looked, ends_before
-from sparkwal.reading.rows import PassedOver, Piece, pieces_of, read_pieces
+from sparkwal.reading.rows import Checks, Piece, pieces_of, read_pieces
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
-# Up to this many positions are planned record by record on the driver.
+# Ranges up to this many positions are planned record by record on the driver.
 PLANNED_RECORDS = 512
-# Pieces that are fetched at once for a reader who has not shown yet that it reads on.
+# The number of pieces that a read fetches first: its caller may stop early.
 _AT_ONCE = 4
-# Records seen while looking for the head are kept up to this size, headers and rows.
-_KEPT_BYTES = 8 * 2**20
+# Records that `look` has read are stored up to this size, headers and rows.
+_STORED_BYTES = 8 * 2**20
 
 
 class LogRange:
-    """One sequencer's log; it remembers the head that it has seen.
+    """One sequencer's log. It stores the last head that it has seen.
 
     Args:
-        root: the log at the path; the log itself unless the option is `*`.
-        passed_over: gets each record that is damaged or missing; then no damage ends a read.
-        pinned: of a read that was planned before; a look raises InvalidLogError for another log.
+        options: the options of the read.
+        name: the sequencer's name.
+        root: the log at the path; the log itself unless the option `sequencers` is `*`.
+        clock: the clock.
+        on_damage: gets each damaged or missing record, and the read continues after it.
+        pinned: the planner's look, for a read that was planned before. If the log is another one, a
+            look raises InvalidLogError.
     """
 
     def __init__(
@@ -50,11 +54,12 @@ class LogRange:
         name: str,
         root: LogStore,
         clock: Clock = SYSTEM,
-        passed_over: PassedOver | None = None,
+        on_damage: OnDamage | None = None,
         pinned: Looked | None = None,
     ) -> None:
-        self.options, self.name = options, name
-        self.passed_over = None if options.on_corruption == "stop" else passed_over
+        self.options = options
+        self.name = name
+        self.damage = DamagePolicy.from_options(options, on_damage)
         several = options.sequencers is not None
         self.log = root.sequencer(name) if several else root
         self._pinned = pinned
@@ -62,11 +67,11 @@ class LogRange:
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
         self.gap = 0
-        # Records seen while looking for the head, until their microbatch is planned.
-        self._known: dict[int, SlotRecord] = {}
-        # Position → the term of the last live record before it.
+        # The records that `look` has read, until their microbatch is planned.
+        self._records: dict[int, SlotRecord] = {}
+        # By position: the term of the last live record before it.
         self._terms: dict[int, int] = {}
-        self._kept = 0
+        self._stored_bytes = 0
         self._mentioned_table = False
 
     @property
@@ -76,7 +81,7 @@ class LogRange:
 
     @property
     def live(self) -> SlotRecord | None:
-        """The last live record at the head that was seen, if there was a log."""
+        """The last live record at the last head, or None without a log."""
         return self.head.live if self.head else None
 
     @property
@@ -90,12 +95,15 @@ class LogRange:
     def records(
         self, start: int, end: int, *, at_once: int = WIDEST_PROBE, size: int = GLANCE
     ) -> Iterator[SlotRecord]:
-        """The live records of start … end−1, as `live_records`. Raises CollectedError where the
-        floor is above `start`, or comes above what is not delivered yet."""
+        """Read the live records of positions start … end−1, as `live_records`.
+
+        Raises:
+            CollectedError: the floor passed a position before its record was delivered.
+            InvalidLogError: a record is damaged or missing.
+        """
         term = self._terms.get(start)
-        # Who steps back from a damaged end has a head of which less is sure.
-        head = self.head if self.options.tolerant or not self._steps_back else None
-        found = live_records(
+        head = self.head if self.damage.trusts_head else None
+        live = live_records(
             self.log,
             self.window,
             start,
@@ -103,122 +111,141 @@ class LogRange:
             log_id=self.log_id,
             term=term,
             head=head,
-            tolerant=self.options.tolerant,
-            known=self._known,
+            tolerant=self.damage.skips_lost,
+            cached=self._records,
             size=size,
             at_once=at_once,
-            passed_over=self.passed_over,
+            on_damage=self.damage.report,
         )
-        for record in self.floor.usable(start, end, found):
+        for record in self.floor.usable(start, end, live):
             term = record.header.term
             yield record
-        # A stream goes on here: it need not look back once more, for every trigger m − 1 GETs.
+        # A stream continues here. With the term it needs no look-back (m − 1 GETs) for the next
+        # trigger.
         if term is not None:
             self._terms[end] = term
 
-    def rows(self, found: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of pieces of this log with `target`'s columns. Raises CollectedError where the
-        floor overtakes the read, InvalidLogError."""
+    def rows(self, pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Read the rows of pieces of this log with `target`'s columns.
+
+        Raises:
+            CollectedError: the floor passed a position before its rows were delivered.
+            InvalidLogError: an object is damaged or missing.
+        """
         return read_pieces(
             self.log.store,
-            found,
+            pieces,
             target,
-            verify=self.options.verify_checksums,
-            texts=self.options.verify_texts,
+            checks=Checks(self.options.verify_checksums, self.options.verify_texts),
             at_once=_AT_ONCE,
             check=self.floor.check,
-            passed_over=self.passed_over,
+            on_damage=self.damage.report,
         )
 
     def scan(self, start: int, end: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of positions start … end−1 in the log's order, as they are needed; as `rows`."""
+        """Read the rows of positions start … end−1 in the log's order, as the caller consumes them.
+
+        Raises:
+            CollectedError: the floor passed a position before its rows were delivered.
+            InvalidLogError: a record or an object is damaged or missing.
+        """
         records = self.records(start, end, at_once=1, size=WHOLE)
-        return self.rows((x for each in records for x in pieces_of(self.log, each)), target)
+        pieces = (piece for record in records for piece in pieces_of(self.log, record))
+        return self.rows(pieces, target)
 
     def look(self, *, floor: bool = True) -> int:
-        """The first gap now: 1 LIST + 1 GET the first time, then 1 GET when idle. With `floor` it
-        looks for the floor too where the last look is old, before it is needed: 1 LIST, and 1 GET
-        where the log has a lifecycle."""
+        """Find the first gap: 1 LIST and 1 GET at first, then 1 GET if no record is new.
+
+        With `floor`, and if the last look at the floor is old, it also looks at the floor before
+        that is needed: 1 LIST, and 1 GET if the log has a lifecycle.
+
+        Raises:
+            InvalidLogError: the log is damaged, was cut, deleted or recreated.
+        """
         if self.live is None:
-            return self._find(floor)
+            return self._find(floor=floor)
         begin = self.gap
         failed = None
-        due = not self.floor.is_known
+        is_floor_old = not self.floor.is_known
         try:
             for record in newer(self.log, self.window, self.gap, self.log_id):
-                self.know(record)
+                self.remember(record)
                 self.gap = record.header.position + 1
         except InvalidLogError as error:
             failed = error
-        another = isinstance(failed, AnotherLog)
-        lost = isinstance(failed, MissingRecord) and self.options.tolerant
-        passes = failed is not None and not another and (lost or self.passed_over is not None)
-        # A slot that is free again, or whose record was lost, stays empty, or holds a stray.
-        if passes or floor and (self.floor.current() > begin or due and self.gap == begin):
-            return self._find(floor)
-        # What is before the damaged record is read all the same.
-        if failed is not None and (another or self.options.on_corruption != "stop"):
+        # A collected slot, or one whose record was lost, stays empty or holds a stray record.
+        is_passed = failed is not None and self.damage.continues_after(failed)
+        is_collected = floor and (
+            self.floor.current() > begin or (is_floor_old and self.gap == begin)
+        )
+        if is_passed or is_collected:
+            return self._find(floor=floor)
+        # A read that stops at damage still reads the records before it.
+        if failed is not None and not self.damage.ends_before(failed):
             raise failed
         return self.gap
 
-    def _find(self, floor: bool) -> int:
-        self._known = {}
+    def _find(self, *, floor: bool) -> int:
+        self._records = {}
         self._terms = {}
-        self._kept = 0
+        self._stored_bytes = 0
         steps: list[Callable[[], None]] = [self._find_head]
-        # At once, where the log is likely to be there: who waits for one does not ask twice.
+        # Look at the floor at the same time if the log probably exists. A caller that waits for a
+        # log looks at the head alone.
         if floor and self.head is None and not self.floor.is_known:
             steps.append(self.floor.look)
         list(run_parallel(self.log.store, lambda step: step(), steps))
         if floor and self.floor.current() > self.gap:
-            self.look_again()
+            self.check_not_cut()
         if self.live is not None:
-            self.know(self.live)
+            self.remember(self.live)
         return self.gap
 
-    def look_again(self) -> None:
-        """A head below the floor is an old one, if the log went on meanwhile; else raises
-        InvalidLogError."""
+    def check_not_cut(self) -> None:
+        """Read the head again: a head below the floor may be old.
+
+        Raises:
+            InvalidLogError: the head is still below the floor.
+        """
         self._find_head()
         if self.floor.current() > self.gap:
             raise ends_before(self._path, self.gap, self.floor.current())
 
     def _find_head(self) -> None:
         before = self.log_id
-        # Who waits for a log looks again and again.
+        # A caller that waits for a log looks often, so prove only once that there is none.
         proven = self.head is None or self.head.live is not None
-        self.head, self.gap = find_end(self.log, self._steps_back, self.passed_over, proven)
+        self.head, self.gap = find_end(
+            self.log,
+            tolerant=self.damage.allows_damaged_end,
+            on_damage=self.damage.report,
+            proven=proven,
+        )
         if before is not None and self.live is not None:
             check_log(self.log, self.live, before)
         if self._pinned is not None and self._pinned.log_id != self.log_id:
             raise InvalidLogError(
-                f"the log {self._pinned.log_id} at {self._path} is gone, or was recreated, since "
-                "this read was planned: plan it anew"
+                f"the log {self._pinned.log_id} at {self._path} was deleted or recreated since "
+                "this read was planned: plan it again"
             )
         self.floor.log_id = self.log_id
 
-    @property
-    def _steps_back(self) -> bool:
-        # A damaged end does not matter to who stops at damage, or before it anyway.
-        options = self.options
-        stops = options.on_corruption == "stop" or options.ending_position is not None
-        return options.tolerant or stops
-
-    def know(self, record: SlotRecord) -> None:
-        # Rows that came along travel in the task, where many are better fetched.
+    def remember(self, record: SlotRecord) -> None:
+        """Store a record until its microbatch is planned, if there is room."""
+        # Inlined rows would travel in the task. Many rows are better fetched by the task.
         if record.inlined is not None and len(record.inlined) > GLANCE:
             record = replace(record, inlined=None)
         size = record.body + len(record.inlined or b"")
-        # The oldest stay: they are planned first. What is not kept is fetched again.
-        if self._kept + size <= _KEPT_BYTES and len(self._known) <= PLANNED_RECORDS:
-            self._known[record.header.position] = record
-            self._kept += size
+        # Store the oldest records: they are planned first. The others are read again.
+        if self._stored_bytes + size <= _STORED_BYTES and len(self._records) <= PLANNED_RECORDS:
+            self._records[record.header.position] = record
+            self._stored_bytes += size
 
     def forget(self, below: int) -> None:
-        """Records of planned microbatches are not needed again."""
-        self._known = {p: r for p, r in self._known.items() if p >= below}
+        """Delete the stored records of planned microbatches."""
+        self._records = {p: r for p, r in self._records.items() if p >= below}
         self._terms = {p: term for p, term in self._terms.items() if p >= below}
-        self._kept = sum(r.body + len(r.inlined or b"") for r in self._known.values())
+        self._stored_bytes = sum(r.body + len(r.inlined or b"") for r in self._records.values())
 
     def start(self, *, from_floor: bool = False) -> int:
         """The first position to read, from the options.
@@ -248,14 +275,15 @@ class LogRange:
             self._mentioned_table = True
 
     def table_below_floor(self) -> str | None:
-        """The table that alone has the rows below the floor, by this process's look at it."""
+        """The table that alone holds the rows below the floor, from this process's last look."""
         state = self.floor.state
         is_above = self.floor.current() > 0
         return state.target.table if is_above and state and state.target else None
 
     def first_of_new(self, what: str) -> int:
-        """The first position to read of a log that its reader has not seen, though it read others
-        before: 0, or the floor if the options say earliest.
+        """The first position of a log that is new to a reader of other logs.
+
+        It is 0, or the floor with startingPosition=earliest.
 
         Raises:
             CollectedError: rows were collected before the reader saw the log.
@@ -266,8 +294,16 @@ class LogRange:
         return self.usable(0, what)
 
     def checked(self, start: int, what: str) -> int:
-        """A first position to read, which `what` gave; as `usable` below the floor. Raises
-        OptionError beyond the next position, where those stand who have read everything."""
+        """Check a first position to read, and return it; see `usable`.
+
+        Args:
+            start: the position. A reader that has read all is at the next position.
+            what: the origin of the position, for errors.
+
+        Raises:
+            OptionError: the position is beyond the next position.
+            CollectedError: it is below the floor.
+        """
         if start < 0:
             raise OptionError(f"{what} {start} is no position: the first one is 0")
         if start > self.gap:
@@ -283,16 +319,30 @@ class LogRange:
         )
 
     def usable(self, start: int, what: str) -> int:
-        """A first position to read, which `what` gave; below the floor the floor with
-        failOnDataLoss=false, else CollectedError is raised."""
-        if self.options.fail_on_data_loss:
-            self.floor.check(start, what)
-            return start
-        return max(start, self.floor.current())
+        """Check a first position to read against the floor.
+
+        Args:
+            start: the position.
+            what: the origin of the position, for errors.
+
+        Returns:
+            The position; with failOnDataLoss=false at least the floor.
+
+        Raises:
+            CollectedError: the position is below the floor.
+        """
+        if self.damage.skips_lost:
+            return max(start, self.floor.current())
+        self.floor.check(start, what)
+        return start
 
     def until(self, last: int, what: str) -> int:
-        """The position after the last to read, which `what` gave; as `usable` below the floor."""
-        if self.options.fail_on_data_loss:
+        """The position after the last to read. Its origin is `what`.
+
+        Raises:
+            CollectedError: the last position is below the floor.
+        """
+        if not self.damage.skips_lost:
             self.floor.check(last, what)
         return min(last + 1, self.gap)
 
@@ -310,14 +360,14 @@ class LogRange:
             return self._end_at(options.ending_timestamp_ms, from_floor=from_floor)
         if options.ending_position is None:
             return self.gap
-        if options.ending_position >= self.gap and options.fail_on_data_loss:
+        if options.ending_position >= self.gap and not self.damage.skips_lost:
             raise self._after_the_end("endingPosition", options.ending_position)
         return self.until(options.ending_position, "endingPosition")
 
     def _start_at(self, timestamp_ms: int, *, from_floor: bool) -> int:
         start = self.at(timestamp_ms)
         floor = self.floor.current()
-        # Above the floor all that was collected is older.
+        # If the first position is above the floor, all collected rows are older.
         if start <= floor and not from_floor and self._last_since(timestamp_ms, floor):
             return self.usable(floor - 1, "startingTimestamp")
         return start
@@ -350,31 +400,38 @@ class LogRange:
         return end
 
     def check_reached(self, timestamp_ms: int, what: str) -> None:
-        """Raise CollectedError if all that the log held at a time before its floor was collected.
+        """Check that the log still holds a record of a time, unless `failOnDataLoss` is false.
 
-        Without `failOnDataLoss` nothing is raised.
+        Raises:
+            CollectedError: all records up to that time were collected.
         """
         floor = self.floor.current()
         if self._began_by(timestamp_ms, floor):
             self.usable(floor - 1, what)
 
     def _began_by(self, timestamp_ms: int, floor: int) -> bool:
-        """Whether the log, of which positions were collected, may have begun by this time."""
+        """Whether the log may have begun by this time, before its floor."""
         if floor > KEPT_SLOTS:
             return True
         first = read_slot(self.log, 0, self.window, GLANCE, tolerant=True) if floor else None
         return floor > 0 and (first is None or first.header.timestamp_ms <= timestamp_ms)
 
     def at(self, timestamp_ms: int) -> int:
-        """The first position that is not older, or the gap, as `first_at_or_after`."""
+        """The first position that is not older than a time, or the gap; see `first_at_or_after`."""
         assert self.head is not None
-        start, tolerant = self.floor.current(), self.options.tolerant or bool(self.passed_over)
-        return first_at_or_after(self.log, self.head, timestamp_ms, start=start, tolerant=tolerant)
+        start = self.floor.current()
+        return first_at_or_after(
+            self.log, self.head, timestamp_ms, start=start, tolerant=self.damage.continues
+        )
 
     def intact_end(self, start: int, end: int) -> int:
-        """`end`; with onCorruption=stop the first position at or after `start` that is not intact.
-        Reads everything then: a replay may only deliver what is known to be intact."""
-        if self.options.on_corruption != "stop":
+        """With onCorruption=stop the position of the first damage from `start` on, or `end` without
+        damage.
+
+        It reads all rows then, because a replay may deliver only intact rows. With other options it
+        returns `end` at once.
+        """
+        if not self.damage.stops:
             return end
         position = start
         try:
@@ -384,11 +441,10 @@ class LogRange:
                 for _ in self.rows(pieces_of(self.log, record), target):
                     pass
                 position += 1
-        except AnotherLog:
-            raise
         except InvalidLogError as error:
-            # Damage in the records before `start` is no end: nobody knows what is live after it.
-            if error.position is not None and error.position < start:
+            # Without an intact record before `start`, later records may be dead or live.
+            is_before = error.position is not None and error.position < start
+            if is_before or not self.damage.ends_before(error):
                 raise
             return position
         return end
@@ -396,25 +452,34 @@ class LogRange:
 
 def find_end(
     log: LogStore,
+    *,
     tolerant: bool = False,
-    passed_over: PassedOver | None = None,
+    on_damage: OnDamage | None = None,
     proven: bool = True,
 ) -> tuple[Head, int]:
-    """The head as `find_head`, and the first position after it that holds nothing: between the two
-    lie damaged records, where damage is passed over. Else, and where not one record is intact,
-    raises InvalidLogError."""
+    """Find the head, and the first position after it without an object.
+
+    Args:
+        log: the log.
+        tolerant: see `find_head`.
+        on_damage: gets the damaged records between the two, which are then no error.
+        proven: see `find_head`.
+
+    Raises:
+        InvalidLogError: the end is damaged, or no record is intact.
+    """
     try:
         head = find_head(log, tolerant=tolerant, proven=proven)
         return head, head.gap
     except InvalidLogError as error:
-        if passed_over is None:
+        if on_damage is None:
             raise
-        passed_over(error)
+        on_damage(error)
     head = find_head(log, tolerant=True)
     for gap in count(head.gap):
         try:
             if read_slot(log, gap, head.window, GLANCE) is None:
                 break
         except InvalidLogError as error:
-            passed_over(error)
+            on_damage(error)
     return head, gap

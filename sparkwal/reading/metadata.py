@@ -1,4 +1,4 @@
-"""The `_wal_…` columns: where each row came from."""
+"""The `_wal_…` columns: the position, time and writer of each row."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,7 +18,7 @@ METADATA = {
     "_wal_batch_id": "long",
     "_wal_query_id": "string",
 }
-# The number of a row in its commit and partition; Spark does not ask for it.
+# The number of a row in its commit and partition. Spark does not use it.
 ROW = "_wal_row"
 
 
@@ -32,7 +32,11 @@ def with_metadata_columns(spark_schema: str) -> str:
 
 
 def check_writable(spark_schema: str) -> None:
-    """Raises OptionError for columns that readers could not use, and as `check_reserved`."""
+    """Check that readers can use all columns.
+
+    Raises:
+        OptionError: a column is nested too deeply, or its name is reserved.
+    """
     schema.check_columns(spark_schema)
     for field in schema.to_arrow(spark_schema):
         if (levels := depth(field.type)) > DEEPEST:
@@ -44,32 +48,43 @@ def check_writable(spark_schema: str) -> None:
 
 
 def check_reserved(names: Iterable[str]) -> None:
-    """Raises OptionError for a column whose name readers of a log, or a compaction, may give to a
-    column of their own; Spark reads names without regard to case."""
+    """Check that no column has a reserved name. Spark ignores the case of names.
+
+    Raises:
+        OptionError: readers of a log, or a compaction, may add a column of this name.
+    """
     for name in names:
         if name.lower().startswith(RESERVED):
             raise OptionError(
                 f"the name of column {name!r} begins with {RESERVED}, which is reserved: readers "
-                f"and compaction add columns of such names; rename it, for example "
+                f"and compaction add such columns; rename it, for example "
                 f'withColumnRenamed("{name}", "source{name}")'
             )
 
 
-def check_projection(wanted: str, log_schema: str) -> None:
-    """Raises OptionError unless every wanted column is the log's (or metadata) with its type."""
+def check_projection(projection: str, log_schema: str) -> None:
+    """Check that a projection has only columns of the log (or metadata), with their types.
+
+    Raises:
+        OptionError: a column is unknown or has another type.
+    """
     have = {**METADATA, **schema.columns(log_schema)}
-    for name, kind in schema.columns(wanted).items():
+    for name, kind in schema.columns(projection).items():
         if name not in have:
             raise unknown_column(name, [*schema.columns(log_schema)], [*have])
         if have[name] != kind:
             raise OptionError(
                 f"column {name!r} is {schema.type_name(have[name])} in the log, not "
-                f"{schema.type_name(kind)}; read it as it is and cast it"
+                f"{schema.type_name(kind)}; read it with its own type and cast it"
             )
 
 
 def selected(everything: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Only these columns, in this order; None: all. Raises OptionError for an unknown one."""
+    """Only these columns, in this order; all if `columns` is None.
+
+    Raises:
+        OptionError: a column is unknown.
+    """
     if isinstance(columns, str):
         raise OptionError(f"columns are a list of names, not {columns!r}")
     for name in columns or ():
@@ -78,10 +93,15 @@ def selected(everything: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return everything if columns is None else pa.schema([everything.field(x) for x in columns])
 
 
-def unknown_column(name: str, shown: Sequence[str], known: Sequence[str]) -> OptionError:
-    """The error for a column that a log does not have. It names the columns `shown`; `known` are
-    all that may be asked for."""
-    same = [each for each in known if each.lower() == name.lower()]
+def unknown_column(name: str, shown: Sequence[str], allowed: Sequence[str]) -> OptionError:
+    """The error for a column that a log does not have.
+
+    Args:
+        name: the column.
+        shown: the columns that the error names.
+        allowed: all columns that may be read.
+    """
+    same = [column for column in allowed if column.lower() == name.lower()]
     if same:
-        return OptionError(f"column {name!r} is {same[0]!r} in the log; write it as it is there")
+        return OptionError(f"column {name!r} is {same[0]!r} in the log; use that spelling")
     return OptionError(f"column {name!r} is not in the log; it has {', '.join(shown)}")

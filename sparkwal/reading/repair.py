@@ -40,7 +40,7 @@ def repair(path: str, position: int, *, give_up: bool = False, **options: object
         raise OptionError(f"position is {position!r}; a whole number from 0 is expected")
     log = open_log(from_keywords(StoreOptions, path, options), fail_fast=True)
     number = position
-    # No log comes so far that the name of an object is the position of another.
+    # No log is so long that the name of an object is also a position.
     if position <= keys.last_position(min(keys.WINDOWS)):
         number = keys.slot(position, find_head(log, tolerant=True).window)
     (give_up_record if give_up else repair_record)(log, number)
@@ -66,60 +66,65 @@ def repair_record(log: LogStore, number: int) -> None:
 
 def give_up_record(log: LogStore, number: int) -> None:
     """Do `repair` with `give_up` in an open log: 1 conditional PUT."""
-    where = log.locate(number)
+    name = log.locate(number)
     head = find_head(log, tolerant=True)
     position = keys.position(number, head.window)
     if not keys.is_slot(number, head.window) or not position > 0:
         raise InvalidLogError(
-            f"{where} is no record that can be given up: the first of a log names it, and objects "
-            "with rows belong to a record"
+            f"{name} is not a record that can be given up: the first record of a log has no "
+            "predecessor, and an object with rows belongs to a record"
         )
     if position > head.position:
-        raise InvalidLogError(f"{where}: nothing is missing there, the log ends before it")
-    found = read_slot(log, position - 1, head.window)
-    if found is None:
+        raise InvalidLogError(f"{name}: the log ends before it, so no record is lost")
+    record = read_slot(log, position - 1, head.window)
+    if record is None:
         raise InvalidLogError(
-            f"{where}: the record before it, {log.locate(keys.slot(position - 1, head.window))}, "
-            "is missing too: begin with that one"
+            f"{name}: the record before it, {log.locate(keys.slot(position - 1, head.window))}, is "
+            "missing too: begin with that one"
         )
-    before = last_live(log, found)
+    before = last_live(log, record)
     last = vars(before.header)
-    # What both kinds of record say.
-    both = {each.name: last[each.name] for each in fields(LeaderHeader) if each.name in last}
-    # That of the lost record. A higher one would make acknowledged commits after it dead, a lower
-    # one would bring dead ones back.
-    both["term"] += _takeover(log, before, position)
-    both |= {"number": number, "position": position, "plan_id": uuid.uuid4().hex}
-    both |= {"decided": position - 1, "prev_position": position - 1, "host": host_of(before.header)}
-    both["schema_crc32"] = arrowfile.schema_crc(before.spark_schema)
-    header = LeaderHeader(**{**both, "reason": "the record that was here is given up"})
+    # The fields that leader records and commit records share.
+    shared = {field.name: last[field.name] for field in fields(LeaderHeader) if field.name in last}
+    # Use the lost record's term. A higher one would kill acknowledged commits after it, and a lower
+    # one would revive dead ones.
+    shared["term"] += _takeover(log, before, position)
+    shared |= {"number": number, "position": position, "plan_id": uuid.uuid4().hex}
+    shared |= {
+        "decided": position - 1,
+        "prev_position": position - 1,
+        "host": host_of(before.header),
+    }
+    shared["schema_crc32"] = arrowfile.schema_crc(before.spark_schema)
+    header = LeaderHeader(**{**shared, "reason": "the record that was here is given up"})
     if not put_leader(log, header, before.spark_schema):
-        raise InvalidLogError(f"{where} is there: to give it up delete it first")
+        raise InvalidLogError(f"{name} exists: delete it first to give it up")
 
 
 def _takeover(log: LogStore, before: SlotRecord, position: int) -> bool:
     """Whether the lost record was the leader record of the next term.
 
-    What came after it then lies within the slots that the leader before could still reach: the
-    seals of that term, or dead records and, right after them, the next leader record.
+    The records after it then lie within the slots that the leader before it could still reach. They
+    are the seals of that term, or dead records followed by the next leader record.
     """
     term, window = before.header.term, before.header.window
     for later in range(position + 1, position + before.header.in_flight_limit + 1):
         record = read_slot(log, later, window)
         if record is not None and record.header.term > term:
-            found = record.header
-            if isinstance(found, LeaderHeader) and found.prev_position != position - 1:
-                return found.term > term + 1  # the takeover after the lost one
+            header = record.header
+            if isinstance(header, LeaderHeader) and header.prev_position != position - 1:
+                # It is the takeover after the lost one.
+                return header.term > term + 1
             return True
     return False
 
 
-def rebuilt(data: bytes, where: str) -> bytes:
+def rebuilt(data: bytes, name: str) -> bytes:
     """Recreate the damaged front of a slot record from its footer.
 
     Args:
         data: the object's bytes.
-        where: the object's name for errors.
+        name: the object's name, for errors.
 
     Returns:
         The bytes of the sound record.
@@ -130,15 +135,15 @@ def rebuilt(data: bytes, where: str) -> bytes:
     try:
         schema = pa.ipc.open_file(data).schema
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise InvalidLogError(f"{where}: its footer cannot be read either: {error}") from None
-    from_metadata(schema.metadata, where)
+        raise InvalidLogError(f"{name}: its footer cannot be read either: {error}") from None
+    from_metadata(schema.metadata, name)
     front: bytes = arrowfile.MAGIC + schema.serialize().to_pybytes()
     sound = front + data[len(front) :]
-    opened = arrowfile.open_front(sound, where)
+    opened = arrowfile.open_front(sound, name)
     if isinstance(opened.header, CommitHeader):
         offset = opened.body
         for part in opened.header.inline:
-            arrowfile.check_crc(sound[offset : offset + part.bytes], part.crc32, where)
+            arrowfile.check_crc(sound[offset : offset + part.bytes], part.crc32, name)
             offset += part.bytes
-    arrowfile.check_footer(sound, where)
+    arrowfile.check_footer(sound, name)
     return sound

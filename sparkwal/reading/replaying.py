@@ -69,11 +69,10 @@ class Stop:
 
 
 class Place(NamedTuple):
-    """How far one log was replayed: up to `position`, exclusive.
+    """The position up to which one log was replayed, exclusive.
 
-    `last` identifies the record before it, or is "" if the replay has not come past the first one.
-    A log that was restored from an older copy and then written to has another record at that
-    position.
+    `last` identifies the record before it, or is "" if the replay has not passed the first one. If
+    a log is restored from an older copy and then written to, that position holds another record.
     """
 
     log_id: str
@@ -81,7 +80,7 @@ class Place(NamedTuple):
     last: str
 
 
-# Made at import: threads that made one at once would crash.
+# Create the decoder at import: threads that create decoders at the same time crash.
 _PLACES = msgspec.json.Decoder(dict[str, Place])
 
 
@@ -96,7 +95,7 @@ def places_of(cursor: str) -> dict[str, Place]:
         OptionError: the text is damaged, or no cursor.
     """
     damaged = OptionError(
-        "the cursor is damaged or none of a replay: give the one that was kept before, or none to "
+        "the cursor is damaged or not a replay's: use the one that was saved before, or none to "
         "replay everything"
     )
     try:
@@ -124,7 +123,7 @@ class Replay(Iterator[Entry]):
         logs: the open logs, by sequencer.
         cursor: the cursor of an earlier replay.
         clock: replaces the system's clock.
-        listed: a log that has no record yet is left out, and is no error.
+        listed: ignore a log that has no record yet.
         new_at_floor: a log that the cursor does not name begins at its floor, not at position 0.
 
     Attributes:
@@ -140,22 +139,23 @@ class Replay(Iterator[Entry]):
         listed: bool = False,
         new_at_floor: bool = False,
     ) -> None:
-        given = places_of(cursor) if cursor is not None else {}
+        places = places_of(cursor) if cursor is not None else {}
         self.stopped: Stop | None = None
-        self._logs = [_OneLog(name, log, given.get(name), clock) for name, log in logs.items()]
-        for name in given.keys() - logs.keys():
+        self._logs = [_OneLog(name, log, places.get(name), clock) for name, log in logs.items()]
+        for name in places.keys() - logs.keys():
             raise InvalidLogError(
                 f"the cursor continues the log of sequencer {name!r}, which is not among those to "
                 "replay. Name it; if it was deleted, replay without the cursor into a new place"
             )
-        for each in self._logs:
-            # A writer may be about to begin one that was listed.
-            if each.log_id is None and each.place is None and not listed:
-                raise OptionError(f"there is no log at {each.log.url}; check the path")
-            if cursor is not None and each.place is None and not new_at_floor:
-                each.begin_new()
-        # Those that nothing was replayed of too: what is new to a later replay is in none of them.
-        self._places = {each.name: each.begin for each in self._logs if each.begin is not None}
+        for log in self._logs:
+            # A writer may be about to begin a log that was listed.
+            if log.log_id is None and log.place is None and not listed:
+                raise OptionError(f"there is no log at {log.log.url}; check the path")
+            if cursor is not None and log.place is None and not new_at_floor:
+                log.begin_new()
+        # The cursor names also the logs without a replayed record. A later replay then knows which
+        # logs are new.
+        self._places = {log.name: log.begin for log in self._logs if log.begin is not None}
         self._entries = self._merged()
 
     @property
@@ -172,8 +172,8 @@ class Replay(Iterator[Entry]):
         Raises:
             OptionError: no type holds the values of a column in two logs.
         """
-        known = [(log.spark_schema, log.name) for log in self._logs]
-        text = union_of((text, f"sequencer {name}") for text, name in known if text)
+        schemas = [(log.spark_schema, log.name) for log in self._logs]
+        text = union_of((text, f"sequencer {name}") for text, name in schemas if text)
         return schema.to_arrow(text) if text else pa.schema([])
 
     def __next__(self) -> Entry:
@@ -181,7 +181,7 @@ class Replay(Iterator[Entry]):
 
     def _merged(self) -> Iterator[Entry]:
         def keyed(log: _OneLog) -> Iterator[tuple[int, str, _OneLog, SlotRecord | Stop]]:
-            for item in log.found():
+            for item in log.items():
                 yield log.timestamp_ms, log.name, log, item
 
         for _, name, log, item in heapq.merge(*map(keyed, self._logs), key=itemgetter(0, 1)):
@@ -189,10 +189,10 @@ class Replay(Iterator[Entry]):
                 self.stopped = item
                 return
             header, target = item.header, _as_now(item.spark_schema, log.spark_schema)
-            found, check = pieces_of(log.log, item), log.floor.check
+            pieces, check = pieces_of(log.log, item), log.floor.check
             try:
-                # Checked to the last byte.
-                rows = tuple(read_pieces(log.log.store, found, target, check=check))
+                # Read all rows before delivering one: damage must end the replay before the entry.
+                rows = tuple(read_pieces(log.log.store, pieces, target, check=check))
             except InvalidLogError as error:
                 self.stopped = log.stop(header.position, error)
                 return
@@ -203,7 +203,7 @@ class Replay(Iterator[Entry]):
 
 @lru_cache(maxsize=64)
 def _as_now(spark_schema: str, head: str | None) -> pa.Schema:
-    """The columns of a record, as wide as they are at the head."""
+    """The columns of a record, as wide as at the head."""
     stored, now = schema.to_arrow(spark_schema), schema.to_arrow(head or spark_schema)
     return pa.schema([now.field(f.name) if f.name in now.names else f for f in stored])
 
@@ -219,24 +219,27 @@ class _OneLog(LogRange):
 
     def __init__(self, name: str, log: LogStore, place: Place | None, clock: Clock) -> None:
         super().__init__(SourceOptions(path=log.url), name, log, clock)
-        self.place, self.timestamp_ms = place, 0
-        self._damage: InvalidLogError | None = None
+        self.place = place
+        self.timestamp_ms = 0
+        # The damage at which the log's readable part ends.
+        self._end_error: InvalidLogError | None = None
         try:
             self.look(floor=False)
         except InvalidLogError as error:
-            # What is before the damage is replayed all the same.
-            self._damage, self.options = error, replace(self.options, on_corruption="stop")
+            # Replay the records before the damage.
+            self._end_error = error
+            self.damage = replace(self.damage, stops=True)
             self.look(floor=False)
-        # As it was at the time of the head: a replay begins there.
+        # The floor at the time of the head: a replay without a cursor begins there.
         self._first = self.floor.current()
-        if self._first > self.gap and self._damage is None:
-            self.look_again()
+        if self._first > self.gap and self._end_error is None:
+            self.check_not_cut()
         if place is not None:
             self._check(place)
 
     @property
     def begin(self) -> Place | None:
-        """Where the replay begins, or None if there is no log."""
+        """The place at which the replay begins, or None if there is no log."""
         if self.place is not None or self.log_id is None:
             return self.place
         return Place(self.log_id, self._first, "")
@@ -252,20 +255,20 @@ class _OneLog(LogRange):
 
     def _check(self, place: Place) -> None:
         if place.log_id != self.log_id:
-            there = f"{self.log_id} is" if self.log_id else "there is no log"
+            present = f"{self.log_id} is" if self.log_id else "there is no log"
             raise AnotherLog(
-                f"the cursor belongs to the log {place.log_id}, and {there} at {self.log.url}: the "
-                "cursor is another log's, or this log was deleted or recreated. Replay it without "
-                "a cursor into a new place"
+                f"the cursor belongs to the log {place.log_id}, and {present} at {self.log.url}: "
+                "the cursor is another log's, or this log was deleted or recreated. Replay it "
+                "without a cursor into a new place"
             )
         is_cut = place.position > self.gap
-        if is_cut and self._damage is not None:
+        if is_cut and self._end_error is not None:
             return
         if not is_cut:
-            # What stands below the floor may be a stray. The record at the floor − 1 is kept.
+            # Below the floor a slot may hold a stray record, but the record at floor − 1 stays.
             self.floor.check(place.position, CURSOR)
         if not is_cut and place.last:
-            # One that was damaged since was read before.
+            # Ignore damage: the record was read before it was damaged.
             last = read_slot(self.log, place.position - 1, self.window, tolerant=True)
             is_cut = last is not None and _name(last) != place.last
         if is_cut:
@@ -275,7 +278,7 @@ class _OneLog(LogRange):
                 "older copy. Replay it without the cursor, or from one of that copy's time"
             )
 
-    def found(self) -> Iterator[SlotRecord | Stop]:
+    def items(self) -> Iterator[SlotRecord | Stop]:
         """Read the live records in order. The first damaged one ends it, as a Stop.
 
         Raises:
@@ -288,11 +291,11 @@ class _OneLog(LogRange):
                 self.timestamp_ms = record.header.timestamp_ms
                 yield record
         except InvalidLogError as error:
-            # A record before the cursor may be lost: whether later ones count depends on it.
+            # The damage may lie before the cursor: later records are live or dead depending on it.
             yield self.stop(expected if error.position is None else error.position, error)
             return
-        if self._damage is not None:
-            yield self.stop(self.gap, self._damage)
+        if self._end_error is not None:
+            yield self.stop(self.gap, self._end_error)
 
     def stop(self, position: int, error: InvalidLogError) -> Stop:
         key = error.key or self.log.key(keys.slot(position, self.window))

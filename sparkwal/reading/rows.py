@@ -1,5 +1,5 @@
-"""A commit's rows: which bytes hold them, how those are shared among read tasks, and the reading of
-them: fetched ahead, checked against their CRCs, decoded in order."""
+"""Reads a commit's rows: finds their bytes, divides them among read tasks, checks and decodes
+them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,27 +15,41 @@ from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.format.merging import narrower
 from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.damage import OnDamage
 from sparkwal.reading.metadata import METADATA, RESERVED, ROW
 from sparkwal.store.base import LogStore, NotFound, Store
 from sparkwal.store.parallel import GetRange, Range, read_parallel
 
 # Frames are fetched together up to this size: fewer requests, bounded memory.
 RUN_SIZE = 8 * 2**20
-# Fetched ahead of the piece that is being decoded.
+# The bytes that are fetched ahead of the piece that is being decoded.
 AHEAD = 4 * RUN_SIZE
-# Bytes of columns that one record batch is given, as the frames do not hold them.
-MOST_ADDED = 2**31
+# The limit of bytes of columns that a record batch gets and its frames do not hold.
+MAX_ADDED_BYTES = 2**31
 _ADDED = frozenset((*METADATA, ROW))
-# Called for each record or object that is damaged or missing; the look goes on after it.
-PassedOver = Callable[[InvalidLogError], None]
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The checks of a read: the CRC-32 of every frame, and that texts are UTF-8."""
+
+    checksums: bool = True
+    texts: bool = True
+
+
+_ALL_CHECKS = Checks()
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive frames of one object: one range GET. `data` are its bytes, where they came along
-    with the commit record; `inlined` says that they stand in it: all the rows that one partition
-    inlined count as one frame, as they have one CRC. `first_row`: how many rows of its partition
-    come before it in the commit."""
+    """Consecutive frames of one object, which one range GET reads.
+
+    Attributes:
+        inlined: the rows are in the commit record. All rows of one partition are one frame then,
+            because they share a CRC.
+        data: the bytes of an inlined piece, if they were read with the record.
+        first_row: the number of rows of the same partition and commit before this piece.
+    """
 
     key: str
     frames: tuple[Frame, ...]
@@ -64,17 +78,17 @@ class Piece:
 
     @property
     def first_rows(self) -> Iterator[int]:
-        """`first_row` of each frame."""
+        """The `first_row` of each frame."""
         return accumulate((frame.rows for frame in self.frames), initial=self.first_row)
 
     @property
     def timestamp(self) -> int:
-        """As the column has it: microseconds."""
+        """The value of the column, in microseconds."""
         return self.timestamp_ms * 1000
 
 
 def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
-    """Where the rows of a record are, in partition order; none in a leader record."""
+    """The pieces of a record's rows, in partition order. A leader record has none."""
     header = record.header
     if not isinstance(header, CommitHeader):
         return []
@@ -87,44 +101,44 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
         batch_id=header.batch_id,
         query_id=header.query_id,
     )
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for batch in header.batches:
         of_batch = partial(piece, key=log.key(batch.number), partition=batch.partition)
         run, first = list[Frame](), 0
         for frame in batch.frames:
             if run and (frame.offset != run[-1].end or frame.end - run[0].offset > RUN_SIZE):
-                found.append(of_batch(frames=tuple(run), first_row=first))
-                run, first = [], first + found[-1].rows
+                pieces.append(of_batch(frames=tuple(run), first_row=first))
+                run, first = [], first + pieces[-1].rows
             run.append(frame)
         if run:
-            found.append(of_batch(frames=tuple(run), first_row=first))
+            pieces.append(of_batch(frames=tuple(run), first_row=first))
     begin, of_record = 0, partial(piece, key=log.key(header.number), inlined=True)
     for part in header.inline:
         end = begin + part.bytes
         data = None if record.inlined is None else record.inlined[begin:end]
-        whole = Frame(record.body + begin, part.bytes, part.rows, part.crc32)
-        found.append(of_record(frames=(whole,), partition=part.partition, data=data))
+        frame = Frame(record.body + begin, part.bytes, part.rows, part.crc32)
+        pieces.append(of_record(frames=(frame,), partition=part.partition, data=data))
         begin = end
-    return sorted(found, key=lambda each: each.partition)
+    return sorted(pieces, key=lambda piece: piece.partition)
 
 
-def split(found: Sequence[Piece]) -> list[Piece]:
-    """The same rows with every frame a piece of its own."""
-    # Only a piece of one frame has its data.
+def split(pieces: Sequence[Piece]) -> list[Piece]:
+    """Split pieces into one piece for each frame."""
+    # Only a piece with a single frame has data, so no data must be split.
     return [
         replace(piece, frames=(frame,), first_row=first)
-        for piece in found
+        for piece in pieces
         for frame, first in zip(piece.frames, piece.first_rows, strict=False)
     ]
 
 
-def pack(found: Sequence[Piece], count: int) -> list[list[Piece]]:
-    """Pieces in order, joined into at most `count` groups of about equal size: a read task each."""
+def pack(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
+    """Group pieces in order into at most `count` groups of about equal size, one for each task."""
     groups: list[list[Piece]] = [[] for _ in range(count)]
-    total = sum(piece.length for piece in found)
+    total = sum(piece.length for piece in pieces)
     passed = 0
-    for piece in found:
-        # By its middle: no last group gets only what the others had no room for.
+    for piece in pieces:
+        # Assign each piece by its middle, so that the last group does not get only a remainder.
         groups[(2 * passed + piece.length) * count // (2 * total)].append(piece)
         passed += piece.length
     return [group for group in groups if group]
@@ -132,29 +146,31 @@ def pack(found: Sequence[Piece], count: int) -> list[list[Piece]]:
 
 def read_pieces(
     store: Store,
-    found: Iterable[Piece],
+    pieces: Iterable[Piece],
     target: pa.Schema,
     *,
-    verify: bool = True,
-    texts: bool = True,
+    checks: Checks = _ALL_CHECKS,
     at_once: int | None = None,
     check: Callable[[int], None] = lambda position: None,
-    passed_over: PassedOver | None = None,
+    on_damage: OnDamage | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of pieces with exactly `target`'s columns, in order; later pieces are fetched while
-    earlier ones are decoded and consumed.
+    """Read the rows of pieces with exactly `target`'s columns, in order.
+
+    Later pieces are fetched while earlier ones are decoded and consumed.
 
     Args:
-        target: any of the log's columns, of METADATA, and ROW; older records' missing columns come
-            as null.
-        verify: whether to check the CRC-32 of every frame.
-        texts: as for `arrowfile.read_frames`.
+        store: the store.
+        pieces: the pieces.
+        target: any of the log's columns, of METADATA, and ROW; a column that an older record lacks
+            becomes null.
+        checks: see `Checks`.
         at_once: as for `read_parallel`.
-        check: called with the position of what was fetched, before it is looked at; it may raise.
-        passed_over: gets the error of each missing or damaged piece, instead of raising.
+        check: called with the position of each fetched piece before it is decoded; it may raise.
+        on_damage: gets the error of each missing or damaged piece, which is then not raised.
 
-    Raises InvalidLogError for a missing or damaged object, OptionError where a column is wider than
-    in `target`.
+    Raises:
+        InvalidLogError: an object is missing or damaged.
+        OptionError: a column is wider than in `target`.
     """
 
     def first_range(piece: Piece) -> Range | None:
@@ -169,14 +185,14 @@ def read_pieces(
             return piece, get_range(piece.key, piece.offset, piece.length)
         except NotFound:
             return piece, InvalidLogError(
-                f"{_where(store, piece)} is missing, though its commit record names it. It was "
+                f"{_name(store, piece)} is missing, though its commit record names it. It was "
                 "deleted from outside, or collected meanwhile: restore it, or start after it"
             )
 
     fetched = read_parallel(
         store,
         fetch,
-        found,
+        pieces,
         first_range=first_range,
         at_once=at_once,
         weigh=attrgetter("length"),
@@ -187,62 +203,66 @@ def read_pieces(
         try:
             if isinstance(data, InvalidLogError):
                 raise data
-            _check_bytes(store, piece, data, verify)
-            yield from _decode(store, piece, data, target, texts)
+            _check_bytes(store, piece, data, verify=checks.checksums)
+            yield from _decode(store, piece, data, target, texts=checks.texts)
         except InvalidLogError as error:
             error.key = piece.key
-            if passed_over is None:
+            if on_damage is None:
                 raise
-            passed_over(error)
+            on_damage(error)
 
 
-def _check_bytes(store: Store, piece: Piece, data: bytes, verify: bool) -> None:
-    where = _where(store, piece)
+def _check_bytes(store: Store, piece: Piece, data: bytes, *, verify: bool) -> None:
+    name = _name(store, piece)
     if len(data) != piece.length:
-        raise InvalidLogError(f"{where}: {len(data)} bytes, {piece.length} expected; it is cut off")
+        raise InvalidLogError(f"{name}: {len(data)} bytes, {piece.length} expected; it is cut off")
     view = memoryview(data)
     for frame in piece.frames if verify else ():
         begin = frame.offset - piece.offset
         if crc32(view[begin : begin + frame.length]) != frame.crc32:
             raise InvalidLogError(
-                f"{where}: bytes {frame.offset}…{frame.end} do "
+                f"{name}: bytes {frame.offset}…{frame.end} do "
                 "not match their CRC-32. Restore the object, or read up to the position "
                 "before it (endingPosition, or onCorruption=stop)"
             )
 
 
 def _decode(
-    store: Store, piece: Piece, data: bytes, target: pa.Schema, texts: bool
+    store: Store, piece: Piece, data: bytes, target: pa.Schema, *, texts: bool
 ) -> Iterator[pa.RecordBatch]:
-    where = _where(store, piece)
+    object_name = _name(store, piece)
     stored = schema.to_arrow(piece.spark_schema)
     if (name := narrower(stored, target)) is not None:
         raise OptionError(
             f"column {name!r} is {stored.field(name).type} in the log since position "
             f"{piece.position} or before, and {target.field(name).type} in this read, which began "
-            "earlier: start it again, and it reads the column as it is now"
+            "earlier: start it again to read the column with its present type"
         )
     names = stored.names
     wanted = [names.index(name) for name in target.names if name in names]
     added = sum(_added_bytes(piece, field) for field in target if field.name not in names)
     rows = 0
-    # Arrow reads an empty list of fields as "all"; one column still gives their number.
-    for batch in arrowfile.read_frames(data, piece.spark_schema, where, wanted or [0], texts=texts):
+    # For an empty list of columns Arrow reads all. One column is enough to count the rows.
+    batches = arrowfile.read_frames(
+        data, piece.spark_schema, object_name, wanted or [0], texts=texts
+    )
+    for batch in batches:
         before, rows = rows, rows + batch.num_rows
         if rows > piece.rows:
             break
-        if batch.num_rows * added > MOST_ADDED:
+        if batch.num_rows * added > MAX_ADDED_BYTES:
             raise InvalidLogError(
-                f"{where}: the columns that a frame of {batch.num_rows} rows does not hold take "
-                f"{added} bytes for each; {MOST_ADDED} in all are given. Read fewer columns"
+                f"{object_name}: the columns that a frame of {batch.num_rows} rows does not hold "
+                f"take {added} bytes for each row; the limit is {MAX_ADDED_BYTES} in all. Read "
+                "fewer columns"
             )
         yield schema.conform(with_metadata(batch, piece, target, before), target)
     if rows != piece.rows:
-        raise InvalidLogError(f"{where}: {rows} rows or more, {piece.rows} expected")
+        raise InvalidLogError(f"{object_name}: {rows} rows or more, {piece.rows} expected")
 
 
 def _added_bytes(piece: Piece, field: pa.Field) -> int:
-    """Bytes in each row of a column that the frames do not hold, about."""
+    """About the bytes in each row of a column that the frames do not hold."""
     if pa.types.is_string(field.type) and field.name in METADATA:
         return len(getattr(piece, field.name.removeprefix(RESERVED)))
     return field.type.bit_width // 8 if pa.types.is_primitive(field.type) else 8
@@ -251,8 +271,14 @@ def _added_bytes(piece: Piece, field: pa.Field) -> int:
 def with_metadata(
     batch: pa.RecordBatch, piece: Piece, target: pa.Schema, before: int
 ) -> pa.RecordBatch:
-    """The batch with those columns of METADATA that the target has, and ROW. `before`: how many
-    rows of the piece come before it."""
+    """Add the columns of METADATA that the target has, and ROW.
+
+    Args:
+        batch: a batch of the piece.
+        piece: the piece.
+        target: the columns to deliver.
+        before: the number of rows of the piece before the batch.
+    """
     first = piece.first_row + before
     for field in target:
         if field.name in _ADDED and field.name not in batch.schema.names:
@@ -265,5 +291,5 @@ def with_metadata(
     return batch
 
 
-def _where(store: Store, piece: Piece) -> str:
+def _name(store: Store, piece: Piece) -> str:
     return f"{store.url}/{piece.key} (position {piece.position}, partition {piece.partition})"

@@ -47,7 +47,7 @@ def encode_key(key: object) -> bytes:
 
     They are a letter for its kind, then:
 
-    - n: nothing, for None
+    - n: no further bytes, for None
     - b: a boolean, "0" or "1"
     - i: an integer in decimal digits; a float or Decimal that is whole counts as one
     - f: a float, 8 bytes IEEE 754, big-endian (every NaN as one)
@@ -79,7 +79,7 @@ def encode_key(key: object) -> bytes:
     if isinstance(key, Decimal):
         if key.is_finite() and key == key.to_integral_value():
             return b"i%d" % int(key)
-        # Not normalize(), which rounds as this thread's context says.
+        # normalize() would round to the precision of this thread's context.
         return b"d" + format(key, "f").rstrip("0").encode()
     if isinstance(key, str):
         return b"s" + key.encode("utf-8", "surrogatepass")
@@ -128,12 +128,12 @@ def partition_by(
     except KeyError as error:
         raise OptionError(f"the rows have no column {error.args[0]!r}") from None
     parts: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
+    for row, key in enumerate(keys):
         name = sequencer_for(key[0] if isinstance(columns, str) else key, count)
-        parts.setdefault(name, []).append(place)
+        parts.setdefault(name, []).append(row)
     if isinstance(rows, (pa.RecordBatch, pa.Table)):
-        return {name: rows.take(pa.array(places)) for name, places in parts.items()}
-    return {name: [rows[place] for place in places] for name, places in parts.items()}
+        return {name: rows.take(pa.array(numbers)) for name, numbers in parts.items()}
+    return {name: [rows[row] for row in numbers] for name, numbers in parts.items()}
 
 
 def list_sequencers(path: str, **options: object) -> list[str]:
@@ -167,18 +167,18 @@ def all_logs(root: LogStore) -> list[str]:
     page = root.store.list(folder)
     while True:
         for entry in page.entries:
-            name, _, rest = entry.key.removeprefix(folder).partition("/")
-            # A writer that was refused may have left its proof there, and no log.
-            if rest.startswith("batches/"):
+            name, _, key = entry.key.removeprefix(folder).partition("/")
+            # A refused writer may have left its proof of the store here, without a log.
+            if key.startswith("batches/"):
                 names.add(name)
         if not page.more:
             return first + sorted(names)
         newest = page.entries[-1].key
         last = newest.removeprefix(folder).partition("/")[0]
-        # "0" is the character after "/": beyond every key of that name.
+        # "0" is the character after "/", so this key is after every key of that name.
         page = root.store.list(folder, after=max(f"{folder}{last}0", newest))
 
 
 def has_log(log: LogStore) -> bool:
-    """Whether there is any object of a log: 1 LIST."""
+    """Whether a log has any object: 1 LIST."""
     return bool(log.store.list(batches_prefix(log.prefix), 1).entries)

@@ -20,7 +20,7 @@ from sparkwal.reading.rows import pieces_of, read_pieces, split
 from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
 
-# Of a query without a transaction.
+# The (batch_id, time) of a query without a transaction.
 _NEVER = (-1, 0)
 
 
@@ -116,11 +116,11 @@ def verify_store(
     head = _head(log, report)
     if head is None or head.live is None:
         return report
-    # After the head: no record before it is missing from the list.
+    # List the objects after finding the head, so that the list holds all records before it.
     listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
     window = head.window
     report.head = head.position
-    # A damaged end belongs to the log, though the head was found before it.
+    # A damaged end belongs to the log, although the head was found before it.
     while log.key(keys.slot(report.head + 1, window)) in listed:
         report.head += 1
     floor = Floor(log, head.live.header.log_id)
@@ -136,20 +136,20 @@ def verify_store(
 
     def fetch(position: int) -> tuple[int, SlotRecord | str]:
         try:
-            found = whole_record(log, position, window)
-            return position, found or f"position {position}: no record, though the log goes on"
+            record = whole_record(log, position, window)
+            return position, record or f"position {position}: no record, though the log continues"
         except InvalidLogError as error:
             return position, str(error)
 
-    for position, found in run_parallel(log.store, fetch, positions):
+    for position, record in run_parallel(log.store, fetch, positions):
         named.add(log.key(keys.slot(position, window)))
         before = len(report.problems)
-        if isinstance(found, str):
-            report.problems.append(found)
-        elif chain.add(found) and isinstance(found.header, CommitHeader):
-            named |= check_commit(log, found, report)
+        if isinstance(record, str):
+            report.problems.append(record)
+        elif chain.add(record) and isinstance(record.header, CommitHeader):
+            named |= check_commit(log, record, report)
         if floor.current() > position:
-            # Collected while it was read: a slot that is free again may hold anything.
+            # The position was collected while it was read, and a free slot may hold any object.
             del report.problems[before:]
         if done is not None:
             done(position + 1 - report.floor, report.head + 1 - report.floor)
@@ -164,19 +164,20 @@ def verify_store(
         else:
             report.orphans.append(key)
     report.orphans.sort()
-    report.problems = list(dict.fromkeys(report.problems))  # the head is read twice
+    # The head is read twice, and may be reported twice.
+    report.problems = list(dict.fromkeys(report.problems))
     return report
 
 
 def _positions(log: LogStore, report: Report, window: int, listed: Set[str]) -> Iterator[int]:
-    """The positions from the floor to the head, and only the first ones of those without an object.
+    """The positions from the floor to the head. Of a long run without objects only the first ones.
 
-    Somebody may have put a record at any position.
+    Anyone may have put a record at any position, so a run may be very long.
     """
     start, prefix = report.floor, keys.batches_prefix(log.prefix)
     numbers = (keys.listed(key.removeprefix(prefix)) for key in listed)
-    there = {keys.position(number, window) for number in numbers if number is not None}
-    for position in sorted(x for x in there if report.floor <= x <= report.head):
+    listed_positions = {keys.position(number, window) for number in numbers if number is not None}
+    for position in sorted(x for x in listed_positions if report.floor <= x <= report.head):
         tried = min(position, start + LONG_HOLE)
         yield from range(start, tried)
         if tried < position:
@@ -194,14 +195,15 @@ def _head(log: LogStore, report: Report) -> Head | None:
     try:
         return find_head(log, tolerant=True)
     except InvalidLogError:
-        return None  # not one record is intact
+        # No record is intact.
+        return None
 
 
 def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None:
     """Read the record at a position, and check it to its last byte.
 
     Returns:
-        The record, or None if there is none.
+        The record, or None if the position has none.
 
     Raises:
         InvalidLogError: the record is damaged.
@@ -211,25 +213,26 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
         data = log.store.get(log.key(number))
     except NotFound:
         return None
-    where = log.locate(number, window)
+    name = log.locate(number, window)
     record = open_slot(log, position, window, data)
     assert record is not None
-    arrowfile.check_footer(data, where)
+    arrowfile.check_footer(data, name)
     header = record.header
     entry = header.checkpoints.get(header.query_id) if isinstance(header, CommitHeader) else None
-    # The files of a checkpoint, which neither the header nor the footer covers.
+    # Neither the header nor the footer covers the files of a checkpoint.
     if entry is not None and entry.position == header.position and entry.bytes:
         start = arrowfile.block_offset(record.size)
         if crc32(data[start : start + entry.bytes]) != entry.crc32:
-            raise InvalidLogError(f"{where}: the checkpoint in it does not match its CRC-32")
+            raise InvalidLogError(f"{name}: the checkpoint in it does not match its CRC-32")
     return record
 
 
 class _Chain:
-    """What must hold from one record to the next."""
+    """Checks the rules that hold from one record to the next."""
 
     def __init__(self, log: LogStore, report: Report) -> None:
-        self._log, self._report = log, report
+        self._log = log
+        self._report = report
         self._live: SlotRecord | None = None
         self._archives: dict[str, QueryProgress | None] = {}
 
@@ -237,7 +240,7 @@ class _Chain:
         """Count a record and compare it with the live one before; False if it is dead."""
         header, report = record.header, self._report
         if self._live is None and header.position == report.floor > 0:
-            # The first record above a floor may be dead by one below it.
+            # A record below the floor may have killed the first record above it.
             try:
                 live = last_live(self._log, record)
                 self._live = None if live is record else live
@@ -268,9 +271,9 @@ class _Chain:
             if not query.startswith(ANONYMOUS) and self._forgets(header, query, batch):
                 yield f"it forgets that {query} reached {batch}"
         for query, entry in last.checkpoints.items():
-            found = header.checkpoints.get(query)
-            if found is None or found.position < entry.position:
-                yield f"it forgets where the checkpoint of {query} is"
+            new = header.checkpoints.get(query)
+            if new is None or new.position < entry.position:
+                yield f"it forgets the position of the checkpoint of {query}"
         if isinstance(header, CommitHeader):
             if last.txns.get(header.query_id, _NEVER)[0] >= header.batch_id:
                 yield f"microbatch {header.batch_id} of {header.query_id} is doubled"
@@ -300,36 +303,38 @@ def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
     inlined = [piece for piece in pieces_of(log, record) if piece.inlined]
     target = schema.to_arrow(record.spark_schema)
     damage: list[InvalidLogError] = []
-    list(read_pieces(log.store, inlined, target, passed_over=damage.append))
+    list(read_pieces(log.store, inlined, target, on_damage=damage.append))
     report.problems += map(str, damage)
     objects = [replace(header, batches=(batch,), inline=()) for batch in header.batches]
-    found = run_parallel(log.store, lambda each: _check_object(log, record, each), objects)
-    report.problems += filter(None, found)
+    problems = run_parallel(
+        log.store, lambda of_object: _check_object(log, record, of_object), objects
+    )
+    report.problems += filter(None, problems)
     return {log.key(batch.number) for batch in header.batches}
 
 
 def _check_object(log: LogStore, record: SlotRecord, header: CommitHeader) -> str | None:
-    """What is wrong with the only object that the header names."""
+    """The problem with the only object that the header names, or None."""
     [batch] = header.batches
     key = log.key(batch.number)
-    where = f"{key} (position {header.position}, partition {batch.partition})"
+    name = f"{key} (position {header.position}, partition {batch.partition})"
     frames = split(pieces_of(log, replace(record, header=header)))
     try:
         data = log.store.get(key)
-        found = arrowfile.open_front(data, where).header
+        stored = arrowfile.open_front(data, name).header
         if len(data) != batch.bytes or crc32(data) != batch.crc32:
-            return f"{where}: its bytes are not those that were committed"
+            return f"{name}: its bytes are not those that were committed"
         plan = header.plan_id, header.log_id, batch.number
-        if (found.plan_id, found.log_id, found.number) != plan:
-            return f"{where}: it was written under another plan than its commit record"
+        if (stored.plan_id, stored.log_id, stored.number) != plan:
+            return f"{name}: it was written under another plan than its commit record"
         frames = [replace(x, data=data[x.offset : x.offset + x.length]) for x in frames]
         for _ in read_pieces(log.store, frames, schema.to_arrow(record.spark_schema)):
             pass
-        arrowfile.check_footer(data, where)
+        arrowfile.check_footer(data, name)
     except NotFound:
-        return f"{where}: missing, though its commit record names it"
+        return f"{name}: missing, though its commit record names it"
     except InvalidLogError as error:
         return str(error)
     if (rows := sum(frame.rows for frame in frames)) != batch.rows:
-        return f"{where}: {rows} rows in its frames, {batch.rows} in the record"
+        return f"{name}: {rows} rows in its frames, {batch.rows} in the record"
     return None

@@ -33,7 +33,7 @@ from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.repeated import check_newest
 from sparkwal.protocol.stream_leader import BATCH_APPEND, STREAM_START, refuse_stream_leader
 from sparkwal.protocol.takeover import Claim
-from sparkwal.protocol.task import TaskResult, write_partition
+from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.interfaces import DataSourceStreamArrowWriter
 from sparkwal.spark.readable import readable_errors
@@ -151,11 +151,15 @@ class _Writer(PickledByValue):
             return log
 
         with readable_errors():
-            place = query_id, batch_id, context.partitionId()
-            attempt, again = context.taskAttemptId(), context.attemptNumber() > 0
-            result = write_partition(
-                visible, plan, *place, rows, limits, attempt=attempt, again=again, run_id=run_id
+            task = TaskAttempt(
+                query_id,
+                batch_id,
+                context.partitionId(),
+                run_id=run_id,
+                attempt=context.taskAttemptId(),
+                is_retry=context.attemptNumber() > 0,
             )
+            result = write_partition(visible, plan, task, rows, limits)
         return Message(result)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:

@@ -15,7 +15,7 @@ from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader, SlotHeader,
 from sparkwal.format.merging import union_of
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
-from sparkwal.reading.history import sound, walk
+from sparkwal.reading.history import apply_policy, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import ROW, with_metadata_columns
 from sparkwal.reading.rows import RUN_SIZE, Piece, pieces_of, with_metadata
@@ -215,7 +215,7 @@ def record_rows(
     """
     narrow = narrowed(log, first, after, pushdown, "position", "time")
     previous: SlotHeader | None = None
-    for record in sound(log, walk(log, *narrow, newest_first=False, seals=True)):
+    for record in apply_policy(log, walk(log, *narrow, newest_first=False, seals=True)):
         if isinstance(record, InvalidLogError):
             yield {**_DAMAGED, "position": record.position, "sequencer": log.name}
         else:

@@ -132,7 +132,7 @@ def test_an_append_that_fits_the_open_batch_makes_no_batch_due(
                 buffer.take()
             continue
         accepted: CheckedRows = ([{}], *step)
-        has_room, before = buffer.has_room(step[1]), buffer.held
+        has_room, before = buffer.has_room(step[1]), buffer.memory
         due = buffer.due(0.0, idle=False)
         ticket = buffer.add_to_open(accepted)
         if ticket is not None:
@@ -140,9 +140,9 @@ def test_an_append_that_fits_the_open_batch_makes_no_batch_due(
         elif has_room:
             ticket = buffer.add(accepted, 0.0)
         else:
-            assert buffer.held == before
+            assert buffer.memory == before
             continue
-        assert (ticket.sequence, buffer.held) == (sequence, before + step[1])
+        assert (ticket.sequence, buffer.memory) == (sequence, before + step[1])
         sequence += 1
     callbacks.stop()
 

@@ -179,7 +179,7 @@ def test_rows_of_another_schema_that_come_in_between_share_no_memory() -> None:
         kept: list[CheckedRows] = []
         came = interrupted(
             lambda rows=rows, coded=coded, kept=kept: kept.append(rows.accept(coded)),  # type: ignore[misc]
-            "_keep",
+            "_accept_arrow",
             skip,
             lambda rows=rows: rows.accept(plain),  # type: ignore[misc]
         )
@@ -316,7 +316,7 @@ def holds_itself() -> list[dict[str, Any]]:
     [
         (Stream, "Stream"),
         (lambda: pd.DataFrame({0: [1]}), "column 0 of these rows is not in the schema"),
-        (lambda: pd.DataFrame([[1, 2]], columns=["0", "0"]), "'0' stands twice"),
+        (lambda: pd.DataFrame([[1, 2]], columns=["0", "0"]), "column '0' twice"),
         (lambda: pa.table([[1], [2]], names=["0", "0"]), "'0'"),
         (holds_itself, "contain themselves"),
     ],

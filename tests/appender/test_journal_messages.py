@@ -30,7 +30,7 @@ def fenced_with_a_row_in_the_journal(path: Path) -> str:
 
 def test_the_error_of_a_fenced_appender_names_the_rows_in_the_journal(tmp_path: Path) -> None:
     said = fenced_with_a_row_in_the_journal(tmp_path)
-    assert f"is in the log or in the journal {tmp_path / 'journal'}" in said
+    assert f"are in the log or in the journal {tmp_path / 'journal'}" in said
     assert "is not in the log" not in said
 
 

@@ -115,7 +115,7 @@ def test_an_unreadable_note_blames_no_other_sender(plot: Limited, damage: str) -
     else:
         left.put(SENDER, bytes(10) if damage == "empty" else b"\x07" * 8192)
     before = left.after_kill()
-    why = "there is no note" if damage == "gone" else "cannot be read"
+    why = "is missing" if damage == "gone" else "cannot be read"
     with pytest.raises(OptionError, match=f"{why}.*journalSentUpTo=4") as error:
         plot.open(folder=left, journal="x", journalSlots=100)
     assert "another appender" not in str(error.value)

@@ -436,7 +436,7 @@ def test_damage_that_is_found_while_it_runs_stops_it_and_it_can_be_closed(
     plot: Away, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Vector's loop over a corrupt record, which no signal ended: this one stops by itself."""
-    monkeypatch.setattr(journal_intake, "_WINDOW", 0)  # all is read from the disk
+    monkeypatch.setattr(journal_intake, "_WINDOW_BYTES", 0)  # all is read from the disk
     wal = plot.journaled(folder)
     plot.is_away = True
     for value in range(100):

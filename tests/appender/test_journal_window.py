@@ -44,7 +44,7 @@ def test_entries_in_memory_are_not_read_from_the_disk(read: list[int]) -> None:
 def test_beyond_the_window_it_is_read_from_the_disk_and_all_is_sent_in_order(
     read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_intake, "_WINDOW", 20_000)
+    monkeypatch.setattr(journal_intake, "_WINDOW_BYTES", 20_000)
     plot = Away()
     with plot.journaled(MemoryFolder(), maxInFlightRequests=1) as wal:
         plot.is_away = True
@@ -52,7 +52,7 @@ def test_beyond_the_window_it_is_read_from_the_disk_and_all_is_sent_in_order(
             wal.append(rows(value))
         until(lambda: wal.is_store_away)
         assert wal.append(rows(200)).sequence == 200
-        assert 0 < wal._backend.intake.held <= 20_000
+        assert 0 < wal._backend.intake.memory <= 20_000
         plot.is_away = False
         wal.flush(timeout=30)
         assert read and wal.buffered_bytes == 0

@@ -26,7 +26,7 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.takeover import Claim
-from sparkwal.protocol.task import write_partition
+from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
@@ -119,7 +119,11 @@ class Sequencer:
         )
         results = [
             write_partition(
-                lambda: self._log, tasks, self._name, self._batch, p, iter([self._rows]), limits
+                lambda: self._log,
+                tasks,
+                TaskAttempt(self._name, self._batch, p),
+                iter([self._rows]),
+                limits,
             )
             for p in range(self._deployment.partitions)
         ]

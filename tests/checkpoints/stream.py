@@ -14,7 +14,7 @@ from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.takeover import Claim
-from sparkwal.protocol.task import write_partition
+from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.base import LogStore
 
 from ..protocol.query import LIMITS, SCHEMA, TTL_MS, StoppedClock, rows
@@ -114,7 +114,11 @@ class FileStream:
         tasks = make_plan(lambda: self.log, claim, self.hints, clock, TTL_MS).for_tasks()
         batches = [rows(*(file for file in new if file not in self.hidden))]
         result = write_partition(
-            lambda: self.log, tasks, self.query_id, number, 0, iter(batches), limits, run_id="run"
+            lambda: self.log,
+            tasks,
+            TaskAttempt(self.query_id, number, 0, run_id="run"),
+            iter(batches),
+            limits,
         )
         carrier = StreamCheckpoint(str(self.place), self.query_id, self.max_bytes)
         carrier.check_promise()

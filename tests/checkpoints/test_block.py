@@ -131,7 +131,7 @@ def test_a_bomb_stops_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = raw({"sources/0/0": "a" * 2**25})
     assert len(bomb) < 2**13
     assert len(carry.decode(bomb, "here")["sources/0/0"]) == 2**25
-    monkeypatch.setattr(carry, "_LONGEST", 2**24)
+    monkeypatch.setattr(carry, "_MAX_JSON_BYTES", 2**24)
     with pytest.raises(InvalidLogError, match="cannot be decoded"):
         carry.decode(bomb, "here")
 
@@ -232,4 +232,4 @@ def test_verify_reports_a_record_without_the_position_of_a_checkpoint(
     data = arrowfile.encode(replace(leader, checkpoints={}), SCHEMA)
     record(tmp_path, 4).write_bytes(data)
     (problem,) = sparkwal.verify(str(path)).problems
-    assert f"position 4: it forgets where the checkpoint of {local.query_id} is" in problem
+    assert f"position 4: it forgets the position of the checkpoint of {local.query_id}" in problem

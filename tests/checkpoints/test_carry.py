@@ -71,7 +71,7 @@ def test_a_file_that_was_too_large_is_not_read_again() -> None:
 
 
 def test_a_file_that_could_never_be_read_back_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carry, "LARGEST", 100)
+    monkeypatch.setattr(carry, "MAX_FILE_BYTES", 100)
     sizes = {COMPACT: 101, "offsets/9": 2}
     carried = pack(sizes, {"offsets/9": b"v1"}.__getitem__, {}, 2**20)
     assert carried.files == {COMPACT: (NOWHERE, 101)}
@@ -155,7 +155,7 @@ def test_a_stateful_query_is_refused_only_where_more_was_promised(room: Room) ->
     assert (entry.reason, entry.bytes, entry.rows) == (STATEFUL, 0, 1)
     made = room.stream(room.checkpoint())
     (made.place / "state/0/0").mkdir(parents=True)
-    with pytest.raises(OptionError, match="stateful.*Nothing was written"):
+    with pytest.raises(OptionError, match="stateful.*sparkwal wrote nothing"):
         made.run(range(1))
     assert len(room.commits()) == 1
 
@@ -214,7 +214,9 @@ def test_a_backup_that_plans_other_files_is_refused_and_nothing_is_lost(
     before = len(room.commits())
     with pytest.raises(DivergedCheckpointError) as caught:
         room.stream(place).run(range(last + 3), each=100)
-    assert "sparkwal.checkpoint" in str(caught.value) and "Nothing was written" in str(caught.value)
+    assert "sparkwal.checkpoint" in str(caught.value) and "sparkwal wrote nothing" in str(
+        caught.value
+    )
     assert len(room.commits()) == before
     again = room.stream(room.checkpoint())
     again.run(range(last + 5), each=2)

@@ -38,7 +38,10 @@ def test_a_lost_folder_is_made_from_the_log(room: Room, stream: Any, at: str) ->
     stream("A").run(range(files))
     shutil.rmtree(room.tmp / "A")
     stream("A").run(range(files + 3))
-    assert room.values() == [*range(files + 3)] and room.why() == "there is none"
+    assert (
+        room.values() == [*range(files + 3)]
+        and room.why() == "there is no checkpoint of this query"
+    )
 
 
 def test_a_folder_without_its_newest_list_is_rebuilt(room: Room, stream: Any) -> None:
@@ -50,12 +53,12 @@ def test_a_folder_without_its_newest_list_is_rebuilt(room: Room, stream: Any) ->
     again.hidden = life.hidden
     again.run(range(4))
     assert room.values() == [0, 2, 3]
-    assert room.why() == f"sources/{life.source} in it is not whole"
+    assert room.why() == f"sources/{life.source} in it is incomplete"
 
 
 def test_a_plan_of_a_version_to_come_is_refused_before_the_commit(room: Room) -> None:
     life = room.stream(room.checkpoint(), version=3)
-    with pytest.raises(OptionError, match="version 3 .*Nothing was written"):
+    with pytest.raises(OptionError, match="version 3 .*sparkwal wrote nothing"):
         life.run(range(1))
     assert room.commits() == []
 
@@ -76,7 +79,7 @@ def test_a_commit_of_a_version_to_come_is_refused_before_the_next_commit(room: R
     place = room.checkpoint()
     room.stream(place).run(range(1))
     (place / "commits/0").write_text("v4\n{}")
-    with pytest.raises(OptionError, match="version 4 of its commit log.*Nothing was written"):
+    with pytest.raises(OptionError, match="version 4 of its commit log.*sparkwal wrote nothing"):
         room.stream(place).run(range(2))
     assert room.values() == [0]
 
@@ -87,7 +90,7 @@ def test_an_unknown_file_in_a_checkpoint_is_refused_before_the_first_commit(
 ) -> None:
     place = room.checkpoint()
     write(place / name)
-    with pytest.raises(OptionError, match="no part of a checkpoint.*Nothing was written"):
+    with pytest.raises(OptionError, match="not part of a checkpoint.*sparkwal wrote nothing"):
         room.stream(place).run(range(1))
     assert room.commits() == []
 

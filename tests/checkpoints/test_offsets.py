@@ -59,7 +59,7 @@ def test_a_torn_file_names_no_source(data: bytes) -> None:
 
 
 def test_a_version_that_sparkwal_does_not_know_is_refused() -> None:
-    with pytest.raises(OptionError, match="version 3 .* reads 1 and 2.*Upgrade sparkwal"):
+    with pytest.raises(OptionError, match="version 3 .* reads 1 and 2.*Upgrade it"):
         by_source(offsets(3, "a:1"))
 
 

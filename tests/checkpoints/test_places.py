@@ -88,7 +88,7 @@ def test_a_folder_is_a_path_or_a_url_of_this_disk(room: Room, monkeypatch) -> No
 
 def test_another_query_of_the_log_has_another_folder(room: Room) -> None:
     room.checkpoint("orders")
-    with pytest.raises(OptionError, match="is the checkpoint of query 'orders'.* of its own"):
+    with pytest.raises(OptionError, match="is the checkpoint of query 'orders'.* separate folder"):
         room.checkpoint("bills")
     assert {each.name for each in room.tmp.iterdir()} == {"ck"}
 
@@ -123,7 +123,7 @@ def test_a_folder_that_is_no_checkpoint_is_not_changed(room: Room) -> None:
             room.checkpoint("orders", place)
     # Spark's, of a query that this name does not name.
     room.stream(room.tmp / "own").run(range(1))
-    with pytest.raises(OptionError, match="goes on by its id as the name"):
+    with pytest.raises(OptionError, match="use its id as the name"):
         room.checkpoint("orders", "own")
     assert (room.tmp / "ck/precious").read_text() == (room.tmp / "file").read_text() == "x"
     assert (room.tmp / "own/offsets/0").exists()

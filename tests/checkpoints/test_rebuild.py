@@ -43,7 +43,7 @@ def test_a_query_under_another_name_is_warned_before_it_repeats_its_rows(room: R
 
 def test_a_new_query_of_a_new_log(room: Room) -> None:
     place = room.checkpoint()
-    assert room.why() == "there is none"
+    assert room.why() == "there is no checkpoint of this query"
     assert content(place).keys() == {"metadata", "sparkwal.json"}
     # It keeps the name that it drew for the log, and so its query's id.
     assert room.checkpoint() == place and room.why() is None
@@ -73,7 +73,7 @@ def test_a_lost_folder_is_rebuilt_unchanged(room: Room, microbatches: int) -> No
     names = [*folder.microbatch_files(place, last), f"commits/{last}", "metadata", "sparkwal.json"]
     before = content(place)
     shutil.rmtree(place)
-    assert room.checkpoint() == place and room.why() == "there is none"
+    assert room.checkpoint() == place and room.why() == "there is no checkpoint of this query"
     assert content(place) == {name: before[name] for name in names}
     assert room.checkpoint() == place and room.why() is None
     room.stream(place).run(range(microbatches + 12))
@@ -180,19 +180,19 @@ REASONS = [
     (planned_otherwise_and_done, OTHER),
     (went_on_otherwise, OTHER),
     (other_beginning, OTHER),
-    (cut("offsets/4"), "offsets/4 in it is not whole"),
-    (cut("offsets/4", 2), "offsets/4 in it is not whole"),
-    (cut("offsets/4", 60), "offsets/4 in it is not whole"),
-    (cut("offsets/3"), "offsets/3 in it is not whole"),
+    (cut("offsets/4"), "offsets/4 in it is incomplete"),
+    (cut("offsets/4", 2), "offsets/4 in it is incomplete"),
+    (cut("offsets/4", 60), "offsets/4 in it is incomplete"),
+    (cut("offsets/3"), "offsets/3 in it is incomplete"),
     (cut("sources/0/2", 10), OTHER),
-    (without("sources"), "sources/0 in it is not whole"),
+    (without("sources"), "sources/0 in it is incomplete"),
     (ahead, "it is ahead of the log"),
     (planned_twice, "it is ahead of the log"),
     (done_too_early, "it is ahead of the log"),
     (no_note_before_the_next, "it lacks a commit"),
     (without("commits/4"), "it lacks the commit of its last microbatch, which is in the log"),
-    (without("metadata"), "metadata in it is not whole"),
-    (cut("metadata", 5), "metadata in it is not whole"),
+    (without("metadata"), "metadata in it is incomplete"),
+    (cut("metadata", 5), "metadata in it is incomplete"),
     (of_another_query, "it belongs to another log"),
 ]
 
@@ -266,7 +266,7 @@ def test_a_missing_log(room: Room) -> None:
     for key in list(room.store.objects):
         room.store.delete(key)
     again = room.stream(room.checkpoint())
-    assert room.why() == "its log is gone" and again.query_id != first
+    assert room.why() == "its log was deleted" and again.query_id != first
     again.run(range(4))
     assert room.values() == [0, 1, 2, 3]
 

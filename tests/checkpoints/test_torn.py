@@ -67,19 +67,19 @@ def test_a_file_that_lost_its_content_is_found(
         content = FILES[name][:-4] + bytes(4)  # a source's own text is not ours to read
     (place / name).write_bytes(FILES[name][:12] if content is None else content)
     for last in (-1, 6, 7, 8):
-        assert why(place, last) == f"{name} in it is not whole"
-    assert why(place, -1, log_id=None) == f"{name} in it is not whole"
+        assert why(place, last) == f"{name} in it is incomplete"
+    assert why(place, -1, log_id=None) == f"{name} in it is incomplete"
 
 
 def test_a_missing_plan_that_spark_needs_is_found(place: Path) -> None:
     (place / "offsets/7").unlink()
-    assert why(place, 7) == "offsets/7 in it is not whole"
+    assert why(place, 7) == "offsets/7 in it is incomplete"
 
 
 def test_a_note_without_its_plan_is_found(place: Path) -> None:
     for number in (6, 7, 8):
         (place / f"offsets/{number}").unlink()
-    assert why(place, -1) == "offsets/7 in it is not whole"
+    assert why(place, -1) == "offsets/7 in it is incomplete"
 
 
 @pytest.mark.parametrize("left", ["nothing", "older lists", "an empty folder"])
@@ -92,7 +92,7 @@ def test_a_plan_of_files_without_the_list_of_them_is_found(place: Path, left: st
         (place / "sources/0").rmdir()
         (place / "sources").rmdir()
     for last in (-1, 6, 7, 8):
-        assert why(place, last) == "sources/0 in it is not whole"
+        assert why(place, last) == "sources/0 in it is incomplete"
 
 
 def test_the_list_of_files_that_a_later_one_repeats_may_be_gone(place: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_folder_that_is_deleted_under_its_query_stops_it(place: Path, left: st
         (place / "offsets/8").write_bytes(OFFSETS % 8)  # Spark makes it again
     with pytest.raises(DivergedCheckpointError, match="was deleted while query") as error:
         checkpoint.capture(8, carried(7, 100))
-    assert "Nothing was written" in str(error.value)
+    assert "sparkwal wrote nothing" in str(error.value)
 
 
 @pytest.mark.parametrize("last", [None, carried(7, 0, REMOTE), carried(7, 0, STATEFUL)])

@@ -19,7 +19,7 @@ from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
-from sparkwal.protocol.task import TaskLimits, write_partition
+from sparkwal.protocol.task import TaskAttempt, TaskLimits, write_partition
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import Piece
 from sparkwal.sql import relations
@@ -219,13 +219,9 @@ def test_head_reads_no_frame_that_it_does_not_show(
                 write_partition(
                     query.open,
                     plan.for_tasks(),
-                    query.query_id,
-                    batch,
-                    0,
+                    TaskAttempt(query.query_id, batch, 0, run_id=query.run_id, attempt=0),
                     iter(frames),
                     limits,
-                    attempt=0,
-                    run_id=query.run_id,
                 )
             ]
         )

@@ -147,7 +147,11 @@ def test_a_checkpoint_folder_is_created_if_it_is_missing(tmp_path: Path) -> None
     for file in sorted(folder.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     reported = made()
-    assert (reported["made"], reported["why"], reported["batch_id"]) == (True, "there is none", 2)
+    assert (reported["made"], reported["why"], reported["batch_id"]) == (
+        True,
+        "there is no checkpoint of this query",
+        2,
+    )
     assert (folder / "offsets" / "2").exists()
     result = CliRunner().invoke(main, ["checkpoint", path, "orders", "--to", str(folder)])
     assert result.stdout == f"{folder}\n" and "as it was" in result.stderr

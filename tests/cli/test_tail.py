@@ -24,7 +24,7 @@ from reading.collected import collect, move_floor
 import sparkwal
 from sparkwal.cli.open_logs import logs_at
 from sparkwal.cli.tailing import Shown, followed
-from sparkwal.reading.history import sound, walk
+from sparkwal.reading.history import apply_policy, walk
 from sparkwal.sql.relations import all_columns
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
@@ -120,7 +120,7 @@ def test_dead_records_are_left_out_wherever_it_begins(tmp_path: Path) -> None:
     (log,) = logs_at(where, {})
     for after in range(1, log.gap + 1):
         for low in range(after):
-            records = sound(log, walk(log, low, after, newest_first=True, seals=True))
+            records = apply_policy(log, walk(log, low, after, newest_first=True, seals=True))
             found = [record.header.position for record in records]
             assert found == [each for each in range(low, after) if each not in dead][::-1]
 

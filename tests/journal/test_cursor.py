@@ -148,7 +148,7 @@ def test_a_damaged_journal_with_the_cursor_of_another_has_an_unknown_owner() -> 
     run.journal.close()
     folder.put(segments(folder)[0], b"damaged")
     before = everything(folder)
-    with pytest.raises(OptionError, match="nobody knows whose"):
+    with pytest.raises(OptionError, match="owner of its entries is unknown"):
         open_journal(folder, owner=replace(OWNER, producer="other"))
     assert everything(folder) == before
 
@@ -161,7 +161,7 @@ def test_entries_of_another_that_its_log_may_not_have_are_refused(other: dict[st
     before = everything(folder)
     with pytest.raises(OptionError, match="holds 4 entries of") as wrong:
         open_journal(folder, 0, owner=replace(OWNER, **other))
-    assert "nothing of it is lost" in str(wrong.value)
+    assert "no entry is lost" in str(wrong.value)
     assert everything(folder) == before
 
 

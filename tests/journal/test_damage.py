@@ -303,7 +303,7 @@ def test_a_segment_lies_there_under_another_name_too() -> None:
     folder.put(name, body)
     run = open_journal(folder, settings=TINY)
     assert run.entries() == written and not run.lost
-    assert "it says that it is segment 0" in run.only("replay_stopped").reason
+    assert "its header names segment 0" in run.only("replay_stopped").reason
     assert folder.bytes_of(f"quarantine/{name}") == body
     settles(folder, run)
 

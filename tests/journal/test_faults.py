@@ -214,7 +214,7 @@ def test_a_full_disk_refuses_an_append_and_takes_it_later_once() -> None:
     size = len(folder.bytes_of(name))
     folder.room = folder._used() + 30
     for _ in range(3):
-        with pytest.raises(BackPressureError, match="nothing of this append was accepted"):
+        with pytest.raises(BackPressureError, match="this append was not accepted"):
             run.journal.write(content(3, 60))
         assert len(folder.bytes_of(name)) == size, "nothing of it is left"
     assert run.names().count("journal_full") == 1

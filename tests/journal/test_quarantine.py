@@ -96,7 +96,7 @@ def test_a_note_that_cannot_be_read_is_never_taken_for_empty(note: bytes) -> Non
     folder.put(NOTE, note)
     before = everything(folder)
     for _ in range(2):
-        with pytest.raises(JournalReadError, match="/lost cannot be read.*remove it"):
+        with pytest.raises(JournalReadError, match="/lost cannot be read.*remove lost"):
             open_journal(folder)
         assert everything(folder) == before
     # A user removes it after looking at it.

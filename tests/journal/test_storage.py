@@ -57,7 +57,7 @@ def test_many_parts_and_large_ones_are_written_whole(folder: Folder) -> None:
 def test_an_early_write_back_by_the_disk_changes_no_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "_AHEAD", 10_000)
+    monkeypatch.setattr(disk, "_WRITE_BEHIND_BYTES", 10_000)
     folder = DiskFolder(tmp_path)
     writer = folder.create("a")
     parts = [bytes([number]) * 3_001 for number in range(20)]

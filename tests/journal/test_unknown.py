@@ -205,6 +205,6 @@ def test_a_folder_without_segments_refuses_a_producer_that_does_not_own_its_curs
     left = without_mark(folder, "gone")
     for name in segments(left):
         left.remove(name)
-    with pytest.raises(OptionError, match="nobody knows whose"):
+    with pytest.raises(OptionError, match="owner of its entries is unknown"):
         open_journal(left, owner=replace(OWNER, producer="another"))
     assert CURSOR in left.names()

@@ -16,7 +16,7 @@ from sparkwal.protocol.plan import Plan, make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.takeover import Claim
-from sparkwal.protocol.task import TaskResult, write_partition
+from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore, Store
 
@@ -95,13 +95,9 @@ class Query:
         return write_partition(
             self.open,
             plan.for_tasks(),
-            self.query_id,
-            batch_id,
-            partition,
+            TaskAttempt(self.query_id, batch_id, partition, run_id=self.run_id, attempt=attempt),
             batches,
             self.limits,
-            attempt=attempt,
-            run_id=self.run_id,
         )
 
     def commit(self, results: list[TaskResult]) -> int | None:

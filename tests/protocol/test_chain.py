@@ -101,7 +101,7 @@ def test_a_record_is_checked(begun: LifecycleRecord) -> None:
 
 def test_a_record_under_another_name_is_refused(log: LogStore, begun: LifecycleRecord) -> None:
     log.store.put_if_absent(keys.lifecycle_key("wal", keys.MAX - 5), encode(begun))
-    with pytest.raises(InvalidLogError, match="the record says number"):
+    with pytest.raises(InvalidLogError, match="the record holds number"):
         look(log)
 
 

@@ -203,7 +203,7 @@ def test_a_running_query_looks_at_its_log_again_once_every_plan_ttl(
     with pytest.raises(InvalidLogError, match="deleted or recreated") as caught:
         query.microbatch(10, (10,))
     # The microbatch before looked last; the wall clock stood still.
-    assert "last seen whole at 2023-11-14T22:03:20+00:00" in str(caught.value)
+    assert "last seen intact at 2023-11-14T22:03:20+00:00" in str(caught.value)
     assert "microbatches of query before 10, at positions up to 10" in str(caught.value)
     assert "restart with a new checkpoint" in str(caught.value)
 

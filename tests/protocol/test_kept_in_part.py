@@ -105,7 +105,7 @@ def test_an_archive_that_the_store_kept_in_part_is_named_by_no_leader(
     monkeypatch.setattr(archive, "MOST", 1)
     monkeypatch.setattr(archive, "KEPT", 1)
     store.break_next(3, folder="txns")
-    with pytest.raises(StoreUnavailableError, match="not what was sent"):
+    with pytest.raises(StoreUnavailableError, match="does not hold the bytes that were sent"):
         query.restarted().plan()
     live = find_head(LogStore(store, "wal")).live
     assert live is not None and live.header.txns_archive == ""

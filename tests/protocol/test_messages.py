@@ -62,7 +62,7 @@ def test_the_logs_txns_come_back_from_one_task_only(query: Query, plan: Plan) ->
 
 def test_a_plan_is_the_same_after_its_travel(plan: Plan) -> None:
     travelled = pickle.loads(pickle.dumps(plan.for_tasks()))
-    assert travelled.whole() == plan
+    assert travelled.full_plan() == plan
 
 
 def test_the_record_remembers_what_its_leader_did(query: Query, plan: Plan) -> None:
@@ -83,7 +83,7 @@ def test_a_task_knows_a_replay_without_a_request(query: Query, plan: Plan) -> No
     results = messages(known, plan, 7, 2)
     assert all(each.content for each in results) and not query.store.counts
     # Only the plan of this test claims that the log has it.
-    with pytest.raises(InvalidLogError, match="holds no record of it"):
+    with pytest.raises(InvalidLogError, match="no record of it"):
         known.commit(results)
 
 

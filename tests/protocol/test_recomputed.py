@@ -13,7 +13,7 @@ import pytest
 from sparkwal import Log
 from sparkwal.errors import RecomputedError
 from sparkwal.protocol.plan import Plan
-from sparkwal.protocol.task import TaskResult, write_partition
+from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
 from sparkwal.store.base import Transient
 from sparkwal.store.local import LocalStore
 from sparkwal.store.retry import RetryingStore, RetryPolicy
@@ -41,13 +41,9 @@ def run(
     return write_partition(
         query.open,
         plan.for_tasks(),
-        "query",
-        0,
-        0,
+        TaskAttempt("query", 0, 0, attempt=attempt, is_retry=again),
         batches,
         query.limits,
-        attempt=attempt,
-        again=again,
     )
 
 

@@ -168,7 +168,7 @@ def test_a_large_partition_is_uploaded_in_parts(tmp_path: Path) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from sparkwal.protocol.task import write_partition
+    from sparkwal.protocol.task import TaskAttempt, write_partition
 
     store = LocalStore(tmp_path / "log")
     query = Query(store, hints_in(tmp_path), limits=replace(LIMITS, codec=None))
@@ -178,14 +178,14 @@ def test_a_large_partition_is_uploaded_in_parts(tmp_path: Path) -> None:
         pa.record_batch([pa.array(part)], names=["v"]) for part in np.array_split(values, 40)
     ]
     result = write_partition(
-        query.open, plan.for_tasks(), "query", 0, 0, iter(batches), query.limits
+        query.open, plan.for_tasks(), TaskAttempt("query", 0, 0), iter(batches), query.limits
     )
     assert result.batch is not None and result.batch.bytes > 16 * 2**20
     query.commit([result])
     read = Log(str(tmp_path / "log" / "wal")).scan().read_all().column("v").to_numpy()
     assert (read == values).all()
     again = write_partition(
-        query.open, plan.for_tasks(), "query", 0, 0, iter(batches), query.limits
+        query.open, plan.for_tasks(), TaskAttempt("query", 0, 0), iter(batches), query.limits
     )
     assert again.batch == result.batch
     assert not [name for name in os.listdir(tmp_path / "log" / ".tmp")]

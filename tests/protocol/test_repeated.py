@@ -15,7 +15,7 @@ from sparkwal.events.emitting import Event
 from sparkwal.format import keys, schema
 from sparkwal.protocol import archive, chain
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.task import write_partition
+from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.testing.memory import MemoryStore
 
 from .query import LIMITS, Query, hints_in
@@ -100,7 +100,11 @@ def test_a_column_that_was_added_since_does_not_make_a_repetition_another(query:
     plan = merging.restarted().plan()
     new = pa.record_batch({"v": [1, 2], "w": ["a", "b"]})
     result = write_partition(
-        query.open, plan.for_tasks(), "query", 7, 0, iter([new]), query.limits, run_id="run"
+        query.open,
+        plan.for_tasks(),
+        TaskAttempt("query", 7, 0, run_id="run"),
+        iter([new]),
+        query.limits,
     )
     with pytest.raises(DivergedCheckpointError):
         query.commit([result])

@@ -138,9 +138,11 @@ def test_06_a_skipped_task_still_reads_its_input_to_the_end(query: Query) -> Non
         yield from ()
         seen.append("committed its state")
 
-    from sparkwal.protocol.task import write_partition
+    from sparkwal.protocol.task import TaskAttempt, write_partition
 
-    result = write_partition(query.open, plan.for_tasks(), "query", 0, 0, upstream(), LIMITS)
+    result = write_partition(
+        query.open, plan.for_tasks(), TaskAttempt("query", 0, 0), upstream(), LIMITS
+    )
     assert result.content == Content() and seen
 
 
@@ -207,7 +209,7 @@ def test_11b_an_unanswered_append_without_a_name_is_not_said_to_be_safe_to_repea
     bad.plot = ["lost", "refused"]
     with pytest.raises(OutcomeUnknownError, match="read the log before you write") as caught:
         append.commit(results)
-    assert "nothing is written twice" not in str(caught.value)
+    assert "no row is written twice" not in str(caught.value)
 
 
 def test_12_a_commit_that_cannot_have_arrived_is_not_unknown(query: Query) -> None:
@@ -394,5 +396,5 @@ def test_30_an_object_copied_to_another_key_is_not_believed(
     query.microbatch(1, (2,))
     first, second = (keys.key("wal", keys.slot(p, 1000)) for p in (1, 2))
     store.objects[second] = store.objects[first]
-    with pytest.raises(InvalidLogError, match="the header says number"):
+    with pytest.raises(InvalidLogError, match="the header holds number"):
         find_head(LogStore(store, "wal"))

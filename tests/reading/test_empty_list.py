@@ -77,7 +77,7 @@ def test_a_writer_that_only_empty_lists_meet_writes_nothing(
     assert isinstance(log.store, Lying)
     before = dict(log.store.objects)
     query = Query(log.store, hints_in(tmp_path), query_id="another")
-    with pytest.raises(StoreUnavailableError, match="shows no record, though .* is there"):
+    with pytest.raises(StoreUnavailableError, match="shows no record, although .* exists"):
         query.microbatch(0, (7,))
     assert log.store.objects == before
 
@@ -101,7 +101,7 @@ def test_an_empty_list_of_the_lifecycle_too_proves_nothing(collected: MemoryStor
 
     store = Blind()
     store.objects = dict(collected.objects)
-    with pytest.raises(StoreUnavailableError, match=f"lifecycle/{keys.MAX} is there"):
+    with pytest.raises(StoreUnavailableError, match=f"lifecycle/{keys.MAX} exists"):
         find_head(LogStore(store, "wal"))
 
 

@@ -50,7 +50,7 @@ def test_verify_names_the_positions_that_no_record_has(folder: Path) -> None:
     found = verify(str(folder)).problems
     tried = LAST + 1 + 16
     (hole,) = (x for x in found if f"the records of positions {tried} … {FAR - 1} are missing" in x)
-    assert "yet the log goes on after it" in hole
+    assert "yet the log continues after it" in hole
     assert len(found) < 25
 
 
@@ -71,7 +71,7 @@ def test_a_tolerant_read_continues_after_missing_records(folder: Path) -> None:
 
 def test_a_skipped_record_is_named_once(folder: Path) -> None:
     passed: list[InvalidLogError] = []
-    found = live_records(opened(folder), 1000, 0, FAR + 1, passed_over=passed.append)
+    found = live_records(opened(folder), 1000, 0, FAR + 1, on_damage=passed.append)
     assert [record.header.position for record in found] == [*range(LAST + 1), FAR]
     assert [error.position for error in passed][:2] == [LAST + 1, LAST + 2]
     (hole,) = [error for error in passed if "the records of positions" in str(error)]

@@ -74,7 +74,7 @@ def test_readers_raise_and_tolerant_ones_skip_it(path: Path) -> None:
 
 def test_give_up_refuses_a_position_that_is_not_missing(tmp_path: Path) -> None:
     folder = filled(tmp_path / "log", 3)
-    for position, why in ((4, "nothing is missing there"), (0, "the first of a log names it")):
+    for position, why in ((4, "no record is lost"), (0, "the first record of a log has no")):
         with pytest.raises(InvalidLogError, match=why):
             repair(str(folder), position, give_up=True)
     assert sparkwal.verify(str(folder)).commits == 3
@@ -88,7 +88,7 @@ def test_a_lost_record_can_be_given_up(path: Path) -> None:
         wal.append([{"v": APPENDS + 1}]).result()
     rows = Log(str(path)).scan().read_all().column("v").to_pylist()
     assert rows == [n for n in range(1, APPENDS + 2) if n != LOST]
-    with pytest.raises(InvalidLogError, match="is there: to give it up delete it first"):
+    with pytest.raises(InvalidLogError, match="exists: delete it first to give it up"):
         repair(str(path), LOST, give_up=True)
 
 

@@ -18,7 +18,7 @@ from protocol.query import LIMITS, Query, hints_in
 
 from sparkwal import InvalidLogError, Log, verify
 from sparkwal.format import schema
-from sparkwal.protocol.task import write_partition
+from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.local import LocalStore
 
 pytestmark = pytest.mark.process
@@ -43,7 +43,9 @@ def written(folder: Path, batch: pa.RecordBatch, *, inline: bool) -> str:
     store = LocalStore(folder / "log", fsync=False)
     query = Query(store, hints_in(folder), prefix="", limits=limits, spark_schema=spark_schema)
     plan = query.plan()
-    result = write_partition(query.open, plan.for_tasks(), "query", 0, 0, iter([batch]), limits)
+    result = write_partition(
+        query.open, plan.for_tasks(), TaskAttempt("query", 0, 0), iter([batch]), limits
+    )
     query.commit([result])
     return str(folder / "log")
 

@@ -18,8 +18,8 @@ LOG = schema.from_arrow(SCHEMA)
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ("ID", "column 'ID' is 'id' in the log; write it as it is there"),
-        ("name", "column 'name' is 'Name' in the log; write it as it is there"),
+        ("ID", "column 'ID' is 'id' in the log; use that spelling"),
+        ("name", "column 'name' is 'Name' in the log; use that spelling"),
         ("_WAL_position", "column '_WAL_position' is '_wal_position' in the log"),
         ("other", "column 'other' is not in the log; it has id, Name"),
     ],

@@ -32,7 +32,7 @@ from sparkwal.protocol import archive
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.handover import Lookout, Requests
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.task import write_partition
+from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.spark.source import StreamReader
 
 ROWS = pa.schema([("v", pa.int64())])
@@ -96,14 +96,9 @@ def write_rows(place: Place) -> None:
         reported = write_partition(
             query.open,
             plan.for_tasks(),
-            "large",
-            0,
-            0,
+            TaskAttempt("large", 0, 0, run_id=query.run_id, attempt=int(again), is_retry=again),
             iter([rows_of(*values)]),
             query.limits,
-            attempt=int(again),
-            again=again,
-            run_id=query.run_id,
         )
     query.commit([reported])
     with short_memory():

@@ -21,7 +21,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.handover import Requests
-from sparkwal.protocol.hint import FencingNote
+from sparkwal.protocol.hint import Fenced, LeaderNote
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import Transient
 from sparkwal.store.config import S3Config
@@ -116,7 +116,7 @@ def test_local_files_are_private_to_their_user(
         wal.append([{"v": 1}]).result()
     checkpoint = Path(sparkwal.checkpoint(path, "q"))
     hints = hints_in(tmp_path)
-    hints.save("x", FencingNote("x", "host", position=0, term=0, timestamp_ms=0))
+    hints.save("x", Fenced(LeaderNote("x", "host", position=0, term=0, timestamp_ms=0)))
     private = [tmp_path / "journal", hints.folder, checkpoint]
     assert [stat.S_IMODE(each.stat().st_mode) for each in private] == [0o700] * 3
     files = [each for each in (tmp_path / "journal").rglob("*") if each.is_file()]

@@ -25,9 +25,9 @@ MUTATIONS = [
         "        put_archive(log, header.txns_archive, archived)\n",
         "",
         (
-            "            return looked_ms",
+            "            return _Gap(looked_ms",
             "            put_archive(log, header.txns_archive, archived)\n"
-            "            return looked_ms",
+            "            return _Gap(looked_ms",
         ),
     ),
     Mutation(

@@ -223,8 +223,10 @@ def _put_back_by(lost: int) -> Configuration:
 
 
 def _put_back(lost: int) -> State:
-    """The world after three microbatches, of whose log somebody restored a backup: it lacks the
-    last records, and nobody can be held to them any more."""
+    """The world after three microbatches, whose log was then restored from a backup.
+
+    The log lacks its last records, and no process can be blamed for them any more.
+    """
     return _without_last(_written(NAMED, 3), lost)
 
 

@@ -1,4 +1,4 @@
-"""What simulated processes reach the world by: its store, their disk and their clock."""
+"""The store, the hints and the clock of simulated processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkwal.protocol.hint import FencingNote, Hint, Hints
+from sparkwal.protocol.hint import Committed, Hint, Hints, LeaderNote
 from sparkwal.store.base import LogStore, Page, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
@@ -19,12 +19,12 @@ from .world import Call, Lost
 
 @dataclass(frozen=True)
 class WorldStore:
-    """The Store of a simulated process: every call is asked of the world.
+    """The Store of a simulated process. It asks the world for every call.
 
     Attributes:
-        patient: others may go on before a lost reply is noticed, as it takes a while. It
-            matters where the process's own threads are among these others.
-        undone: whether the table had been restored, whenever a lifecycle record's age was asked.
+        patient: other processes may run before a lost reply is noticed, as that takes a while. It
+            matters if the process's own threads are among these others.
+        undone: whether the table had been restored, at each request for a lifecycle record's age.
     """
 
     ask: Ask
@@ -69,7 +69,8 @@ class WorldStore:
         return UnfinishedPage([], "")
 
     def discard(self, upload: Unfinished) -> None:
-        pass  # nothing is ever sent in parts
+        # The simulation sends no object in parts.
+        pass
 
     def put(self, key: str, body: bytes) -> None:
         self.ask(Call("overwrite", (key, bytes(body))))
@@ -98,30 +99,30 @@ class WorldHints(Hints):
     """The hints of a simulated driver.
 
     Args:
-        shared: whether the other drivers run on its machine; else each has one of its own.
+        shared: all drivers run on the same machine. If not, each has a separate one.
     """
 
     def __init__(self, ask: Ask, *, shared: bool = False) -> None:
         self.ask, self.shared = ask, shared
 
-    def load(self, leader_id: str) -> Hint | FencingNote | None:
-        hint: Hint | FencingNote | None = self.ask(Call("load_hint", (leader_id,)))
+    def load(self, leader_id: str) -> Hint | None:
+        hint: Hint | None = self.ask(Call("load_hint", (leader_id,)))
         return hint
 
-    def save(self, leader_id: str, kept: Hint | FencingNote) -> bool:
+    def save(self, leader_id: str, hint: Hint) -> bool:
         # Worlds that differ only in how long a PUT took are one.
-        if isinstance(kept, Hint):
-            kept = replace(kept, last_put=None)
-        return bool(self.ask(Call("save_hint", (leader_id, kept))))
+        if isinstance(hint, Committed):
+            hint = replace(hint, last_put=None)
+        return bool(self.ask(Call("save_hint", (leader_id, hint))))
 
     def forget(self, leader_id: str) -> None:
         self.ask(Call("forget_hint", (leader_id,)))
 
-    def fence_others(self, note: FencingNote) -> None:
+    def fence_others(self, by: LeaderNote) -> None:
         if self.shared:
-            self.ask(Call("fence_others", (note,)))
+            self.ask(Call("fence_others", (by,)))
 
-    def has_ended(self, run_id: str) -> bool:
+    def has_ended(self, run_id: str | None) -> bool:
         return bool(self.ask(Call("has_ended", (run_id,))))
 
 

@@ -1,4 +1,4 @@
-"""Processes that take a log's life on, and those that stand in their way."""
+"""Processes that compact and collect a log, and those that interfere with them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class WorldTable:
     def write(self, state: LifecycleRecord) -> None:
         begun = self.look(state.log_id, -1)
         if begun is None:
-            raise WriteError("the table is gone")
+            raise WriteError("the table was deleted")
         if begun.k >= state.k:
             return
         try:
@@ -128,7 +128,7 @@ def compactor(
 
 
 def mender(name: str, restore: Call, tries: int = 3) -> Process:
-    """A user who restores the table, accepts it, and brings the rest into it."""
+    """A user who restores the table, accepts it, and compacts the remaining rows into it."""
 
     def run(ask: Ask) -> str:
         life = _life(name, ask, collects=False)
@@ -175,7 +175,7 @@ def outsider(*operations: Call) -> Process:
 
 
 def others(*processes: Process) -> Process:
-    """These live one after the other, and nobody disturbs them."""
+    """Processes that run one after the other and are not disturbed."""
     return outsider(*(Call("undisturbed", (each,)) for each in processes))
 
 

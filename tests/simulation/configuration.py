@@ -17,12 +17,15 @@ from .world import State
 
 @dataclass(frozen=True)
 class Configuration:
-    """What is searched: processes, what may go wrong, and what makes the world they begin in.
+    """The configuration of a search: the processes, the faults, and the world at the beginning.
 
-    Attributes: as of `explore.explore`; `begin` and `ending` make them.
-        entries: as many a record holds at most when a leader begins, and as many it keeps.
-        forward: microbatches without rows after which a record carries the checkpoint forward.
-        kept: slot records that a collection leaves, and that the search for the head lists.
+    Attributes: as of `explore.explore`; `begin` and `ending` create them.
+        entries: the maximum number of entries in a record when a leader begins, and the number
+            that it keeps.
+        forward: the number of microbatches without rows after which a record carries the
+            checkpoint forward.
+        kept: the number of slot records that a collection leaves, and that the search for the
+            head lists.
     """
 
     processes: dict[str, Process]

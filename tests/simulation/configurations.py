@@ -132,9 +132,9 @@ def exhaustive() -> dict[str, Configuration]:
             begin=_two_in_flight,
             every_start=True,
         ),
-        # The newcomer's first look may find an empty log, and nobody to ask; the second loses
-        # the race before it asks. Then the leader may send one more record; with the one in
-        # flight that is two more looks lost.
+        # The newcomer's first look may find an empty log, without a leader to ask; the second loses
+        # the race before it asks. Then the leader may send one more record. With the one in flight
+        # these are two more looks lost.
         "a busy appender is taken over in five looks whatever its pace": Configuration(
             {
                 "A": appender("A", "p", 6, 1, looks=True),

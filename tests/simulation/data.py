@@ -1,4 +1,4 @@
-"""What simulated queries write: a function of query, microbatch and partition."""
+"""The rows that simulated queries write: a function of query, microbatch and partition."""
 
 from __future__ import annotations
 

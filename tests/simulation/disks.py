@@ -1,5 +1,8 @@
-"""The journal's folder of a simulated process: each call that changes something is asked of the
-world first, so that others go on before it, and a machine may end at it."""
+"""The journal's folder of a simulated process.
+
+Each call that changes a file asks the world first. So other processes may run before it, and a
+machine may crash at it.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ Act = Callable[[float], Any]
 
 
 class WorldFolder:
-    """See `sparkwal.journal.storage.Folder`.
+    """Implements `sparkwal.journal.storage.Folder`.
 
     Attributes:
-        memory: what it holds.
+        memory: the files.
     """
 
     def __init__(self, ask: Ask, memory: MemoryFolder) -> None:

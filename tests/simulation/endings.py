@@ -1,5 +1,4 @@
-"""When nothing goes wrong any more, a query gets the rest of its source into the log, whichever
-machine it is started on."""
+"""Checks that, without further faults, a query on any machine writes the rest of its source."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ from .world import State, apply
 def all_in(kind: Kind) -> Callable[[State], None]:
     """A check that starts the query once more on each machine and on a new one.
 
-    It raises Violation where a row of the source is not in the log in the end.
+    Raises:
+        Violation: the log lacks a row of the source in the end.
     """
     seen: set[object] = set()
 
@@ -31,7 +31,8 @@ def all_in(kind: Kind) -> Callable[[State], None]:
 
 def _finish(state: State, machine: str, kind: Kind) -> None:
     verdict = oracle.committed(state)
-    state = replace(state, source=state.source + 1)  # there is always something to go on with
+    # Add a row, so that the query always has one to write.
+    state = replace(state, source=state.source + 1)
     life = Machine(query("last", machine, kind))
     trace = []
     while life.calls:

@@ -58,7 +58,7 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What a search covered; a step is one call carried out, or one PUT that arrives."""
+    """The extent of a search. A step is one executed call, or one PUT that arrives."""
 
     states: int
     steps: int
@@ -66,11 +66,11 @@ class Report:
 
 
 class Calm(NamedTuple):
-    """What a process reads at once, since its answer never changes.
+    """The keys that a process reads at once, because the answer never changes.
 
     Attributes:
-        lasting: prefixes of keys; what is there is never changed or removed.
-        still: prefixes of keys; nothing is written there either.
+        lasting: prefixes of keys whose objects are never changed or removed.
+        still: prefixes of keys that are also never written to.
     """
 
     lasting: tuple[str, ...]
@@ -79,8 +79,10 @@ class Calm(NamedTuple):
 
 DEAD = -1  # in the place of a history
 Node = tuple[State, tuple[int, ...], Budget]
-Label = tuple[str, Call | str, str]  # who, what, how it went
-Move = tuple[Label, State, int, Budget, int]  # where to, and how many calls were carried out
+# (process, call, outcome)
+Label = tuple[str, Call | str, str]
+# (label, next state, node, budget, number of executed calls)
+Move = tuple[Label, State, int, Budget, int]
 Step = tuple[Label, Node, int]
 
 
@@ -102,21 +104,21 @@ def explore(
     """Search every interleaving, with every way to spend `budget`, to the end.
 
     Args:
-        begin: the world before the first step; empty if not given.
-        deletes: whether some process deletes objects. If none does, a request whose key
-            is taken has one answer whenever it is made, so it is made at once: fewer
-            interleavings to look at, none left out that anyone could distinguish.
-        still: folders of the log in which no process writes or deletes anything. What is read
-            there is read at once, and undisturbed.
-        every_start: whether each log that comes up is read from every position too.
+        begin: the world before the first step. The default is empty.
+        deletes: some process deletes objects. If none does, a request whose key is taken has one
+            answer at any time, so it runs at once: fewer interleavings, and none is lost that a
+            process could distinguish.
+        still: folders of the log in which no process writes or deletes. Reads there run at once.
+        every_start: read each log that occurs from every position too.
         gets_in: the name of a process that must not be fenced before it led.
-        ends: process → the outcomes that it may have, with spaces between them.
-        follows: process → the one that must have ended or died before it begins.
+        ends: by process: the outcomes that it may have, separated by spaces.
+        follows: by process: the process that must have ended or died before it begins.
         ending: checks a world in which every process has ended or died.
-        rng: depth first and in this order, which finds a flaw sooner; without it
-            breadth first, which finds the shortest way to it.
+        rng: search depth first in this order, which finds a flaw sooner. Without it the search is
+            breadth first, which finds the shortest trace.
 
-    Raises oracle.Violation with the trace that leads there.
+    Raises:
+        Violation: a rule is broken. The error holds the trace.
     """
     calm = Calm(
         (f"{PREFIX}/lifecycle/",) if deletes or budget.losses else _LASTING,
@@ -141,7 +143,7 @@ def explore(
             histories.close()
 
     with searching():
-        # Its states are gone when the garbage collector looks again.
+        # The garbage collector frees its states when it runs again.
         return search()
 
 
@@ -207,7 +209,7 @@ def _trace(parents: dict[Node, tuple[Node, Label] | None], node: Node) -> str:
 
 
 class _Checks:
-    """What must hold, each checked once: of a world, and of a process that ended in it.
+    """The checks, each run once for a world, or for a process that ended in it.
 
     Args: as of `explore`.
     """
@@ -227,7 +229,7 @@ class _Checks:
         self._gets_in = gets_in
         self._ending = ending
         self._ends = {name: outcomes.split() for name, outcomes in ends.items()}
-        # World → its verdict; None where it is not searched on.
+        # By world: its verdict, or None if the search does not continue from it.
         self._verdicts: dict[State, oracle.Verdict | None] = {begin: ()}
         self._outcomes: set[tuple[int, int, State]] = set()
         self._read: set[Any] = set()
@@ -237,7 +239,7 @@ class _Checks:
         state, actors, _ = node
         if (now := self._verdict(state)) is None:
             return False
-        # Of a log that was recreated nothing is known.
+        # For a log that was recreated the rules do not apply.
         if before is not state and before.former == state.former:
             oracle.check_kept(self._verdicts[before] or (), now)
         ended = True
@@ -283,8 +285,11 @@ class _Checks:
 
 
 class _Moves:
-    """What may happen next. What one process may do depends on its history, the world and the
-    budget alone: it is worked out once for all that the others may have come to meanwhile."""
+    """The possible next steps.
+
+    The steps of one process depend only on its history, the world and the budget. They are computed
+    once for all states that the other processes have reached meanwhile.
+    """
 
     def __init__(
         self, histories: Histories, names: list[str], calm: Calm, follows: Mapping[int, int]
@@ -354,8 +359,11 @@ class _Moves:
 def _settled(
     histories: Histories, process: int, history: int, state: State, calm: Calm, faults: bool
 ) -> tuple[State, int, int]:
-    """What a process does on its own machine happens at once, and so does a request whose
-    answer is the same whenever it is made: the world, the history, and how many calls."""
+    """Run the steps of a process on its own machine, and requests whose answer never changes.
+
+    Returns:
+        The world, the history, and the number of calls.
+    """
     count = 0
     while (found := _at_once(histories, process, history, state, calm, faults)) is not None:
         state, history = found
@@ -376,7 +384,7 @@ def _at_once(
             then, answer = apply(state, call)
             beyond = histories.after(history, thread, answer)
             following = histories.where(process, beyond).calls
-            # What it does next here others may see: they may come before it.
+            # Other processes may see its next call, so they may run before it.
             if not any(call.operation in SEEN for _, call in following):
                 return then, beyond
     return None

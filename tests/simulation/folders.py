@@ -54,8 +54,8 @@ def _content(path: Path) -> Folder | None:
 def replacing(
     before: Folder | None, after: tuple[tuple[str, bytes], ...]
 ) -> tuple[Folder | None, ...]:
-    """What the folder holds, one after the other, while the library replaces it: a crash can
-    leave each of them."""
+    """The contents of the folder while the library replaces it, in order. A crash can leave
+    each."""
     place = _root() / f"{next(_names)}-place"
     if before is not None:
         _write(place, before)

@@ -1,4 +1,4 @@
-"""Where a process stands after the answers that it got."""
+"""The state of a process after the answers that it got."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEPT = 8_000
 
 
 class Where(NamedTuple):
-    """Where a process stands: how it ended, if it did, and what its threads wait for."""
+    """The state of a process: how it ended, if it did, and the calls of its threads."""
 
     outcome: str | None
     calls: tuple[tuple[int, Call], ...]
@@ -41,7 +41,7 @@ class Histories:
         return self._ids[token]
 
     def where(self, process: int, history: int) -> Where:
-        """Where a process stands after its answers so far."""
+        """The state of a process after its answers so far."""
         known = self._known.get((process, history))
         if known is None:
             machine = self._machine(process, history)

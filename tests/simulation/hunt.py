@@ -1,10 +1,10 @@
-"""Searches one configuration with each mutation until a promise breaks.
+"""Searches one configuration with each mutation until a rule breaks.
 
     python -m tests.simulation.hunt FOLDER [NAME…]
 
-Each mutation gets a process of its own, a fork of one that has imported what no mutation changes.
-It leaves what it found in FOLDER, in a file with the mutation's number; it leaves none where the
-search found nothing.
+Each mutation gets a separate process, a fork of one that has imported the modules that no mutation
+changes. It writes the violation into FOLDER, to a file with the mutation's number. Without a
+violation it writes no file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Finder(MetaPathFinder):
 
 
 def _hunt(mutation: Mutation) -> str | None:
-    """What the search found."""
+    """The result of the search."""
     finder = _Finder(mutation)
     sys.meta_path.insert(0, finder)
     journals = importlib.import_module(f"{_ROOM}.test_journals")
@@ -99,7 +99,8 @@ def _run_journals(shape: str) -> None:
 def _failure(run: Callable[[], None]) -> str | None:
     try:
         run()
-    except BaseException as error:  # what pytest raises is no Exception
+    # The exceptions of pytest do not derive from Exception.
+    except BaseException as error:
         return f"{type(error).__name__}: {error}"
     return None
 

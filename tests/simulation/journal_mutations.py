@@ -104,8 +104,8 @@ MUTATIONS = [
         "remove-when-acked",
         AWAY,
         "journal/open_segments.py",
-        "if each.last <= acked]",
-        "if each.header.first <= acked]",
+        "if segment.last <= acked]",
+        "if segment.header.first <= acked]",
     ),
     Mutation(
         "removed-stays-removed",
@@ -167,7 +167,7 @@ MUTATIONS = [
         "missing-is-damage",
         "test_a_file_that_somebody_removed_is_missed",
         "journal/scanning.py",
-        "if number >= there and upto >= self._next():",
+        "if number >= last_id and upto >= self._next():",
         "if False:",
     ),
     Mutation(
@@ -188,7 +188,7 @@ MUTATIONS = [
         "one-incident",
         "test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died",
         "journal/quarantine.py",
-        "if before and before[-1].took(new.name):",
+        "if before and before[-1].covers(new.name):",
         "if False:",
     ),
     Mutation(
@@ -216,8 +216,8 @@ MUTATIONS = [
         "sender-twice",
         "test_a_flipped_bit_leaves_one_note_of_who_sent",
         "journal/files.py",
-        "for place in (0, _PLACE):",
-        "for place in (0,):",
+        "for offset in (0, _COPY_BYTES):",
+        "for offset in (0,):",
     ),
     Mutation(
         "sender-wrote-it",
@@ -230,15 +230,15 @@ MUTATIONS = [
         "unknown-is-not-sent",
         "journal: the floor passes what it or another sent",
         "appender/journal_backend.py",
-        "if confirmed != known:",
+        "if confirmed != sent.newest:",
         "if False:",
     ),
     Mutation(
         "search-kept-slots",
         "journal: the floor passes what it sent",
         "appender/journal_backend.py",
-        "kept = max(0, Floor(log, log_id).current() - KEPT_SLOTS)",
-        "kept = Floor(log, log_id).current()",
+        "lowest = max(0, Floor(log, sent.log_id).current() - KEPT_SLOTS)",
+        "lowest = Floor(log, sent.log_id).current()",
     ),
     Mutation(
         "failed-sync-final",
@@ -300,8 +300,8 @@ MUTATIONS = [
         "send-from-log-end",
         KILL,
         "appender/journal_sender.py",
-        "self._fed = session.known\n        self._seconds",
-        "self._fed = intake.journal.last\n        self._seconds",
+        "self._fed = session.last_logged\n        # The pause",
+        "self._fed = intake.journal.last\n        # The pause",
     ),
     Mutation(
         "ack-when-decided",
@@ -314,7 +314,7 @@ MUTATIONS = [
         "session-from-log",
         AWAY,
         "appender/journal_sender.py",
-        "self._fed = session.known\n        self.is_away",
+        "self._fed = session.last_logged\n        self.is_away",
         "self.is_away",
     ),
 ]

@@ -1,5 +1,7 @@
-"""Runs of a service with a journal, one life after another, on one disk and one log: the process
-dies, power is lost, the store is away, others take the log over."""
+"""Runs of a service with a journal, one life after another, on one disk and one log.
+
+The process dies, power is lost, the store is away, and other writers take the log over.
+"""
 
 from __future__ import annotations
 
@@ -25,33 +27,33 @@ from .machine import Ask, Machine, Process, Stuck
 from .processes import appender
 from .world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
 
-# How a life of the service may end by itself, whatever the disk does.
+# The errors by which a life of the service may end without a crash.
 _STORE = {"StoreUnavailableError opening", "OutcomeUnknownError opening", "TimeoutError ending"}
-# Steps after which a run that still goes on is taken for one that never ends.
+# A run with more steps counts as one that never ends.
 _MOST = 30_000
 
 
 @dataclass(frozen=True)
 class Journals:
-    """What a run consists of, and how likely each thing is at each step.
+    """The contents of a run, and the probability of each fault at each step.
 
     Attributes:
-        plan: of each life; one after another.
-        vary: whether lives differ in threads, limits, ring and how they end.
-        kill, power: the process dies; the machine does.
+        plan: the plan of each life, one after another.
+        vary: vary threads, limits, ring and end between lives.
+        kill, power: the process dies; the machine dies.
         fault: a request is refused, its reply is lost, or it arrives late.
-        away: the store is away, for some steps.
-        rival: another writer, with a producer of its own, takes the log over.
-        twin: another writer of the same producer does.
-        disk: a sync or a change of a name fails.
-        full: the disk has no room, for some steps.
-        floor: the log's floor passes all that is in it; `kept` are the slots below that no
-            collection takes.
-        rot: a byte of a file changes while nobody runs. Between that and a loss of power the
-            journal is opened once: the two together may take what was accepted, and the mark.
-        gone: the mark is gone or damaged while nobody runs, and so may be the end of the newest
-            segment, or segments.
-        other: a life begins with another log in the place of this one.
+        away: the store is away for some steps.
+        rival: another writer, with its own producer, takes the log over.
+        twin: another writer of the same producer takes the log over.
+        disk: a sync or a rename fails.
+        full: the disk is full for some steps.
+        floor: the log's floor passes all its records; `kept` is the number of slots below that no
+            collection deletes.
+        rot: a byte of a file changes while no process runs. Between that and a loss of power the
+            journal is opened once: the two together may take accepted rows and the mark.
+        gone: the mark is missing or damaged while no process runs, and so may be the end of the
+            newest segment, or segments.
+        other: a life begins with another log at the same path.
     """
 
     plan: Plan = Plan(0, 4)
@@ -78,7 +80,8 @@ class Journals:
         if self.rival or self.twin:
             ends |= {"FencedError", "FencedError opening", "FencedError ending"}
         if self.twin:
-            ends |= {"OptionError opening"}  # rows of the twin stand where the journal's should
+            # The rows of the twin occupy the journal's sequences.
+            ends |= {"OptionError opening"}
         if self.disk:
             kinds = ("Write", "Sync", "Rename", "FolderSync", "Read")
             for kind in kinds:
@@ -91,7 +94,7 @@ class Journals:
 
 
 class Choice(Protocol):
-    """What happens next, in a run."""
+    """The choice of the next step of a run."""
 
     def before(self, run: Run) -> str:
         """ "" or what happens now instead: `Run.happens` has the names."""
@@ -105,7 +108,7 @@ class Choice(Protocol):
 
 @dataclass
 class Life:
-    """A process that goes on; `plan` of the service's own."""
+    """A running process. `plan` is that of the service."""
 
     name: str
     machine: Machine
@@ -263,7 +266,8 @@ class Run:
             return
         self._bury(life, "kill")
         if outcome.startswith("StoreUnavailableError opening"):
-            self._away_until = 0  # else life after life would end so
+            # Without this, every later life would end in an outage too.
+            self._away_until = 0
         kind = outcome.partition(":")[0]
         self.outcomes[kind] += 1
         self._last = kind
@@ -318,7 +322,7 @@ class Run:
             self._note(life.name, f"dies: {how}", "")
             self.outcomes[how] += 1
         for call in life.machine.calls.values():
-            # What it has sent may arrive after its death; what it does may be done in part.
+            # Requests in flight may arrive after its death; a disk call may run in part.
             if call.operation == "put" and self.rng.random() < 0.5:
                 self._state = replace(self._state, late=self._state.late | {call.arguments})
             if call.operation == "disk" and self.rng.random() < 0.5:
@@ -334,14 +338,15 @@ class Run:
         names = [n for n in self.disk.names() if n.endswith(".wal") and "/" not in n]
         if names:
             note = self.disk.bytes_of(SENDER) if SENDER in self.disk.names() else b"x"
-            # Of its two copies at most one is hurt.
+            # At most one of its two copies is damaged.
             is_whole = note and note[: len(note) // 2] == note[len(note) // 2 :]
             names += [names[-1], SENDER] if is_whole else [names[-1]]
             name = self.rng.choice(names)
             data = bytearray(self.disk.bytes_of(name))
-            # What was written last is what the log lacks.
+            # The log lacks the bytes that were written last.
             place = self.rng.randrange(self.rng.choice([0, len(data) - len(data) // 3]), len(data))
-            if name == SENDER:  # of which most is empty
+            # Most of the file is empty.
+            if name == SENDER:
                 place = self.rng.choice([0, len(data) // 2]) + place % 200
             self.ledger.rotten = True
             data[place] ^= 1 << self.rng.randrange(8)
@@ -458,5 +463,5 @@ def rows_at(state: State) -> dict[int, list[int]]:
 
 
 def in_order(state: State) -> list[int]:
-    """What the log has of the service."""
+    """The service's rows in the log, in order."""
     return [value for values in rows_at(state).values() for value in values]

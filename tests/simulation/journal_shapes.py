@@ -77,7 +77,7 @@ class Script:
 
 
 _PLAN = Plan(0, 5)
-# What is run with each thing at each step.
+# The runs with each fault at each step.
 SCRIPT = Journals(Plan(0, 3, segment=900), lives=2, disk=1.0)
 
 

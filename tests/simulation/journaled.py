@@ -42,16 +42,16 @@ LIFE, THREAD = 10_000, 1_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What one life of the service does.
+    """The plan of one life of the service.
 
     Attributes:
-        appends: of each of its `threads`.
-        block: whether an append waits for room.
-        idle: times that others may go on before it ends.
-        flushes: whether it waits until the log has all of it.
-        patience: seconds that closing may take.
-        resends: whether it sends what was lost again; else others get these sequences.
-        closes: whether it closes the appender at its end; else the process just ends.
+        appends: the number of appends of each of its `threads`.
+        block: an append waits for room.
+        idle: the number of times that others may run before it ends.
+        flushes: it waits until the log has all rows.
+        patience: the seconds that closing may take.
+        resends: it sends lost rows again. Without this other rows get their sequences.
+        closes: it closes the appender at its end. Without this the process just ends.
     """
 
     life: int
@@ -74,24 +74,25 @@ class Plan:
 
 @dataclass
 class Ledger:
-    """What the service acknowledged.
+    """The acknowledgements of the service.
 
     Attributes:
-        where: asks the log: position → values there.
-        keeps: whether nothing that was accepted may be lost and reported.
+        where: asks the log for the values by position.
+        keeps: no accepted row may be lost and reported.
         begun: values of appends that began.
-        refused: values of which it learned that they are not accepted.
-        accepted: value → its sequence, of appends that returned.
-        weak: of these, those that a loss of power may take back.
-        reported: values of which it learned that the journal lost them.
+        refused: values of appends that raised an error of refusal.
+        accepted: by value: the sequence of an append that returned.
+        weak: accepted values that a loss of power may take back.
+        reported: values that the journal reported as lost.
         ever: values of appends that returned.
-        had: sequence → those of these that had it.
-        at: sequence → those of these that may have had it last: one, unless power took a weak one.
-        marked, rotten: whether it was opened since a loss of power; whether it was not since a
-            byte changed.
-        alarmed: whether a loss may be reported though nothing was damaged: power was lost, which
-            may take the mark, or an append that it took had returned already.
-        tickets: answers that were checked.
+        had: by sequence: the values of these appends that had it.
+        at: by sequence: the values that may have had it last. It is one, unless power took a weak
+            one.
+        marked, rotten: the journal was opened since a loss of power; it was not since a byte
+            changed.
+        alarmed: a loss may be reported although no file was damaged: power was lost, which may take
+            the mark, or an append that it took had returned already.
+        tickets: the number of checked answers.
     """
 
     where: Callable[[], dict[int, list[int]]]
@@ -110,7 +111,7 @@ class Ledger:
     tickets: int = 0
 
     def open(self, last: int, lost: range) -> list[int]:
-        """Values to send again, in order, from what an appender says that has just opened."""
+        """The values to send again, in order, from an appender that has just opened."""
         gone = sorted((s, v) for v, s in self.accepted.items() if s > last and v not in self.weak)
         unreported = [value for sequence, value in gone if sequence not in lost]
         if gone and (self.keeps or set(unreported) - self.reported):
@@ -122,7 +123,7 @@ class Ledger:
         return [value for _, value in gone]
 
     def find(self, sequence: int, values: list[int]) -> None:
-        """What quarantine gives for an append that was lost."""
+        """The rows of a lost append in quarantine."""
         was = self.at.get(sequence, set())
         if (len(values) != 1 or values[0] not in was) and set(values) <= self.ever:
             raise oracle.Violation(f"lost append {sequence} was {was}, and quarantine has {values}")
@@ -136,15 +137,15 @@ class Ledger:
             self.weak.add(value)
 
     def report(self, value: int, position: int) -> None:
-        """A ticket says where its row is."""
+        """Note the position that a ticket returned."""
         self.tickets += 1
         there = self.where()
         found = sum(there.values(), []) if position < 0 else there.get(position, [])
         if value not in found:
-            raise oracle.Violation(f"a ticket says that {value} is at {position}, and it is not")
+            raise oracle.Violation(f"a ticket returned {position} for {value}, which is wrong")
 
     def power_lost(self) -> None:
-        """What was weak may be gone."""
+        """Note that weak values may be lost."""
         self.marked = False
         self.alarmed = True
         for value in self.weak:
@@ -263,10 +264,10 @@ def _row(value: int) -> pa.RecordBatch:
 
 @contextmanager
 def journaling(kept: int) -> Iterator[None]:
-    """As `searching`; what is drawn at random is drawn so that a run repeats.
+    """Set up as `searching` does, with random numbers that repeat.
 
     Args:
-        kept: slots below a floor that no collection takes.
+        kept: the number of slots below a floor that no collection deletes.
     """
     kept_before, journal_backend.KEPT_SLOTS = journal_backend.KEPT_SLOTS, kept
     before = sender.uuid, opening.secrets, open_segments.secrets

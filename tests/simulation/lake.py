@@ -20,12 +20,12 @@ Row = tuple[str, int, tuple[int, ...]]
 
 
 class Version(NamedTuple):
-    """What one commit left.
+    """The result of one commit to the table.
 
     Attributes:
-        log_id, k: of the range that it brought; "" and 0 for others' commits.
+        log_id, k: the range that it wrote; "" and 0 for commits of others.
         txns: (log_id, k) of the last range of each log.
-        restores: the version that a RESTORE went back to.
+        restores: the version that a RESTORE brought back.
     """
 
     operation: str
@@ -41,7 +41,7 @@ Table = tuple[Version, ...]
 
 
 def table_id(state: State) -> str:
-    """Of the table that is there now."""
+    """The id of the present table."""
     return f"table-{len(state.tables)}"
 
 
@@ -129,7 +129,7 @@ def _forget(state: State) -> tuple[State, None]:
 
 
 def _make_log_again(state: State) -> tuple[State, None]:
-    """Somebody deletes the log's records and objects, and whatever it promised."""
+    """Delete the log's records and objects, with all promises of it."""
     from .world import without
 
     records = oracle.live(state)

@@ -24,7 +24,7 @@ MUTATIONS = [
         "chain-read-back",
         "two compactors, the log grows",
         "protocol/chain.py",
-        "return record if found == data else None",
+        "return record if stored == data else None",
         "return record",
     ),
     Mutation(
@@ -192,8 +192,8 @@ MUTATIONS = [
         "chain-log-id",
         "a log that is recreated, and a consumer that joins",
         "protocol/chain.py",
-        "return found if log_id in (None, found.log_id) else None",
-        "return found",
+        "return record if log_id in (None, record.log_id) else None",
+        "return record",
     ),
     Mutation(
         "floor-of-this-log",

@@ -1,5 +1,5 @@
-"""What must hold while a log's rows go to a table and leave the log: derived from the objects and
-the table alone, and without the lifecycle's code."""
+"""Checks the rules of a log's lifecycle from the objects and the table, without the lifecycle's
+code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
         was, now = _of(before), _of(after)
         kind = after["kind"]
         if before is not _BEGINNING and before["log_id"] != after["log_id"]:
-            raise oracle.Violation("the chain goes on with another log")
+            raise oracle.Violation("the chain continues with another log")
         if now["floor"] < was["floor"]:
             raise oracle.Violation(f"the floor went back from {was['floor']} to {now['floor']}")
         if after["target"] is not None and now["floor"] > now["cut"]:
@@ -59,7 +59,7 @@ def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
             "floor": (same, was["k"]),
         }[kind]
         if expected != (True, now["k"]):
-            raise oracle.Violation(f"after {was} the chain goes on with {kind} {now}")
+            raise oracle.Violation(f"after {was} the chain continues with {kind} {now}")
 
 
 def _of(record: dict[str, Any]) -> dict[str, int]:
@@ -80,14 +80,14 @@ def _check_confirmed(
     wanted = [row for row in logs[newest["log_id"]] if row[1] < cut]
     if held != wanted:
         raise oracle.Violation(
-            f"the chain says that version {newest['table_version']} of the table holds what is "
+            f"the chain claims that version {newest['table_version']} of the table holds the rows "
             f"below {cut}; it holds {held}, and {wanted} were written"
         )
 
 
 def _check_table(state: State, logs: dict[str, tuple[Row, ...]]) -> None:
     """Whole ranges in order, each once, and of the log that its transaction names."""
-    # What somebody restored or recreated is no longer the lifecycle's to answer for.
+    # The lifecycle is not responsible for a table that was restored or recreated.
     if len(state.tables) != 1 or any(version.undoes for version in state.tables[0]):
         return
     newest = state.tables[0][-1]
@@ -116,7 +116,7 @@ def _check_all_there(
         raise oracle.Violation(f"position {max(gone)} was collected; the floor is {floor}")
     if ours[-1]["target"] is None:
         return
-    # What a RESTORE took away stays in the table's history.
+    # The table's history keeps the rows that a RESTORE removed.
     versions: list[Version] = [state.tables[-1][-1]]
     if any(version.undoes for version in state.tables[-1]) or len(state.tables) > 1:
         versions = [version for table in state.tables for version in table]
@@ -126,7 +126,7 @@ def _check_all_there(
 
 
 def _gone(state: State, records: list[dict[str, Any]]) -> list[int]:
-    """Positions that a reader can not read any more as they were written."""
+    """The positions that a reader cannot read any more as they were written."""
     return [
         record["position"]
         for record in records
@@ -143,7 +143,7 @@ def _needed(state: State, record: dict[str, Any]) -> list[tuple[str, bytes]]:
 
 
 def _check_consumers(state: State, records: list[dict[str, Any]]) -> None:
-    """Nothing is collected that a live consumer has not read."""
+    """Check that no position was collected that a live consumer has not read."""
     from .world import EXPIRY_MS
 
     if not state.joined or not records:
@@ -157,7 +157,7 @@ def _check_consumers(state: State, records: list[dict[str, Any]]) -> None:
             position >= reported["position"] for position in gone
         ):
             raise oracle.Violation(
-                f"{gone} were collected; {key} goes on at {reported['position']}"
+                f"{gone} were collected; {key} continues at {reported['position']}"
             )
 
 
@@ -177,7 +177,11 @@ def check_delivered(outcome: str, state: State) -> None:
 
 
 def check_collected(outcome: str, state: State) -> None:
-    """Raises Violation where a reader learned that rows are gone, and they are not."""
+    """Check a reader's report of collected rows.
+
+    Raises:
+        Violation: the rows are still in the log.
+    """
     position = int(outcome.removeprefix("collected "))
     chain = oracle.chain(state)
     if not chain or _of(chain[-1])["floor"] <= position:

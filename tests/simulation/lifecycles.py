@@ -118,7 +118,7 @@ def exhaustive() -> dict[str, Configuration]:
             still=("consumers",),
             deletes=True,
         ),
-        # Who makes a log again while it is collected may lose what he writes: section 10.
+        # A user who recreates a log during a collection may lose rows: section 10.
         "a log that is recreated before it is collected": Configuration(
             {
                 "R": outsider(Call("make_log_again")),

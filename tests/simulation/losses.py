@@ -1,5 +1,8 @@
-"""A record of the log is deleted from outside, at any moment. Whoever looks at the log then refuses
-to go on, as long as an object that is there shows that its writer knew the record."""
+"""A record of the log is deleted from outside, at any moment.
+
+Every process that looks at the log after that refuses to continue, as long as an object proves that
+its writer had seen the record.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ _verified: set[Any] = set()
 
 @dataclass(frozen=True)
 class Loss:
-    """What was lost, in a world in which something may be.
+    """The lost record, in a world in which one may be lost.
 
     Attributes:
-        waits: whether each writer waits for a record before it sends the next: then each record
-            after the lost one shows the loss, whatever it says of itself.
+        waits: each writer waits for a record before it sends the next. Then each record after the
+            lost one proves the loss, whatever its `decided`.
         gone: (key, body) of the record.
-        seen: positions that some writer saw free, from the first gap on, as far as it has to seal.
-            Who saw them before a record came may fill them when that is deleted.
-        excused: a writer looked when nothing showed the loss. The world is not searched on
-            once it has filled the gap: this is what is not promised.
+        seen: the positions that some writer saw free, from the first gap to the end of its seals. A
+            writer that saw them before a record came may fill them when that is deleted.
+        excused: a writer looked when no object proved the loss. The search ends once it has filled
+            the gap, because the protocol promises nothing then.
     """
 
     waits: bool
@@ -78,13 +81,16 @@ def visible(state: State) -> Verdict:
 
 
 def is_over(state: State) -> bool:
-    """Whether the gap was filled by one who could not know better."""
+    """Whether a writer filled the gap that could not see the loss."""
     return state.loss is not None and state.loss.excused and _is_filled(state)
 
 
 def check(state: State) -> None:
-    """Raises Violation where the gap was filled though the loss showed, or where `verify` takes
-    such a log for sound."""
+    """Check that no process misses a proven loss.
+
+    Raises:
+        Violation: the gap was filled although the loss was proven, or `verify` calls the log sound.
+    """
     if state.loss is None or not state.loss.gone:
         return
     ((key, _),) = state.loss.gone
@@ -103,7 +109,7 @@ def _is_filled(state: State) -> bool:
 
 
 def _shows(state: State, *, newest_only: bool = False) -> bool:
-    """Whether an object after the lost record shows that it was there."""
+    """Whether an object after the lost record proves that it existed."""
     assert state.loss is not None
     lost = oracle.header(state.loss.gone[0][1])["position"]
     after = [
@@ -111,7 +117,7 @@ def _shows(state: State, *, newest_only: bool = False) -> bool:
         for key, body in sorted(state.objects.items())
         if key.startswith(_BATCHES) and (found := oracle.header(body))["position"] > lost
     ]
-    # One that is further away than a writer reaches shows it too, whatever it says.
+    # An object that is further away than a writer reaches proves it too, whatever its `decided`.
     reach = max((found["in_flight_limit"] for found in after), default=0)
     if after and after[0]["position"] > lost + reach:
         return True

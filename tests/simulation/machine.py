@@ -21,19 +21,19 @@ class Stuck(Exception):
 
 
 class Machine:
-    """One life of a process: what its threads wait for, and how it ended.
+    """One life of a process: the calls of its threads, and how it ended.
 
     Attributes:
-        calls: thread → what it has asked of the world. Thread 0 is the process's own.
-        outcome: what thread 0 ended with; the others may go on.
-        name: of the process, where it draws names that nobody else may draw.
-        drawn: how many.
-        idle: where its threads that wait for a task take one.
-        sleeping: thread → where it waits, of those that wait for a time only. Time passes where
-            `fire` is called, and nowhere else.
+        calls: by thread: the call that it has asked of the world. Thread 0 is the process's own.
+        outcome: the result of thread 0. The others may still run.
+        name: the process's name, for names that must be unique.
+        drawn: the number of these names.
+        idle: the place at which its threads wait for a task.
+        sleeping: by thread: the place at which it waits for a time only. Time passes only in
+            `fire`.
 
     Args:
-        timed: whether `fire` will be called: a process in which all sleep is not stuck then.
+        timed: `fire` will be called. A process whose threads all sleep is not stuck then.
     """
 
     current: Machine
@@ -73,9 +73,11 @@ class Machine:
         return len(self._threads) - 1
 
     def answer(self, thread: int, answer: Any) -> None:
-        """Let a thread go on, and those it wakes, until all of them wait again.
+        """Run a thread, and those that it wakes, until all of them wait again.
 
-        Raises Stuck, and what a thread failed with.
+        Raises:
+            Stuck: every thread waits for another one.
+            BaseException: the error of a thread.
         """
         del self.calls[thread]
         self._run(self._threads[thread], answer)
@@ -94,7 +96,7 @@ class Machine:
         if self._failure is not None:
             raise self._failure
         if self.outcome is None and not self.calls and not (self._timed and self.sleeping):
-            raise Stuck("the process waits for nobody")
+            raise Stuck("every thread of the process waits")
 
     def _ask(self, call: Call) -> Any:
         self.calls[self.me()] = call
@@ -108,8 +110,11 @@ class Machine:
         return self._threads.index(getcurrent())
 
     def block(self, waiting: deque[greenlet], *, sleeps: bool = False) -> bool:
-        """Wait until somebody takes this thread out of `waiting` and wakes it; False where the
-        time that it waits for, if it `sleeps`, has passed before."""
+        """Wait until another thread takes this one out of `waiting` and wakes it.
+
+        Returns:
+            False if the time for which it `sleeps` has passed before.
+        """
         waiting.append(getcurrent())
         if sleeps:
             self.sleeping[self.me()] = waiting

@@ -21,15 +21,15 @@ MUTATIONS = [
         "replay-writes-nothing",
         "two lives of one query, every fault",
         "protocol/task.py",
-        "if batch_id <= last_batch(open_log, plan.known_txns(), query_id):",
+        "if batch_id <= last_batch(open_log, plan.progress(), query_id):",
         "if False:",
     ),
     Mutation(
         "txns-include-own",
         "two lives of one query, every fault",
         "protocol/commit_record.py",
-        "txns={**kept, query_id: (batch_id, timestamp_ms)},",
-        "txns=kept,",
+        "txns={**named, query_id: (content.batch_id, timestamp_ms)},",
+        "txns=named,",
     ),
     Mutation(
         "inherit-txns",
@@ -72,8 +72,8 @@ MUTATIONS = [
         "leader-read-back",
         "two lives of one query, every fault",
         "protocol/takeover.py",
-        "return found is not None and found[1]",
-        "return found is not None",
+        "return stored is not None and stored[1]",
+        "return stored is not None",
     ),
     Mutation(
         "no-answer-unknown",
@@ -136,7 +136,7 @@ MUTATIONS = [
         "seal-the-zone",
         "two appenders and a reader in the middle",
         "protocol/takeover.py",
-        "    _seal(log, header, spark_schema, reach, head.after)\n",
+        "    _seal(log, header, gap.spark_schema, reach, gap.head.after)\n",
         "",
     ),
     Mutation(
@@ -145,7 +145,7 @@ MUTATIONS = [
         "protocol/takeover.py",
         "term=live.term + 1 if live else 1,",
         "term=live.term if live else 1,",
-        ("found.header.term >= leader.term", "found.header.term > leader.term"),
+        ("record.header.term >= leader.term", "record.header.term > leader.term"),
     ),
     Mutation(
         "limit-covers-former",
@@ -180,7 +180,7 @@ MUTATIONS = [
         "a busy appender hands over, a crash",
         "protocol/takeover.py",
         "requests.ask(head.live.header)",
-        "requests.ask(head.live.header); return looked_ms, head, header, spark_schema",
+        "requests.ask(head.live.header); return _Gap(looked_ms, head, header, spark_schema)",
     ),
     Mutation(
         "seal-limit",
@@ -298,7 +298,7 @@ MUTATIONS = [
         "refused-seal-fences",
         "two in flight, a sink, three in flight",
         "protocol/takeover.py",
-        "if found.header.term >= leader.term:",
+        "if record.header.term >= leader.term:",
         "if False:",
     ),
     Mutation(

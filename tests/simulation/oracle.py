@@ -1,4 +1,4 @@
-"""What the log must look like, derived from the objects alone and without the protocol's code."""
+"""Checks the log from the objects alone, without the protocol's code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def header(body: bytes) -> dict[str, Any]:
 
 @lru_cache(maxsize=10_000)
 def document(body: bytes) -> dict[str, Any]:
-    """What a consumer reported."""
+    """The report of a consumer."""
     found: dict[str, Any] = json.loads(body.partition(b"\n")[0])
     return found
 
@@ -51,13 +51,13 @@ def values(body: bytes) -> tuple[int, ...]:
 
 
 def _rows_end(body: bytes) -> tuple[int, int]:
-    """Where the rows of a slot record begin and end."""
+    """The offsets at which the rows of a slot record begin and end."""
     begin = 16 + int.from_bytes(body[12:16], "little")
     return begin, begin + sum(each["bytes"] for each in header(body).get("inline", ()))
 
 
 def part(body: bytes) -> bytes:
-    """What a store keeps of an object: half of its rows, or all but its end."""
+    """The part of an object that a failing store has: half of its rows, or all except its end."""
     if not body.startswith(b"ARROW1"):
         return body[:-3]
     begin, end = _rows_end(body)
@@ -95,7 +95,7 @@ def live(state: State) -> list[dict[str, Any]]:
 
 
 def chain(state: State) -> list[dict[str, Any]]:
-    """The lifecycle records, oldest first; they are there without a gap."""
+    """The lifecycle records, oldest first. They have no gap."""
     found = []
     number = _MAX
     while (body := state.objects.get(f"{PREFIX}/lifecycle/{number:020d}")) is not None:
@@ -110,7 +110,7 @@ def chain_head(state: State) -> dict[str, Any] | None:
 
 
 def rows(records: list[dict[str, Any]]) -> tuple[Row, ...]:
-    """The rows that commit records hold, as they were written."""
+    """The rows in commit records, with their values."""
     return tuple(
         (record["log_id"], record["position"], written(record))
         for record in records
@@ -119,7 +119,7 @@ def rows(records: list[dict[str, Any]]) -> tuple[Row, ...]:
 
 
 def written(record: dict[str, Any]) -> tuple[int, ...]:
-    """What its writer wrote."""
+    """The bytes that its writer sent."""
     query, number = record["query_id"], record["batch_id"]
     return tuple(
         row for part in range(partitions_of(query)) for row in rows_of(query, number, part)
@@ -182,13 +182,18 @@ def check(before: Verdict, state: State) -> Verdict:
 
 
 def check_kept(before: Verdict, now: Verdict) -> None:
-    """Raises Violation unless what was committed is where it was."""
+    """Check that every committed record is unchanged.
+
+    Raises:
+        Violation: a record was changed or moved.
+    """
     if now[: len(before)] != before:
-        raise Violation(f"what readers saw has changed: {before} became {now}")
+        raise Violation(f"committed records have changed: {before} became {now}")
 
 
 def _check_decided(records: list[dict[str, Any]], state: State) -> None:
-    """What an object says was decided was so; and it says all that its writer knew for sure."""
+    """Check that an object's `decided` was true, and that it names all that its writer had proof
+    of."""
     there = objects(state)
     end = 0
     while slot_key(end) in there:
@@ -242,7 +247,7 @@ def _check_rows(record: dict[str, Any], state: State) -> None:
     if found != expected or next(own, None) is not None:
         raise Violation(f"position {position} holds {found}, and {expected} were written")
     if record["rows"] != sum(map(len, expected.values())):
-        raise Violation(f"position {position} says that it holds {record['rows']} rows")
+        raise Violation(f"position {position} claims {record['rows']} rows")
 
 
 def _check_source(records: list[dict[str, Any]], state: State) -> None:
@@ -260,7 +265,7 @@ def _check_source(records: list[dict[str, Any]], state: State) -> None:
 
 
 def wanted_rows(state: State) -> list[int]:
-    """What the log shall hold of the source in the end."""
+    """The rows of the source that the log must hold in the end."""
     return [row for row in range(state.source) if row not in state.dropped]
 
 

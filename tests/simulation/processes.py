@@ -24,7 +24,7 @@ from sparkwal.protocol.plan import TaskPlan, make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.takeover import ATTEMPTS, Claim, lead
-from sparkwal.protocol.task import TaskResult, write_partition
+from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
 from sparkwal.store.base import LogStore
 
 from .clients import ReadersStore, WorldClock, WorldHints, WorldStore, world_log
@@ -86,7 +86,8 @@ def driver(
                 term = plan.bare.leadership.term
                 ask(Call("publish_plan", ((plan, query_id, batch_id),)))
                 if session:
-                    ask(Call("idle"))  # its tasks take a while, and others go on
+                    # The tasks take a while, and other processes run meanwhile.
+                    ask(Call("idle"))
                 results = [
                     _task(
                         log, plan, query_id, batch_id, partition, limits, batch_id in empty, run_id
@@ -95,7 +96,7 @@ def driver(
                 ]
                 committed = commit(lambda: log, results, hints, clock, TTL_MS, None, Repeating())
             except SparkWalError as error:
-                # Nothing of this microbatch counts, these say.
+                # These errors promise that no row of this microbatch counts.
                 if isinstance(error, (FencedError, StoreUnavailableError)):
                     ask(Call("deny", (claim.plan_id, batch_id)))
                 return type(error).__name__
@@ -146,7 +147,7 @@ def appender(
         except SparkWalError as error:
             return type(error).__name__
         every = 1 if looks else 10**9
-        # Each append is a batch of its own, and goes at once.
+        # Each append is a separate batch, and is sent at once.
         options = replace(
             AppenderOptions(path="wal"),
             max_in_flight=limit,
@@ -197,7 +198,7 @@ class Repeating:
     def capture(self, batch_id: int, last: Checkpoint | None) -> None:
         pass
 
-    def without_rows(self, *_: object) -> None:
+    def without_rows(self, *_: object, **__: object) -> None:
         pass
 
     def check_replay(self, *_: object) -> None:
@@ -205,7 +206,7 @@ class Repeating:
 
 
 class Nobody(Subscribers):
-    """Nobody wants to know."""
+    """A listener that ignores all events."""
 
     retried = 0
 
@@ -232,7 +233,11 @@ def _task(
     def attempt() -> TaskResult:
         rows = iter([] if empty else [record_batch(query_id, batch_id, partition)])
         return write_partition(
-            lambda: log, plan, query_id, batch_id, partition, rows, limits, run_id=run_id
+            lambda: log,
+            plan,
+            TaskAttempt(query_id, batch_id, partition, run_id=run_id),
+            rows,
+            limits,
         )
 
     try:
@@ -278,10 +283,10 @@ def collector(grace_ms: int) -> Process:
 
 
 def reader(start: int = 0, *, refuses: bool = False) -> Process:
-    """Reads from `start` on by the real reading code; the oracle checks its verdict.
+    """Read from `start` on by the real reading code. The oracle checks its verdict.
 
     Args:
-        refuses: whether it may meet a lost record. Else that ends the search.
+        refuses: it may meet a lost record. Without this a lost record ends the search.
     """
 
     def run(ask: Ask) -> str:

@@ -1,7 +1,7 @@
 """Streaming queries of the simulated world, with a checkpoint folder on their machine's disk.
 
-Spark is a model (`spark.py`). What the sink carries, skips and commits, and what
-`sparkwal.checkpoint` makes of a folder, is the project's own code.
+Spark is a model (`spark.py`). The project's own code carries, skips and commits microbatches, and
+rebuilds folders (`sparkwal.checkpoint`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.takeover import Claim
-from sparkwal.protocol.task import write_partition
+from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.base import LogStore
 
 from .clients import WorldClock, WorldHints, WorldStore, world_log
@@ -41,13 +41,13 @@ _LIMITS = TaskLimits(2**20, 10**9, 1000, 2**30, None)
 
 @dataclass(frozen=True)
 class Kind:
-    """What the lives of one query have in common.
+    """The parameters that all lives of one query share.
 
     Attributes:
-        name: as `sparkwal.checkpoint` gets it.
-        blind: a start uses the folder that is there as it is; `sparkwal.checkpoint` comes in only
-            where there is none, or after a DivergedCheckpointError.
-        remote: the checkpoint is in an object store, where the sink does not see it.
+        name: the name for `sparkwal.checkpoint`.
+        blind: a start uses an existing folder without `sparkwal.checkpoint`, and calls that only
+            without a folder or after a DivergedCheckpointError.
+        remote: the checkpoint is in an object store, which the sink cannot read.
         shared: two lives may run on one machine at the same time.
         lists, archives, consumer: see `spark.Query`.
     """
@@ -78,12 +78,12 @@ class _Checkpoint(StreamCheckpoint):
 def query(
     life: str, machine: str, kind: Kind = Kind(), *, most: int = 10**9, restarts: int = 1
 ) -> Process:
-    """One life of a query: until it has read all there is, or has failed.
+    """One life of a query: until it has read its source, or has failed.
 
     Args:
         life: unique; makes the plan ids unique.
-        machine: whose disk its checkpoint is on.
-        restarts: how often it is started again after a DivergedCheckpointError.
+        machine: the machine whose disk has its checkpoint.
+        restarts: the number of starts after a DivergedCheckpointError.
     """
 
     def run(ask: Ask) -> str:
@@ -141,7 +141,7 @@ def _stream(
         path = real(ask(Call("read_folder", (machine,))))
         query_id, owner = folder.query_of(path), folder.owner_of(path)
         if query_id is None:
-            raise Stopped("the checkpoint is gone")
+            raise Stopped("the checkpoint was deleted")
         claim = Claim(
             leader_id=f"{machine}:{life}",
             host=machine,
@@ -159,12 +159,9 @@ def _stream(
                 write_partition(
                     lambda: log,
                     plan,
-                    query_id,
-                    microbatch.number,
-                    0,
+                    TaskAttempt(query_id, microbatch.number, 0, run_id=run_id),
                     iter([source_batch(microbatch.rows)]),
                     _LIMITS,
-                    run_id=run_id,
                 )
             ]
             seen = real(ask(Call("read_folder", (machine,))))
@@ -172,7 +169,7 @@ def _stream(
             carrier = _Checkpoint(location, query_id, 2**20, ask, machine)
             committed = commit(lambda: log, results, hints, clock, TTL_MS, None, carrier)
         except (FencedError, StoreUnavailableError, DivergedCheckpointError):
-            # Nothing of this microbatch counts, these say.
+            # These errors promise that no row of this microbatch counts.
             ask(Call("deny", (claim.plan_id, microbatch.number)))
             raise
         if committed is not None:

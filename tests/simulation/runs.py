@@ -21,11 +21,11 @@ _LIMITS = (1, 2, 3, 5)
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run consists of, and how likely each fault is at each step.
+    """The contents of a run, and the probability of each fault at each step.
 
     Attributes:
-        producers: as many appenders' names; each life has another limit in flight.
-        batches: microbatches of each query, batches of each producer.
+        producers: the names of as many appenders; each life has another limit in flight.
+        batches: the number of microbatches of each query, and of batches of each producer.
         entries: as of `Configuration`.
     """
 
@@ -67,9 +67,10 @@ class Run:
         self._births = 0
 
     def run(self) -> None:
-        """To the end: at last every microbatch of every query is there exactly once.
+        """Run to the end. At last the log holds every microbatch of every query exactly once.
 
-        Raises oracle.Violation with the trace.
+        Raises:
+            Violation: a rule is broken. The error holds the trace.
         """
         with searching(), archiving(self.shape.entries):
             try:
@@ -223,7 +224,7 @@ class Run:
 
     def _bury(self, life: _Life) -> None:
         self._alive.remove(life)
-        # What it has sent may arrive after its death.
+        # Requests in flight may arrive after its death.
         for call in life.machine.calls.values():
             if call.operation == "put" and self._rng.random() < 0.5:
                 self._state = replace(self._state, late=self._state.late | {call.arguments})

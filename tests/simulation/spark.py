@@ -1,8 +1,8 @@
-"""What Spark does with the checkpoint folder of a query over one source: a model of it.
+"""A model of how Spark uses the checkpoint folder of a query over one source.
 
-offsets/N says how far microbatch N reads, commits/N that it is done. A source that lists files
-has a log of its own in sources/0: its offset is a number of entries there, and the entries say
-which rows they are.
+offsets/N holds the end of microbatch N in the source, and commits/N shows that it ended. A source
+that lists files has its own log in sources/0: its offset is a number of entries, and the entries
+name the rows.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Query:
     """A streaming query on one machine.
 
     Attributes:
-        lists: whether the source lists files and remembers which it has seen.
-        archives: whether the source lets go of rows once Spark has committed them.
-        consumer: it is a log that lets go of what its consumer says it needs no more.
-        most: rows of the source in one microbatch.
+        lists: the source lists files and stores which it has seen.
+        archives: the source deletes rows once Spark has committed them.
+        consumer: the source is a log that deletes rows which its consumer has released.
+        most: the maximum number of rows of the source in one microbatch.
     """
 
     ask: Ask
@@ -60,9 +60,12 @@ class Query:
             raise Stopped(f"multiple streaming jobs: {name} exists")
 
     def microbatches(self) -> Iterator[Microbatch]:
-        """Each microbatch that there is something for, from where the checkpoint ends on.
+        """Each microbatch with input, from the end of the checkpoint on.
 
-        Whoever asks for the next has carried out the one before. Raises Stopped.
+        The caller executes one microbatch before it asks for the next.
+
+        Raises:
+            Stopped: the checkpoint is damaged.
         """
         content = self.read()
         planned, done = _latest(content, "offsets"), _latest(content, "commits")
@@ -143,7 +146,7 @@ def _offset(content: dict[str, bytes], number: int) -> int:
 
 
 def _entries(content: dict[str, bytes]) -> list[tuple[int, int]]:
-    """Of the source's list: the rows (start, end) of each entry."""
+    """The rows (start, end) of each entry of the source's list."""
     found: dict[int, tuple[int, int]] = {}
     for name in content:
         if name.startswith("sources/0/"):

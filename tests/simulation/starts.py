@@ -16,9 +16,10 @@ from .world import Call, State, apply
 
 
 def check(state: State, verdict: oracle.Verdict) -> None:
-    """Reads from every position, and finds the head, by the real code.
+    """Read from every position, and find the head, with the real code.
 
-    Raises Violation where what it finds is not what the whole log says.
+    Raises:
+        Violation: a result differs from that of a complete read.
     """
 
     def ask(call: Call) -> Any:

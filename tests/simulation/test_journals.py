@@ -87,7 +87,8 @@ def test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn() -> No
 
 
 def test_what_is_accepted_where_a_process_died_anywhere_outlives_a_loss_of_power() -> None:
-    """It may have died before it synced the name of the file that the next goes on with."""
+    """The process may have died before it synced the name of the file that the next one
+    continues."""
     crash_at, ended = 0, False
     while not ended:
         crash_at, folder = crash_at + 1, MemoryFolder()
@@ -170,7 +171,8 @@ def test_a_note_of_what_was_lost_that_cannot_be_read_is_not_empty() -> None:
 
 
 def test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died() -> None:
-    """Of three files the first is damaged from its first entry on; all three go to quarantine."""
+    """Of three files the first is damaged from its first entry on, and all three go to
+    quarantine."""
     folder = MemoryFolder()
     journal = opened(folder)
     for number in range(6):
@@ -199,7 +201,8 @@ def test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died() -> 
 
 
 def test_what_only_memory_had_is_on_the_disk_before_another_file_follows() -> None:
-    """Whoever goes on in the same file syncs it with the next append; here it is another's turn."""
+    """A process that continues the same file syncs it with its next append. Here it begins another
+    file."""
     folder = MemoryFolder()
     opened(folder).write(b"not synced")
     left = folder.after_kill()
@@ -266,7 +269,7 @@ def _scripts(ends: int, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def accepted(count: int) -> MemoryFolder:
-    """Entries, each in a segment of its own, as a dead process left them."""
+    """Entries, each in a separate segment, that a dead process left."""
     folder = MemoryFolder()
     journal = opened(folder)
     for _ in range(count):
@@ -313,7 +316,7 @@ def test_the_cursor_of_a_closed_journal_names_its_last_entry() -> None:
 
 
 def test_the_cursor_of_a_reopened_journal_proves_nothing() -> None:
-    """What was accepted since has a segment of its own, and the one before it did not grow."""
+    """The later appends have a separate segment, and the segment before it did not grow."""
     folder = accepted(1)
     opened(folder).close()
     journal = opened(folder)

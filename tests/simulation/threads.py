@@ -1,8 +1,10 @@
-"""Threads that a simulated process starts: one runs at a time, until it asks the world for
-something or waits for another thread. So the library's own threads run, and a run repeats.
-A wait for a time ends by it only where the machine's `fire` says so.
+"""The threads of a simulated process.
 
-Inside `simulated()` the library's modules find these in the place of `threading`'s.
+One thread runs at a time, until it asks the world for an answer or waits for another thread. So the
+library's own threads run, and a run repeats. A wait for a time ends only if the machine's `fire`
+ends it.
+
+Inside `simulated()` these classes replace those of `threading` in the library's modules.
 """
 
 from __future__ import annotations
@@ -208,13 +210,13 @@ class SimpleQueue:
         self._filled.release()
 
     def get(self, timeout: float | None = None) -> Any:
-        """No request is late here: nothing is waited for in vain."""
+        """Wait for an item. No request of the simulation is late, so every wait ends."""
         self._filled.acquire()
         return self._items.popleft()
 
 
 class _Future:
-    """What `Pool.submit` returns."""
+    """The result of `Pool.submit`."""
 
     def __init__(self) -> None:
         self._done = Event()
@@ -236,7 +238,8 @@ class _Future:
 
 
 class Pool:
-    """`ThreadPoolExecutor`, with a thread for each task: who submits keeps to the width."""
+    """Replaces `ThreadPoolExecutor`. Each task has its own thread, and callers keep to the
+    width."""
 
     def __init__(self, width: int, thread_name_prefix: str = "") -> None:
         pass
@@ -266,7 +269,7 @@ def _work(inbox: SimpleQueue, idle: list[SimpleQueue]) -> None:
 
 
 class _Threading(SimpleNamespace):
-    """In the place of the module; what is not simulated is the module's own."""
+    """Replaces the module. Attributes that are not simulated are those of the module."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(threading, name)

@@ -9,7 +9,7 @@ from sparkwal.protocol.commit import commit
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import cold_plan
 from sparkwal.protocol.takeover import Claim
-from sparkwal.protocol.task import write_partition
+from sparkwal.protocol.task import TaskAttempt, write_partition
 
 from .clients import WorldClock, WorldHints, WorldStore, world_log
 from .configuration import Configuration
@@ -35,7 +35,11 @@ def batch_write(name: str, version: int, *, others: bool = False) -> Process:
         try:
             plan = cold_plan(log, claim, WorldHints(ask), clock, TTL_MS, None).for_tasks()
             result = write_partition(
-                lambda: log, plan, "t", version, 0, iter([_rows(version, others)]), _LIMITS
+                lambda: log,
+                plan,
+                TaskAttempt("t", version, 0),
+                iter([_rows(version, others)]),
+                _LIMITS,
             )
             committed = commit(lambda: log, [result], WorldHints(ask), clock, TTL_MS, None)
         except SparkWalError as error:

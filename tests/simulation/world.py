@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sparkwal.protocol.hint import fence
 from sparkwal.store.base import Entry, NotFound, Transient
 
 from . import lake, losses, oracle
@@ -23,14 +24,14 @@ Folder = tuple[tuple[str, bytes], ...]
 
 
 class Call(NamedTuple):
-    """What a process asks of the world, and waits for."""
+    """A call that a process asks of the world, and waits for."""
 
     operation: str
     arguments: tuple[Any, ...] = ()
 
 
 class Lost(Transient):
-    """The reply never came; whether the request arrived, nobody here knows."""
+    """The reply was lost. The process cannot know whether the request arrived."""
 
     def __init__(self) -> None:
         super().__init__("no answer")
@@ -67,7 +68,7 @@ LOCAL = frozenset(
         "rows",
     }
 )
-# Of these, what other processes can see.
+# Of these calls, those whose effects other processes can see.
 SEEN = frozenset(
     {"save_hint", "forget_hint", "fence_others", "end_run", "has_ended", "publish_plan"}
 )
@@ -87,35 +88,37 @@ def replace(state: State, **changes: Any) -> State:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Everything outside the processes. `key` compares two.
+    """The state of the world outside of the processes. `key` compares two states.
 
     Attributes:
         objects: key → body; `contents` is the same as numbers.
-        late: conditional PUTs still on their way, nobody waits for them: (key, body).
-        hints: leader_id → hint or note (by number), on the drivers' disks.
+        late: conditional PUTs still in flight, without a waiting process: (key, body).
+        hints: leader_id → hint (by number), on the drivers' disks.
         ended: runs of queries that their session noted as ended.
         checkpoint: query_id → last microbatch in Spark's commit log.
-        acknowledged: (query_id, batch_id, position) that somebody was assured is durable.
-        denied: (plan_id, batch_id) that somebody was assured is not in the log and never will be.
+        acknowledged: (query_id, batch_id, position) that a process was assured is durable.
+        denied: (plan_id, batch_id) that a process was assured will never be in the log.
         promised: producer_id → the `last_sequence` that some appender of it reported.
-        plan: what the last driver handed to its tasks (by number), for stragglers; −1: none.
-        now_ms: the clock, the same on every wall.
-        collected: records that were there once and were deleted on purpose.
-        folders: machine → the checkpoint folder on its disk (by number); none: not there.
-        copies: machine → a copy of its folder, as a backup keeps it (by number).
-        holds: machine → what its query would read again of its source, as (position, position).
-        locks: (machine, process) that replaces the machine's folder and keeps others from it.
-        source: rows that the queries' source has so far; −1 where no query has a source.
+        plan: the plan (by number) that the last driver gave to its tasks, for stragglers; −1: none.
+        now_ms: the clock, the same on every machine.
+        collected: records that existed and were deleted by a collection.
+        folders: machine → the checkpoint folder on its disk (by number); absent without one.
+        copies: machine → a copy of its folder, as a backup (by number).
+        holds: machine → the span of its source that its query would read again, as (position,
+            position).
+        locks: (machine, process) that replaces the machine's folder and excludes others from it.
+        source: the number of rows that the queries' source has; −1 if no query has a source.
         dropped: rows of the source that the query filters out.
-        archived: rows below are no longer in the source.
-        modified: key → when it was last written, of objects that somebody asks the age of.
-        tables: the versions of the log's table; of those that were there before it too.
-        joined: consumers that may rely on what they reported.
+        archived: rows below this number are no longer in the source.
+        modified: key → time of the last write, of objects whose age a process reads.
+        tables: the versions of the log's table, and of its former tables.
+        joined: consumers that may rely on their reports.
         former: (log_id, its commits) of logs that were deleted and recreated.
-        again_ms: when the last of them was; one who looked before may not know it.
-        blame: what a process did though it must not; "" for nothing.
-        loss: what was deleted from outside, and who is excused for not noticing; see `losses`.
-        parts: keys of which the store keeps a part of what was sent.
+        again_ms: the time when the last of them was recreated; a process that looked before may not
+            know it.
+        blame: an action of a process that it must not do; "" without one.
+        loss: the deleted record, and the processes that are excused for not noticing; see `losses`.
+        parts: keys of which the store has only a part of the sent bytes.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -210,7 +213,7 @@ def put(state: State, key: str, body: bytes) -> tuple[State, bool]:
 
 
 def kept_in_part(state: State, key: str, body: bytes) -> State:
-    """As `put`; the store keeps a part: of a record with rows half of them."""
+    """As `put`, but the store stores a part: of a record with rows half of them."""
     after, created = put(state, key, oracle.part(body))
     return replace(after, parts=state.parts | {key}) if created else state
 
@@ -229,7 +232,7 @@ def _list(state: State, prefix: str, limit: int, after: str = "") -> tuple[State
 
 
 def _look(state: State, prefix: str, limit: int, after: str = "") -> tuple[State, Any]:
-    """A LIST, and what is committed at that moment."""
+    """A LIST, and the commits of that moment."""
     return state, (losses.visible(state), _list(state, prefix, limit, after)[1])
 
 
@@ -240,14 +243,14 @@ def _delete(state: State, key: str, undone: bool = False) -> tuple[State, Any]:
         blame = f"{key} was deleted by one that began when the table had been restored"
         state = replace(state, blame=blame)
     gone = state.collected
-    # The log goes on counting its first object there, and no stray that came after.
+    # The log counts its first object at that position again, not a later stray.
     if key.startswith(f"{PREFIX}/batches/") and all(key != known for known, _ in gone):
         gone = gone | {(key, state.objects[key])}
     return replace(without(state, key), collected=gone), None
 
 
 def without(state: State, *keys: str) -> State:
-    """The objects are gone."""
+    """The world without these objects."""
     objects = {k: b for k, b in state.objects.items() if k not in keys}
     return replace(state, objects=objects, contents=_contents(objects))
 
@@ -281,13 +284,13 @@ def _save_hint(state: State, leader_id: str, hint: Any) -> tuple[State, Any]:
     return replace(state, hints={**state.hints, leader_id: _shelve(hint)}), True
 
 
-def _fence_others(state: State, note: Any) -> tuple[State, Any]:
-    notes = {
-        leader: _shelve(note.over(_things[before]))
+def _fence_others(state: State, by: Any) -> tuple[State, Any]:
+    fenced = {
+        leader: _shelve(fence(_things[before], by))
         for leader, before in state.hints.items()
-        if leader != note.leader_id
+        if leader != by.leader_id
     }
-    return replace(state, hints={**state.hints, **notes}), None
+    return replace(state, hints={**state.hints, **fenced}), None
 
 
 def _end_run(state: State, run_id: str) -> tuple[State, Any]:
@@ -349,7 +352,7 @@ def _read_folder(state: State, machine: str) -> tuple[State, Folder | None]:
 
 
 def set_folder(state: State, machine: str, content: Folder | None) -> tuple[State, None]:
-    """The folder holds this from now on, all at once; None: there is no folder."""
+    """Replace the content of the folder at once. None: the folder is missing."""
     folders = {m: number for m, number in state.folders.items() if m != machine}
     if content is not None:
         folders[machine] = _shelve(content)
@@ -385,7 +388,7 @@ def _copy_folder(state: State, machine: str) -> tuple[State, None]:
 
 
 def disk_faults(state: State, machine: str) -> list[tuple[str, State]]:
-    """What a machine that starts may find instead of its folder."""
+    """The states in which a machine that starts may find its folder."""
     found = []
     if machine in state.folders:
         new = set_folder(state, machine, None)[0]
@@ -420,7 +423,7 @@ def _source_end(state: State) -> tuple[State, int]:
 
 
 def _rows(state: State, start: int, end: int) -> tuple[State, tuple[int, ...] | None]:
-    """What the query gives for these rows of the source; None: they are no longer there."""
+    """The query's result for these rows of the source, or None if they were archived."""
     if start < state.archived:
         return state, None
     return state, tuple(row for row in range(start, end) if row not in state.dropped)

@@ -78,7 +78,7 @@ def test_the_third_of_many_backups_is_refused_and_the_log_brings_all_rows(
     add(source, range(12, 14))
     # Without sparkwal.checkpoint, as many files at once as there are.
     shown = refused(lambda: append(read_files(spark, source, 100), log, place))
-    assert_one_error(shown, "DivergedCheckpointError", "nothing is lost", "sparkwal.checkpoint")
+    assert_one_error(shown, "DivergedCheckpointError", "no row is lost", "sparkwal.checkpoint")
     assert stored(log) == list(range(120))
     append(read_files(spark, source, 100), log, checkpoint(log, place))
     assert stored(log) == list(range(140))
@@ -212,7 +212,7 @@ def test_the_error_of_a_stateful_query_names_the_places_for_its_checkpoint(
     # Also without rows to write.
     for rows in (numbers(spark, 10), numbers(spark, 10).where("value < 0")):
         shown = refused(lambda: append(rows.dropDuplicates(["value"]), log, place))  # noqa: B023
-        assert_one_error(shown, "OptionError", "stateful", "Nothing was written", "s3a://")
+        assert_one_error(shown, "OptionError", "stateful", "sparkwal wrote nothing", "s3a://")
     assert commits(log) == []
     query = append(numbers(spark, 10).dropDuplicates(["value"]), log, own)
     append(numbers(spark, 10).dropDuplicates(["value"]), log, own)
@@ -366,7 +366,7 @@ def test_another_machine_continues_while_the_first_still_runs(
         query.processAllAvailable()
         # The second folder does not know of the last two microbatches, and makes them one.
         shown = refused(lambda: append(read_files(spark, source, 2), log, second))
-        assert_one_error(shown, "DivergedCheckpointError", "another machine went on meanwhile")
+        assert_one_error(shown, "DivergedCheckpointError", "another machine continued the query")
     finally:
         query.stop()
     add(source, range(4, 5))

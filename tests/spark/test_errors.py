@@ -88,7 +88,7 @@ def test_fenced_error(spark: SparkSession, tmp_path: Path) -> None:
     done.touch()
     text = shown(query)
     assert_readable(text, "FencedError", "another writer leads", "on host", "holds position 1")
-    assert_readable(text, "FencedError", "This writer commits nothing more", "restart")
+    assert_readable(text, "FencedError", "This writer commits no more", "restart")
 
 
 def test_invalid_log_error(spark: SparkSession, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.takeover import Claim
-from sparkwal.protocol.task import write_partition
+from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.spark.source import BatchReader, StreamReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
@@ -77,9 +77,7 @@ class Writer:
                 write_partition(
                     lambda: self.log,
                     tasks,
-                    "q",
-                    self.count,
-                    partition,
+                    TaskAttempt("q", self.count, partition),
                     iter([self.rows(partition)]),
                     self.limits,
                 )

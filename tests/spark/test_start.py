@@ -69,7 +69,7 @@ def test_a_stateful_query_with_a_folder_of_sparkwal_is_refused_before_it_has_row
     log, rows = tmp_path / "log", STATEFUL[name](without_rows(spark, tmp_path))
     place = Path(sparkwal.checkpoint(str(log), "q", folder=tmp_path / "ck"))
     shown = refused(lambda: append(rows, log, place))
-    assert_one_error(shown, "OptionError", "stateful", "a stateful query", "Nothing was written")
+    assert_one_error(shown, "OptionError", "stateful", "a stateful query", "sparkwal wrote nothing")
     assert not log.exists()
     # Not with a checkpoint of the user's own.
     append(rows, log, tmp_path / "own")
