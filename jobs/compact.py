@@ -12,6 +12,7 @@ except ModuleNotFoundError:
 
 # isort: split
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +22,19 @@ from rich.console import Console
 from sparkwal.cli.exit_codes import Failed, Refused, Stopped
 from sparkwal.cli.flags import (
     key_values,
-    takes_every,
+    takes_all,
     takes_interval,
     takes_log,
     with_flags,
 )
 from sparkwal.cli.lifecycle_flags import (
     EXIT_CODES,
+    EventPrinter,
     Failures,
-    Story,
-    checked,
-    line,
-    logs,
-    narrated,
+    existing_logs,
+    one_line,
+    parse_options,
+    printing_events,
     takes_lifecycle_options,
 )
 from sparkwal.cli.output import size, table
@@ -66,10 +67,10 @@ console = Console(stderr=True)
 @dataclass
 class Compaction:
     """The logs to compact, all under the path if `every`, and how; `given` are the options as they
-    were given. `accept`: the next round accepts the table as it is."""
+    were log_options. `accept`: the next round accepts the table as it is."""
 
     settings: LifecycleOptions
-    given: dict[str, str]
+    log_options: dict[str, str]
     every: bool
     target: Target | None
     collects: bool
@@ -83,10 +84,12 @@ class Compaction:
         found: dict[str, Run | SparkWalError] = {}
         try:
             # A single log that was found stays; under a path more logs may appear.
-            known = self.lives if self.lives and not self.every else logs(self.settings, self.every)
+            names: Iterable[str] = self.lives
+            if not self.lives or self.every:
+                names = existing_logs(self.settings, all_sequencers=self.every)
         except StoreUnavailableError as error:
             return {self.settings.path: error}
-        for name in [*known]:
+        for name in [*names]:
             try:
                 found[name] = self._run(name)
             except SparkWalError as error:
@@ -103,7 +106,7 @@ class Compaction:
         return life.run_once(whole=self.whole)
 
     def _life(self, name: str) -> Lifecycle:
-        arguments: dict[str, Any] = with_flags(self.given, sequencer=name)
+        arguments: dict[str, Any] = with_flags(self.log_options, sequencer=name)
         arguments["collects"] = self.collects
         if self.target is not None:
             arguments |= {**vars(self.target), "spark": self.spark}
@@ -113,7 +116,7 @@ class Compaction:
 
     def check(self, waits: bool) -> None:
         """Check what can be checked before Spark starts. Raises Refused, OptionError."""
-        found = logs(self.settings, self.every)
+        found = existing_logs(self.settings, all_sequencers=self.every)
         if not found and not waits:
             raise Refused(f"there is no log at {self.settings.log_path}; check the path")
         for log in found.values():
@@ -151,8 +154,10 @@ def _say(text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain: float) -> None:
-    found = attended(work.round, meter, signals, work.spark, drain, lambda: story.note)
+def _once(
+    work: Compaction, meter: Meter, signals: Signals, printer: EventPrinter, drain: float
+) -> None:
+    found = attended(work.round, meter, signals, work.spark, drain, lambda: printer.note)
     runs = {name: run for name, run in found.items() if isinstance(run, Run)}
     failures = {name: error for name, error in found.items() if isinstance(error, SparkWalError)}
     if runs:
@@ -160,15 +165,20 @@ def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain:
         table([_row(*item) for item in runs.items()], f"{work.settings.path}{target}")
     # A signal to all processes of the job also ends Spark, and so its work fails.
     if failures and signals.received is None:
-        raise Failures(failures, work.every)
+        raise Failures(failures, several=work.every)
 
 
 def _continuously(
-    work: Compaction, meter: Meter, signals: Signals, story: Story, drain: float, interval: float
+    work: Compaction,
+    meter: Meter,
+    signals: Signals,
+    printer: EventPrinter,
+    drain: float,
+    interval: float,
 ) -> None:
     failed = 0
     while signals.received is None:
-        found = attended(work.round, meter, signals, work.spark, drain, lambda: story.note)
+        found = attended(work.round, meter, signals, work.spark, drain, lambda: printer.note)
         if signals.received is not None and not all(isinstance(r, Run) for r in found.values()):
             return
         failed += 1
@@ -178,9 +188,9 @@ def _continuously(
                     figures = [f"{what} {each}" for what, each in _row(name, run).items() if each]
                     _say(f"{time.strftime('%H:%M:%S')} {name}: {', '.join(figures[1:])}")
             elif isinstance(run, CompactionError | StoreUnavailableError):
-                _say(f"{name}: {line(run)}")
+                _say(f"{name}: {one_line(run)}")
             else:
-                raise Failures({name: run}, work.every)
+                raise Failures({name: run}, several=work.every)
         if all(isinstance(run, Run) for run in found.values()):
             failed = 0
         elif work.spark is not None and not jvm.at_work():
@@ -189,19 +199,19 @@ def _continuously(
         pause = interval if not failed else max(interval, longer)
         if failed:
             _say(f"suspended; tried again in {pause:g} s")
-        story.note = "waiting" if not failed else "suspended"
+        printer.note = "waiting" if not failed else "suspended"
         until = time.monotonic() + pause
         while signals.received is None and time.monotonic() < until:
             time.sleep(min(0.1, max(0.0, until - time.monotonic())))
-            meter.show(0, story.note)
-        story.note = "looking"
+            meter.show(0, printer.note)
+        printer.note = "looking"
 
 
 @click.command(epilog=EXIT_CODES)
 @takes_log
 @click.argument("table", required=False)
 @takes_lifecycle_options(policy=True)
-@takes_every
+@takes_all
 @click.option("--now", is_flag=True, help="Bring everything that is there, whatever is due.")
 @click.option(
     "--key",
@@ -262,7 +272,7 @@ def _continuously(
 def main(
     path: str,
     table: str | None,
-    given: dict[str, str],
+    log_options: dict[str, str],
     every: bool,
     now: bool,
     keys: tuple[str, ...],
@@ -291,7 +301,7 @@ def main(
     python jobs/compact.py s3://bucket/wal --retain 7d
     """
     try:
-        settings = checked(path, given, every)
+        settings = parse_options(path, log_options, all_sequencers=every)
         described = key_values(properties, "--property")
         target = target_of(
             table, keys, sequence_by, delete_when, partition_by, cluster_by, described
@@ -307,7 +317,7 @@ def main(
         configured = key_values(conf, "--conf")
         if configured and jvm.started_by_spark_submit():
             raise Refused("--conf here is too late: give it to spark-submit")
-        work = Compaction(settings, given, every, target, collect, now, accept_table)
+        work = Compaction(settings, log_options, every, target, collect, now, accept_table)
         work.check(waits=continuous)
     except SparkWalError as error:
         raise as_exit(error) from None
@@ -321,12 +331,16 @@ def main(
             settings={**s3a_settings(target.table, settings), **configured},
         )
     try:
-        with Signals() as signals, Meter(console, "compact") as meter, narrated(console) as story:
+        with (
+            Signals() as signals,
+            Meter(console, "compact") as meter,
+            printing_events(console) as printer,
+        ):
             try:
                 if continuous:
-                    _continuously(work, meter, signals, story, drain_timeout, interval / 1000)
+                    _continuously(work, meter, signals, printer, drain_timeout, interval / 1000)
                 else:
-                    _once(work, meter, signals, story, drain_timeout)
+                    _once(work, meter, signals, printer, drain_timeout)
             except SparkWalError as error:
                 raise as_exit(error) from None
     finally:

@@ -220,7 +220,7 @@ def main(
     schema_text: str | None,
     producer_id: str,
     journal: str | None,
-    given: dict[str, Any],
+    log_options: dict[str, Any],
     address: Address,
     limits: Limits,
     drain_timeout: float,
@@ -235,7 +235,7 @@ def main(
     python jobs/http_ingest.py --log s3://bucket/wal --schema 'id long, name string'
     """
     if journal is not None:
-        given = {**given, "journal": journal}
+        log_options = {**log_options, "journal": journal}
     try:
         # First: a takeover, only to find the port taken, would fence a writer for nothing.
         listener = socket.create_server((address.host, address.port), backlog=512)
@@ -245,8 +245,8 @@ def main(
         ) from None
     with listener:
         try:
-            arrow_schema = _schema(log, schema_text, given)
-            wal = Appender(log, arrow_schema, producer_id=producer_id, **given)
+            arrow_schema = _schema(log, schema_text, log_options)
+            wal = Appender(log, arrow_schema, producer_id=producer_id, **log_options)
         except (SparkWalError, OSError) as error:
             failed = as_exit(error)
             if journal is not None and isinstance(error, StoreUnavailableError):
@@ -278,7 +278,7 @@ def main(
     if not wal.has_journal:
         stopped = wal.error
     if stopped is not None:
-        raise Failed(escape(str(stopped), keeps="\n"))
+        raise Failed(escape(str(stopped), keep="\n"))
     waiting = wal.unacknowledged
     durable = wal.last_sequence - waiting
     console.print(

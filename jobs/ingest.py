@@ -117,7 +117,7 @@ def main(
     source_options: tuple[str, ...],
     jars: str | None,
     log: str,
-    given: dict[str, str],
+    log_options: dict[str, str],
     name: str | None,
     checkpoint: str | None,
     schema: str | None,
@@ -164,13 +164,13 @@ def main(
         options["kafka.bootstrap.servers"], source = source, None
     try:
         # Check before Spark starts: to report a wrong option should not take ten seconds.
-        parse(SinkOptions, {**given, "path": log})
-        before = open_log_at(log, given).head()
+        parse(SinkOptions, {**log_options, "path": log})
+        before = open_log_at(log, log_options).head()
         location, made = checkpoint, None
         if location is None:
-            location, made = made_from_log(log, name or "", given)
+            location, made = made_from_log(log, name or "", log_options)
         else:
-            check_checkpoint(location, log, given)
+            check_checkpoint(location, log, log_options)
     except SparkWalError as error:
         raise as_exit(error) from None
     if before is not None and made is not None:
@@ -190,14 +190,14 @@ def main(
                 rows = _read(spark, fmt, source, options, schema, infer_schema)
                 if repartition is not None:
                     rows = rows.repartition(repartition)
-                writer = rows.writeStream.format("weaselwal").options(**given)
+                writer = rows.writeStream.format("weaselwal").options(**log_options)
                 writer = writer.option("checkpointLocation", location)
                 query = writer.trigger(**trigger_given).start(log)
             except Exception as error:
                 raise as_exit(error) from None
             totals = run_query(query, meter, signals, drain_timeout)
         try:
-            after = open_log_at(log, given).head()
+            after = open_log_at(log, log_options).head()
         except SparkWalError as error:
             raise as_exit(error) from None
     finally:

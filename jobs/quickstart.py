@@ -190,7 +190,7 @@ def _lock(work: Path) -> IO[str]:
 )
 def main(
     path: str | None,
-    given: dict[str, str],
+    log_options: dict[str, str],
     keep: bool,
     rows: int | None,
     files: int,
@@ -201,11 +201,11 @@ def main(
     Exit codes: 0 proven, 1 it failed or the log differs, 2 wrong usage.
     """
     began = time.monotonic()
-    endpoint = given.get("endpoint")
+    endpoint = log_options.get("endpoint")
     work = _work(path, endpoint)
     log = path or str(work / "wal")
     try:
-        parse(SinkOptions, {**given, "path": log})
+        parse(SinkOptions, {**log_options, "path": log})
     except SparkWalError as error:
         raise as_exit(error) from None
     with ExitStack() as closing:
@@ -213,7 +213,7 @@ def main(
         if not keep:
             shutil.rmtree(work, ignore_errors=True)
         try:
-            held = open_log_at(log, given).head() is not None
+            held = open_log_at(log, log_options).head() is not None
             if held and not (work / "flights").is_dir():
                 raise Refused(
                     f"there is a log at {log} that this quickstart cannot go on with: give "
@@ -221,12 +221,12 @@ def main(
                 )
             table = load(rows)
             stage(table, work / "flights", min(files, table.num_rows))
-            run = Run(log, given, work, table, min(files, table.num_rows))
+            run = Run(log, log_options, work, table, min(files, table.num_rows))
             console.print(f"{table.num_rows:,} flights in {run.files} files → {log}")
             spark = write(run)
             closing.callback(spark.stop)
-            stored = spark.read.format("weaselwal").options(**given).load(log)
-            reread = sparkwal.Log(log, **given)
+            stored = spark.read.format("weaselwal").options(**log_options).load(log)
+            reread = sparkwal.Log(log, **log_options)
             records = list(reread.records())
             with console.status("reading back and comparing"):
                 found = list(checks(stored, run.table, reread, records))

@@ -88,7 +88,7 @@ def _batch(
 
 def _from_cursor(
     log: str,
-    given: dict[str, str],
+    log_options: dict[str, str],
     cursor: Path,
     output: str | None,
     sequencers: str | None,
@@ -111,12 +111,12 @@ def _from_cursor(
             return signals.received is None
 
         try:
-            opened = open_log_at(log, given)
+            opened = open_log_at(log, log_options)
             if several is None and not cursor.exists() and opened.head() is None:
                 raise Refused(f"there is no log at {log}; check the path")
             if isinstance(several, list) and not cursor.exists():
                 for name in several:
-                    if open_log_at(log, {**given, "sequencer": name}).head() is None:
+                    if open_log_at(log, {**log_options, "sequencer": name}).head() is None:
                         raise Refused(f"there is no log of sequencer {name} at {log}; correct it")
             done = replay_from(opened, cursor, Path(output), several, wanted, metadata, carry_on)
         except CollectedError as error:
@@ -187,7 +187,9 @@ def _from_cursor(
     metavar="a,b",
     help="Of --cursor: replay these logs under the path in one order.",
 )
-@click.option("--all", "every", is_flag=True, help="With --cursor too: all logs under the path.")
+@click.option(
+    "--all", "all_sequencers", is_flag=True, help="With --cursor too: all logs under the path."
+)
 @click.option("--stream", is_flag=True, help="A stream that goes on where its checkpoint ends.")
 @click.option("--checkpoint", help="Of --stream.")
 @click.option(
@@ -207,7 +209,7 @@ def _from_cursor(
 )
 def main(
     log: str,
-    given: dict[str, str],
+    log_options: dict[str, str],
     start: int | None,
     end: int | None,
     from_time: str | None,
@@ -220,7 +222,7 @@ def main(
     files: int | None,
     cursor: Path | None,
     sequencers: str | None,
-    every: bool,
+    all_sequencers: bool,
     stream: bool,
     checkpoint: str | None,
     trigger_given: dict[str, Any],
@@ -241,7 +243,7 @@ def main(
     python jobs/replay.py --log s3://bucket/wal --cursor wal.cursor \\
         --format parquet --output replayed/
     """
-    sequencers = named_or_all(sequencers, every)
+    sequencers = named_or_all(sequencers, all_sequencers=all_sequencers)
     if cursor is not None:
         if fmt != "parquet":
             raise Refused("--cursor writes --format parquet; for Delta Lake use --stream")
@@ -251,7 +253,7 @@ def main(
                 "--cursor goes with --output, --sequencers, --all, --columns and --metadata: it "
                 "says itself where to begin, and the end is the log's"
             )
-        _from_cursor(log, given, cursor, output, sequencers, columns, metadata)
+        _from_cursor(log, log_options, cursor, output, sequencers, columns, metadata)
         return
     if sequencers is not None:
         raise Refused("--sequencers and --all are for --cursor; else use --log-option sequencers=*")
@@ -278,21 +280,21 @@ def main(
         "endingTimestamp": to_time,
         "includeMetadata": "true" if metadata else None,
     }
-    given.update({name: str(value) for name, value in asked.items() if value is not None})
+    log_options.update({name: str(value) for name, value in asked.items() if value is not None})
     try:
-        parse(SourceOptions, {**given, "path": log})
-        if open_log_at(log, given).head() is None:
+        parse(SourceOptions, {**log_options, "path": log})
+        if open_log_at(log, log_options).head() is None:
             raise Refused(f"there is no log at {log}; check the path")
     except SparkWalError as error:
         raise as_exit(error) from None
-    given.setdefault("includeMetadata", str("_wal_" in (columns or "")).lower())
+    log_options.setdefault("includeMetadata", str("_wal_" in (columns or "")).lower())
 
     spark = start_session("sparkwal replay", delta=fmt == "delta")
     try:
         with Signals() as signals, Meter(console, "replay") as meter:
             try:
                 reader = spark.readStream if stream else spark.read
-                rows = reader.format("weaselwal").options(**given).load(log)
+                rows = reader.format("weaselwal").options(**log_options).load(log)
                 if columns is not None:
                     rows = rows.select(*(name.strip() for name in columns.split(",")))
                 if stream:

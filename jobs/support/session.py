@@ -140,7 +140,7 @@ def start_session(
 def as_exit(error: BaseException) -> click.ClickException:
     """The exception that ends a job with the right message and exit code."""
     message, wrong = readable(error)
-    message = escape(message, keeps="\n")
+    message = escape(message, keep="\n")
     return Refused(message) if wrong else Failed(message)
 
 

@@ -1,7 +1,7 @@
-"""`sparkwal cost`, and `report`: the past of a log as one HTML page, and the same numbers as JSON.
+"""`sparkwal cost`, and `report`: the past of a log as one HTML page and as a JSON document.
 
-The page shows the document as tables, and charts that matplotlib draws. Nothing that it needs lies
-elsewhere, and no script runs in it.
+The page shows the JSON document as tables, and charts that matplotlib draws. It loads nothing and
+runs no script.
 """
 
 import base64
@@ -20,9 +20,17 @@ import click
 
 from sparkwal.cli.exit_codes import Refused
 from sparkwal.cli.flags import as_json, key_values, options, takes_log, takes_logs
-from sparkwal.cli.forms import whole_file
+from sparkwal.cli.forms import atomic_file
 from sparkwal.cli.open_logs import Damage, log_at, logs_at, progress, takes_times
-from sparkwal.cli.output import escape, length, moment, print_json, table, text, words
+from sparkwal.cli.output import (
+    escape,
+    format_name,
+    format_value,
+    length,
+    moment,
+    print_json,
+    table,
+)
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.schema import columns, type_name
@@ -66,7 +74,7 @@ _SUMS = """
     quantile_disc(bytes, 0.99) AS size_p99, max(bytes) AS size_max
 FROM steps
 """
-# Over the time in which something was written, and not up to now.
+# The time between the first and the last commit, and not up to now.
 _RATES = """
 SELECT min(ms) AS first_ms, max(ms) AS last_ms, coalesce(last_ms - first_ms, 0) AS written_ms,
     count(*) * 1000 / nullif(written_ms, 0) AS commits,
@@ -104,7 +112,7 @@ th { font-weight: normal; opacity: 0.7 }
 th, td { text-align: left; padding: 4px 16px 4px 0 }
 th, td { border-bottom: 1px solid #8885; overflow-wrap: normal }
 """
-# Sums of a step as bars, or shares of its records as points.
+# A chart of one column shows sums as bars, a chart of two columns shows percentiles as lines.
 _CHARTS = {
     "commits": ["commits"],
     "rows": ["rows"],
@@ -115,7 +123,7 @@ _CHARTS = {
     "most records in flight": ["most_in_flight"],
     "cost of requests": ["request_cost"],
 }
-_LOOK: Any = {
+_CHART_STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 8,
     "date.converter": "concise",
@@ -138,7 +146,7 @@ _TITLES = {
     "lifecycle": "Compaction and floor",
     "range": "What the report covers",
 }
-# Names of the document that are not words, and what the page shows for them.
+# Labels on the page, for names of the JSON document that people may not understand.
 _LABELS = {
     "put": "PUT of a record",
     "write": "writing a commit's objects",
@@ -159,18 +167,18 @@ _LABELS = {
     "to": "promised below position",
     "gc_grace_ms": "grace before deletion",
 }
-# A writer that has committed nothing for so long is called idle.
+# Without a commit for this time, the page calls the writer idle.
 _IDLE_MS = 300_000
 
 
 takes_prices = options(
-    lambda given_prices: {"prices": override_prices(key_values(given_prices, "--price"))},
+    lambda price_pairs: {"prices": override_prices(key_values(price_pairs, "--price"))},
     click.option(
         "--price",
-        "given_prices",
+        "price_pairs",
         multiple=True,
         metavar="NAME=DOLLARS",
-        help="put, list, get, delete of 1,000 requests, storage of a GB-month; repeatable.",
+        help="put, list, get or delete for 1,000 requests, storage for a GB-month; repeatable.",
     ),
 )
 
@@ -184,34 +192,34 @@ takes_prices = options(
     type=click.Choice(["hour", "day", "month"]),
     default="day",
     show_default=True,
-    help="One line for each of these, in UTC.",
+    help="Print a line for each period, in UTC.",
 )
 @as_json
-def cost(path: str, given: dict[str, str], prices: Prices, by: str, as_json: bool) -> None:
-    """The requests are those that the records prove; one GET is made for each record. PATH may lie
-    on any store: the prices are S3's.
+def cost(path: str, log_options: dict[str, str], prices: Prices, by: str, *, as_json: bool) -> None:
+    """This counts the requests that the records prove. It makes one GET for each record. PATH may
+    be on any store; the prices are those of S3.
     """
     damage = Damage()
     with progress("read") as done:
-        past = Past(logs_at(path, given, damage), done)
-    every = lines(past, prices, by)
-    found = costs(past, prices, every)
+        past = Past(logs_at(path, log_options, damage), done)
+    periods = lines(past, prices, by)
+    sums = costs(past, prices, periods)
     if as_json:
         logs = [
             {
-                "sequencer": each.log.name,
-                "start": each.start,
-                "end": each.end,
-                "floor": each.log.floor.current(),
-                **past.stored(each),
-                "damage": damage.lines(each.log.name),
+                "sequencer": looked.log.name,
+                "start": looked.start,
+                "end": looked.end,
+                "floor": looked.log.floor.current(),
+                **past.stored(looked),
+                "damage": damage.lines(looked.log.name),
             }
-            for each in past.logs
+            for looked in past.logs
         ]
-        dated = {"periods": [*map(_dated, every)], "total": _dated(found["total"])}
-        print_json({**found, "logs": logs, **dated})
+        dated = {"periods": [*map(_dated, periods)], "total": _dated(sums["total"])}
+        print_json({**sums, "logs": logs, **dated})
     else:
-        _show_cost(past, every, found)
+        _show_cost(past, periods, sums)
     damage.check("counted")
 
 
@@ -219,13 +227,14 @@ def _dated(line: Line) -> Line:
     return {**line, "start": moment(line["start_ms"]), "end": moment(line["end_ms"])}
 
 
-def _show_cost(past: Past, every: list[Line], found: dict[str, Any]) -> None:
-    table([*every, found["total"]], f"Cost in dollars, {PRICES_OF}; the last line is the total")
-    for name, means in (("month", "a month at this rate"), ("whole_read", "one whole read")):
-        about = [f"{words(key)} {text(key, value)}" for key, value in (found[name] or {}).items()]
-        click.echo(f"{means}: {', '.join(about) or 'less than an hour to compute it from'}")
-    if any(each.log.floor.current() for each in past.logs):
-        click.echo("the log begins at its floor: what lies below it is not counted")
+def _show_cost(past: Past, periods: list[Line], sums: dict[str, Any]) -> None:
+    table([*periods, sums["total"]], f"Cost in dollars, {PRICES_OF}; the last line is the total")
+    for name, label in (("month", "a month at this rate"), ("whole_read", "one whole read")):
+        numbers = (sums[name] or {}).items()
+        texts = [f"{format_name(key)} {format_value(key, value)}" for key, value in numbers]
+        click.echo(f"{label}: {', '.join(texts) or 'unknown, the log covers less than an hour'}")
+    if any(looked.log.floor.current() for looked in past.logs):
+        click.echo("not counted: positions below the floor")
     click.echo(f"not counted: {'; '.join(UNCOUNTED)}")
 
 
@@ -235,23 +244,23 @@ def _show_cost(past: Past, every: list[Line], found: dict[str, Any]) -> None:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the page goes; what is there is replaced.",
+    help="The file of the page. An existing file is replaced.",
 )
 @takes_times
 @takes_prices
 @as_json
 def command(
-    path: str, given: dict[str, str], output: Path | None, prices: Prices, as_json: bool
+    path: str, log_options: dict[str, str], output: Path | None, prices: Prices, *, as_json: bool
 ) -> None:
-    """The page is one file that loads nothing. One GET is made for each record. With --json the
-    numbers of the page are printed; the page is then written only where -o says so.
+    """The page is one file that loads nothing. The command makes one GET for each record. With
+    --json it prints the numbers of the page, and writes the page only with -o.
     """
     if output is None and not as_json:
         raise Refused("name the page: -o report.html")
     damage = Damage()
-    with whole_file(output) if output is not None else nullcontext() as file:
+    with atomic_file(output) if output is not None else nullcontext() as file:
         with progress("read") as done:
-            past = Past([log_at(path, given, damage)], done)
+            past = Past([log_at(path, log_options, damage)], done)
         numbers = document(past, prices, damage)
         if file is not None:
             file.write(page(numbers).encode())
@@ -263,15 +272,18 @@ def command(
 
 
 def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
-    """All of a report. Times are milliseconds since 1970, costs dollars; no number is NaN. Of what
-    there may be any number of it holds the newest terms, the longest pauses and the first dead."""
+    """The JSON document of a report.
+
+    Times are milliseconds since 1970, costs are dollars, and no number is NaN. Long lists are cut
+    to the newest terms, the longest pauses and the first dead positions.
+    """
     (looked,) = past.logs
     log, chain = looked.log, looked.chain
     assert log.head is not None and log.live is not None and log.spark_schema is not None
     head = log.live.header
     stored = past.stored(looked)
-    every = lines(past, prices, "day")
-    paid = costs(past, prices, every)
+    periods = lines(past, prices, "day")
+    sums = costs(past, prices, periods)
     (totals,) = past.query(f"SELECT {_SUMS}")
     (rates,) = past.query(_RATES)
     (intervals,) = past.query(
@@ -296,16 +308,16 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
         "format": 4,
         "made_ms": past.until_ms,
         "damage": damage.lines(),
-        "totals": {**totals, "requests": paid["total"]["requests"]},
+        "totals": {**totals, "requests": sums["total"]["requests"]},
         "rates": rates,
         "stored": {"bytes": stored["stored"], "objects": stored["objects"]},
         "series": _series(past, prices),
-        "cost": {**paid, "lines": every},
+        "cost": {**sums, "lines": periods},
         "terms": {"count": len(terms), "newest": terms[:200]},
         "interval_ms": intervals,
         "pauses": pauses,
-        "dead": {"count": totals["dead"], "first": [list(each.values()) for each in dead]},
-        "consumers": [asdict(each) for each in readers],
+        "dead": {"count": totals["dead"], "first": [list(row.values()) for row in dead]},
+        "consumers": [asdict(reader) for reader in readers],
         "lifecycle": chain and {**asdict(chain), "is_open": chain.is_open},
         "log": {
             "url": log.log.url,
@@ -335,24 +347,26 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
 
 def _series(past: Past, prices: Prices) -> dict[str, Any]:
     span = past.value("SELECT max(ms) - min(ms) FROM steps") or 0
-    width = next(each for each in _WIDTHS_MS if each * 200 > span)
+    width = next(width for width in _WIDTHS_MS if width * 200 > span)
     query = (
         "SELECT ms // $width * $width AS start_ms, coalesce(sum(puts * $put + gets * $get + "
         f"lists * $list) / 1000, 0) AS request_cost, {_SUMS} GROUP BY 1 ORDER BY 1"
     )
-    each = {name: prices[name] for name in ("put", "get", "list")}
-    return {"width_ms": width, "buckets": past.query(query, width=width, **each)}
+    price_of = {name: prices[name] for name in ("put", "get", "list")}
+    return {"width_ms": width, "buckets": past.query(query, width=width, **price_of)}
 
 
 def page(document: Mapping[str, Any]) -> str:
+    """The HTML page of a report."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-    url, made = safe(document["log"]["url"]), text("last_ms", document["made_ms"])
+    url = safe(document["log"]["url"])
+    time = format_value("last_ms", document["made_ms"])
     parts = [
         f"<section>{_part(name, value)}</section>"
         for name, value in document.items()
         if name not in ("format", "made_ms", "damage", "series")
     ]
-    # No text in it ends the element.
+    # Without "<" no text in it can end the script element.
     data = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
@@ -368,26 +382,27 @@ def page(document: Mapping[str, Any]) -> str:
 {_table([{"what": name, "is": value} for name, value in _status(document).items()])}
 {_charts(**document["series"])}
 <div class="parts">{"".join(parts)}</div>
-<p>Made {made} by <code>sparkwal report</code>. All times are UTC.
+<p>Made {time} by <code>sparkwal report</code>. All times are UTC.
 The exact numbers are in this file as JSON, in the element <code>#report</code>.</p>
 <script type="application/json" id="report">{data}</script>
 """
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
-    """The first sentence of the page: whether anything needs attention."""
+    """The first sentence of the page: does anything need attention?"""
     if document["damage"]:
         damage = safe("; ".join(document["damage"]))
-        text = f"Something is damaged, and not counted: {damage}"
+        sentence = f"Damaged objects, which are not counted: {damage}"
     elif (life := document["lifecycle"]) and life["is_open"]:
-        text = f"Compaction is not finished: positions {life['cut']}…{life['to'] - 1} are promised"
+        end = life["to"] - 1
+        sentence = f"Compaction is not finished: positions {life['cut']}…{end} are promised"
     else:
-        return '<p class="verdict good">Sound: every record in this range could be read.</p>'
-    return f'<p class="verdict bad"><bdi>{text}</bdi></p>'
+        return '<p class="verdict good">Sound: every record in this range is readable.</p>'
+    return f'<p class="verdict bad"><bdi>{sentence}</bdi></p>'
 
 
 def _status(document: Mapping[str, Any]) -> dict[str, str]:
-    """The few facts that an operator looks for first."""
+    """The facts that an operator looks for first."""
     log = document["log"]
     totals = document["totals"]
     life = document["lifecycle"]
@@ -399,8 +414,8 @@ def _status(document: Mapping[str, Any]) -> dict[str, str]:
         "writer": f"{state}, on {log['host']}, term {log['term']}",
         "written": f"{totals['rows']:,} rows in {totals['commits']:,} commits, "
         f"{totals['takeovers']:,} takeovers",
-        "PUT of a record": f"median {text('put_p50', totals['put_p50'])}, "
-        f"99th percentile {text('put_p99', totals['put_p99'])}",
+        "PUT of a record": f"median {format_value('put_p50', totals['put_p50'])}, "
+        f"99th percentile {format_value('put_p99', totals['put_p99'])}",
         "floor": f"position {log['floor']:,}",
     }
     if life and life["target"]:
@@ -408,69 +423,70 @@ def _status(document: Mapping[str, Any]) -> dict[str, str]:
     if behind:
         status["positions that consumers have to read"] = "; ".join(behind)
     if month := document["cost"]["month"]:
-        status["cost of a month at this rate"] = text("cost", month["cost"])
+        status["cost of a month at this rate"] = format_value("cost", month["cost"])
     return status
 
 
 def _label(name: str) -> str:
-    """A name of the document in words."""
+    """A name of the JSON document in words."""
     if name in _LABELS:
         return _LABELS[name]
     first, _, last = name.rpartition("_")
     if last in ("p50", "p99", "max") and first in _LABELS:
         return f"{_LABELS[first]}, {_LABELS.get(last, 'longest' if first != 'size' else 'largest')}"
-    return words(name)
+    return format_name(name)
 
 
 def safe(value: object) -> str:
-    """For an element or in quotes; what cannot be seen is spelled out."""
+    """A value as HTML text or attribute, with invisible characters escaped."""
     return html.escape(escape(str(value)))
 
 
 def _part(name: str, value: Any, level: int = 2) -> str:
-    """A part of the document: a table of what is plain in it, and below it the rest."""
+    """A part of the JSON document: a table of its plain values, then the nested parts."""
     title = f"<h{level}>{_TITLES.get(name) or _label(name).capitalize()}</h{level}>"
     if not value:
         return f"{title}<p>None.</p>"
     if isinstance(value, list):
         return title + _table(value)
-    plain, below = [], ""
-    for key, each in value.items():
-        match each:
+    plain = []
+    nested = ""
+    for key, item in value.items():
+        match item:
             case dict() | [dict(), *_] if key != "requests":
-                below += _part(key, each, 3)
+                nested += _part(key, item, 3)
             case _:
-                plain.append({"what": _label(key), "is": text(key, each)})
-    return title + _table(plain) + below
+                plain.append({"what": _label(key), "is": format_value(key, item)})
+    return title + _table(plain) + nested
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     heads = "".join(f"<th>{_label(name)}</th>" for name in rows[0])
-    lines = (
-        "".join(f"<td><bdi>{safe(text(*cell))}</bdi></td>" for cell in row.items()) for row in rows
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    body = ""
+    for row in rows:
+        cells = (safe(format_value(name, value)) for name, value in row.items())
+        body += f"<tr>{''.join(f'<td><bdi>{cell}</bdi></td>' for cell in cells)}</tr>"
     return f'<div class="table"><table><tr>{heads}</tr>{body}</table></div>'
 
 
 def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:
-    """The charts in two columns, as one picture."""
+    """The charts in two columns, as one SVG picture."""
     import matplotlib
     from matplotlib.figure import Figure
 
     charts = {
         title: names
         for title, names in _CHARTS.items()
-        if any(each[name] is not None for each in buckets for name in names)
+        if any(bucket[name] is not None for bucket in buckets for name in names)
     }
     if not charts:
         return "<p>Nothing was written in this time.</p>"
-    # Matplotlib needs some centuries at the end of the calendar.
-    moments = [min(each["start_ms"], 22 * 10**13) / 1000 for each in buckets]
-    starts: Any = [datetime.fromtimestamp(each, UTC) for each in moments]
+    # Matplotlib pads the axis with later years, and Python's dates end with the year 9999.
+    seconds = [min(bucket["start_ms"], 22 * 10**13) / 1000 for bucket in buckets]
+    starts: Any = [datetime.fromtimestamp(second, UTC) for second in seconds]
     width: Any = timedelta(milliseconds=width_ms)
     out = io.BytesIO()
-    with matplotlib.rc_context(_LOOK):
+    with matplotlib.rc_context(_CHART_STYLE):
         lines = -(-len(charts) // 2)
         figure = Figure((11, 1.9 * lines))
         grid = [*figure.subplots(lines, 2, sharex=True, squeeze=False).flat]
@@ -478,7 +494,7 @@ def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:
             axes.remove()
         for axes, (title, names) in zip(grid, charts.items(), strict=False):
             for name in names:
-                values = [each[name] for each in buckets]
+                values = [bucket[name] for bucket in buckets]
                 if len(names) == 1:
                     axes.bar(starts, [value or 0 for value in values], width, align="edge")
                 else:
@@ -486,8 +502,10 @@ def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:
                     axes.legend()
             axes.set(title=title, ylim=(0, None))
             axes.tick_params(labelbottom=True)
-            axes.yaxis.set_major_formatter(lambda value, _, name=names[0]: text(name, value))
+            axes.yaxis.set_major_formatter(
+                lambda value, _, name=names[0]: format_value(name, value)
+            )
         figure.savefig(out, format="svg")
     picture = base64.b64encode(out.getvalue()).decode()
-    source, shown = f"data:image/svg+xml;base64,{picture}", ", ".join(charts)
-    return f'<h2>Steps of {length(width_ms)}</h2><img alt="{shown}" src="{source}">'
+    source = f"data:image/svg+xml;base64,{picture}"
+    return f'<h2>Steps of {length(width_ms)}</h2><img alt="{", ".join(charts)}" src="{source}">'

@@ -62,7 +62,7 @@ def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: 
         3000,
     )
     assert reported["deleted"] is False and stored(wal) == before
-    assert "this would be deleted" in ran("collect", str(wal)) and stored(wal) == before
+    assert "--delete would delete" in ran("collect", str(wal)) and stored(wal) == before
     assert document("collect", str(wal), "--delete")["objects"] == 3
     assert len(before - stored(wal)) == 3
     assert document("collect", str(wal), "--delete")["objects"] == 0
@@ -150,7 +150,7 @@ def test_a_checkpoint_folder_is_created_if_it_is_missing(tmp_path: Path) -> None
     assert (reported["made"], reported["why"], reported["batch_id"]) == (True, "there is none", 2)
     assert (folder / "offsets" / "2").exists()
     result = CliRunner().invoke(main, ["checkpoint", path, "orders", "--to", str(folder)])
-    assert result.stdout == f"{folder}\n" and "as it was" in result.stderr
+    assert result.stdout == f"{folder}\n" and "unchanged" in result.stderr
 
 
 def test_a_checkpoint_does_not_replace_what_is_not_its_own(tmp_path: Path) -> None:

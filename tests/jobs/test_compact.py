@@ -18,7 +18,7 @@ from rich.console import Console
 
 import sparkwal
 from compact import Compaction, _continuously
-from sparkwal.cli.lifecycle_flags import Story
+from sparkwal.cli.lifecycle_flags import EventPrinter
 from sparkwal.errors import StoreUnavailableError
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.lifecycle.policy import LifecycleOptions
@@ -68,7 +68,7 @@ TABLE = ("compact", "wal", "lake")
         (("compact", "wal"), "give TABLE, or --retain or --retain-bytes"),
         (("compact", "nothing", "--retain", "7d"), "there is no log at nothing"),
         (("compact", "nothing", "lake"), "there is no log at nothing"),
-        (("compact", "wal", "--retain", "7"), "no time of at most 36500d with its unit"),
+        (("compact", "wal", "--retain", "7"), "a time with a unit, at most 36500d"),
         (("compact", "wal", "--retain", "7d", "--gc-grace", "5min"), "at least 1h is needed"),
         (("compact", "wal", "--retain", "7d", "--now"), "are for a log with a TABLE"),
         (("compact", "wal", "--retain", "7d", "--key", "id"), "name the table"),
@@ -197,7 +197,7 @@ def test_continuously_it_may_fail_for_days() -> None:
 
     work.round = round  # type: ignore[method-assign]
     quiet = Console(quiet=True)
-    _continuously(work, Meter(quiet, "test"), signals, Story(quiet), 60.0, 0.0)
+    _continuously(work, Meter(quiet, "test"), signals, EventPrinter(quiet), 60.0, 0.0)
     assert next(failures, None) is None
 
 
