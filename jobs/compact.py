@@ -48,7 +48,7 @@ from sparkwal.errors import (
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
-from sparkwal.lifecycle.table import check_apart, fits
+from sparkwal.lifecycle.table import check_apart, check_same_target
 from sparkwal.protocol.chain import look
 from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
 from support import jvm
@@ -129,7 +129,7 @@ class Compaction:
                     "nothing leaves the log which the table does not hold"
                 )
             try:
-                fits(self.target, state.target)
+                check_same_target(self.target, state.target)
             except PlanError as error:
                 raise OptionError(str(error)) from None
 

@@ -276,7 +276,7 @@ def look(path: str, log_options: Mapping[str, str]) -> Iterator[Line]:
 def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
     try:
         life = chain.look(log, log_id)
-        readers = consumers.standing(log, log_id)
+        readers = consumers.consumers_and_ages(log, log_id)
     except (InvalidLogError, CollectedError) as error:
         yield to_do("lifecycle", str(error))
         return

@@ -79,9 +79,9 @@ def _column(node: Node, rows: StructType) -> Column:
             return _column(value, rows).isNull()
         case condition.Not(value):
             return ~_column(value, rows)
-        case condition.Every(parts):
+        case condition.And(parts):
             return _balanced(operator.and_, [_column(part, rows) for part in parts])
-        case condition.Some(parts):
+        case condition.Or(parts):
             return _balanced(operator.or_, [_column(part, rows) for part in parts])
         case condition.Call(name, arguments):
             return _FUNCTIONS[name](*(_column(argument, rows) for argument in arguments))

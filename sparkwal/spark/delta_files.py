@@ -1,4 +1,4 @@
-"""Reads the transaction log of a Delta table through Hadoop, and checks the safety of its commits."""
+"""Reads the transaction log of a Delta table through Hadoop, and checks that commits are safe."""
 
 import os
 from collections.abc import Iterator, Mapping

@@ -81,8 +81,16 @@ class Lifecycle(Coordinator):
                 if (value := getattr(settings, option.name)) is not None:
                     store_options[option.metadata["name"]] = str(value)
             delta_table = SparkDeltaTable(spark, target, store_options)
-        log, times = open_log(settings), (settings.gc_grace_ms, settings.consumer_expiry_ms)
-        super().__init__(log, settings, settings.sequencer, delta_table, target, *times, collects)
+        super().__init__(
+            open_log(settings),
+            settings,
+            sequencer=settings.sequencer,
+            table=delta_table,
+            target=target,
+            gc_grace_ms=settings.gc_grace_ms,
+            consumer_expiry_ms=settings.consumer_expiry_ms,
+            collects=collects,
+        )
 
 
 def target_of(

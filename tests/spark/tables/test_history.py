@@ -119,10 +119,10 @@ def test_a_history_that_was_cleaned_proves_no_range(log: Compaction) -> None:
     log.sql("INSERT INTO {t} VALUES (8, 'user')")
     (Path(log.target.table) / "_delta_log" / f"{1:020d}.json").unlink()
     found = log.table.look(log.log_id, 0)
-    assert found is not None and found.k == 1 and not found.whole
+    assert found is not None and found.k == 1 and not found.complete
     assert [each.version for each in found.changes] == [*range(2, found.version + 1)]
     found = log.table.look(log.log_id, 1)
-    assert found is not None and found.whole
+    assert found is not None and found.complete
 
 
 @pytest.mark.slow
