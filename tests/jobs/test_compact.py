@@ -17,7 +17,7 @@ from lives import JOBS, JVM_SAYS_FIRST, SCHEMA, chain, collect, refused, run, ru
 from rich.console import Console
 
 import sparkwal
-from compact import Compaction, _continuously
+from compact import Compaction, RunOptions, _continuously
 from sparkwal.cli.lifecycle_flags import EventPrinter
 from sparkwal.errors import StoreUnavailableError
 from sparkwal.format.lifecycle_record import INTENT, Target
@@ -188,7 +188,7 @@ def test_continuously_a_list_that_is_refused_ends_nothing(
 
 def test_continuously_it_may_fail_for_days() -> None:
     signals = Signals()
-    work = Compaction(LifecycleOptions(path="wal"), {}, False, None, True, False, False)
+    work = Compaction(LifecycleOptions(path="wal"), {}, False, None, RunOptions(interval=0.0))
     failures = iter(range(1100))
 
     def round() -> dict[str, Any]:
@@ -197,7 +197,7 @@ def test_continuously_it_may_fail_for_days() -> None:
 
     work.round = round  # type: ignore[method-assign]
     quiet = Console(quiet=True)
-    _continuously(work, Meter(quiet, "test"), signals, EventPrinter(quiet), 60.0, 0.0)
+    _continuously(work, Meter(quiet, "test"), signals, EventPrinter(quiet))
     assert next(failures, None) is None
 
 
