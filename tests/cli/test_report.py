@@ -18,7 +18,7 @@ from cli.test_cost import query
 from reading.collected import collect, move_floor
 
 import sparkwal
-from sparkwal.cli.report import page
+from sparkwal.cli.report_page import page
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.open import open_log
