@@ -38,14 +38,14 @@ class Policy:
         "lateArriveWindowSeconds",
         whole,
         300,
-        "a commit stays in the log alone for this long, so that what comes late goes with it; "
-        "without a commit for so long the log is cold, and all of it goes; 0: all goes at once",
+        "rows stay only in the log for this long, so that late rows join the same range; without "
+        "a commit for this long the log is cold, and all rows go; 0: all rows go at once",
     )
     persist_rows: int = option(
         "persistRowThreshold",
         whole,
         1_000_000,
-        "rows that have waited out that window go to the table when they are this many",
+        "rows older than that window go to the table when they are this many",
     )
     persist_age_seconds: int = option(
         "persistAgeThresholdSeconds", whole, 1800, "… or when the oldest of them is this old"
@@ -64,22 +64,22 @@ class Policy:
         "hardLimitBytes",
         size,
         None,
-        "when they are about this large all of them go, late ones expected or not",
+        "when they are about this large all of them go, also those within the window",
     )
     retain_seconds: int | None = option(
         "retainSeconds",
         whole,
         None,
-        "what is older leaves the log; with a table only what the table has",
-        "for ever; with a table: until the table has it",
+        "older rows leave the log; with a table only rows that the table has",
+        "for ever; with a table: until the table has them",
     )
     retain_bytes: int | None = option(
         "retainBytes",
         size,
         None,
         "the log keeps its newest objects up to this size, and 1000 records before; with a "
-        "table more, until the table has it",
-        "all; with a table: what the table has not",
+        "table also the rows that the table lacks",
+        "all; with a table: the rows that the table lacks",
     )
 
     def __post_init__(self) -> None:
@@ -106,15 +106,15 @@ class LifecycleOptions(StoreOptions, Policy):
         "gcGrace",
         duration,
         86_400_000,
-        "what the floor has passed is deleted so much later at the earliest, by the store's "
-        "clock; at least 1h, and more than the planTtl of every writer plus 15min",
+        "objects are deleted at the earliest this long after the floor passed them, by the "
+        "store's clock; at least 1h, and more than the planTtl of every writer plus 15min",
         "24h",
     )
     consumer_expiry_ms: int | None = option(
         "consumerExpiry",
         duration,
         None,
-        "a consumer that has not published its position for so long holds nothing back any more",
+        "a consumer that has not published its position for longer does not hold the floor back",
         "never",
     )
 
