@@ -1,4 +1,4 @@
-"""A log's rows into a Delta table, and out of the log."""
+"""Compacts a log into a Delta table, and deletes rows that the log no longer needs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ except ModuleNotFoundError:
 
 # isort: split
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,22 +22,24 @@ from rich.console import Console
 from sparkwal.cli.exit_codes import Failed, Refused, Stopped
 from sparkwal.cli.flags import (
     key_values,
-    takes_every,
+    options,
+    takes_all,
     takes_interval,
     takes_log,
     with_flags,
 )
 from sparkwal.cli.lifecycle_flags import (
     EXIT_CODES,
+    EventPrinter,
     Failures,
-    Story,
-    checked,
-    line,
-    logs,
-    narrated,
+    existing_logs,
+    one_line,
+    parse_options,
+    printing_events,
     takes_lifecycle_options,
 )
-from sparkwal.cli.output import size, table
+from sparkwal.cli.output import size
+from sparkwal.cli.output import table as print_table
 from sparkwal.errors import (
     CompactionError,
     OptionError,
@@ -47,270 +50,368 @@ from sparkwal.errors import (
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
-from sparkwal.lifecycle.table import check_apart, fits
+from sparkwal.lifecycle.table import check_apart, check_same_target
 from sparkwal.protocol.chain import look
 from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
 from support import jvm
 from support.follow import Meter, Signals, attended
-from support.session import as_exit, need_delta, need_spark, packages, s3a_settings, start_session
+from support.session import exit_for, need_delta, need_spark, packages, s3a_settings, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# After a failure --continuous doubles its pause, up to this or --interval.
+# After a failure --continuous doubles its pause, up to this time or --interval.
 _LONGEST_PAUSE = 600.0
 
 console = Console(stderr=True)
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """How the job runs.
+
+    Attributes:
+        now: compact all rows, also those that are not due.
+        collects: delete objects.
+        accept_table: accept the present table first.
+        continuous: repeat until a signal.
+        interval: the seconds between two rounds.
+        drain_timeout: the seconds for which a signal waits for the running range.
+    """
+
+    now: bool = False
+    collects: bool = True
+    accept_table: bool = False
+    continuous: bool = False
+    interval: float = 60.0
+    drain_timeout: float = 60.0
+
+
 @dataclass
 class Compaction:
-    """The logs to compact, all under the path if `every`, and how; `given` are the options as they
-    were given. `accept`: the next round accepts the table as it is."""
+    """The logs to compact, and the state of the job.
+
+    Attributes:
+        settings: the options, parsed.
+        log_options: the same options as texts.
+        all_sequencers: compact all logs under the path.
+        target: the table, or None.
+        run: how the job runs.
+        accept: the next round accepts the present table.
+        spark: the session.
+        lifecycles: the logs that were compacted so far, by sequencer.
+    """
 
     settings: LifecycleOptions
-    given: dict[str, str]
-    every: bool
+    log_options: dict[str, str]
+    all_sequencers: bool
     target: Target | None
-    collects: bool
-    whole: bool
-    accept: bool
+    run: RunOptions
+    accept: bool = False
     spark: SparkSession | None = None
-    lives: dict[str, Lifecycle] = field(default_factory=dict)
+    lifecycles: dict[str, Lifecycle] = field(default_factory=dict)
 
     def round(self) -> dict[str, Run | SparkWalError]:
         """Run each log once. An error of one log does not stop the others."""
-        found: dict[str, Run | SparkWalError] = {}
+        results: dict[str, Run | SparkWalError] = {}
         try:
-            # A single log that was found stays; under a path more logs may appear.
-            known = self.lives if self.lives and not self.every else logs(self.settings, self.every)
+            # A single log stays the same. Under a path, more logs may appear.
+            names: Iterable[str] = self.lifecycles
+            if not self.lifecycles or self.all_sequencers:
+                names = existing_logs(self.settings, all_sequencers=self.all_sequencers)
         except StoreUnavailableError as error:
             return {self.settings.path: error}
-        for name in [*known]:
+        for name in [*names]:
             try:
-                found[name] = self._run(name)
+                results[name] = self._run_log(name)
             except SparkWalError as error:
-                found[name] = error
+                results[name] = error
         self.accept = False
-        return found
+        return results
 
-    def _run(self, name: str) -> Run:
-        if name not in self.lives:
-            self.lives[name] = self._life(name)
-        life = self.lives[name]
+    def _run_log(self, name: str) -> Run:
+        if name not in self.lifecycles:
+            self.lifecycles[name] = self._lifecycle(name)
+        lifecycle = self.lifecycles[name]
         if self.accept:
-            life.accept_table()
-        return life.run_once(whole=self.whole)
+            lifecycle.accept_table()
+        return lifecycle.run_once(whole=self.run.now)
 
-    def _life(self, name: str) -> Lifecycle:
-        arguments: dict[str, Any] = with_flags(self.given, sequencer=name)
-        arguments["collects"] = self.collects
+    def _lifecycle(self, name: str) -> Lifecycle:
+        arguments: dict[str, Any] = with_flags(self.log_options, sequencer=name)
+        arguments["collects"] = self.run.collects
         if self.target is not None:
             arguments |= {**vars(self.target), "spark": self.spark}
             arguments["properties"] = dict(self.target.properties)
             del arguments["mode"]  # keys imply it
         return Lifecycle(self.settings.path, **arguments)
 
-    def check(self, waits: bool) -> None:
-        """Check what can be checked before Spark starts. Raises Refused, OptionError."""
-        found = logs(self.settings, self.every)
-        if not found and not waits:
+    def check(self) -> None:
+        """Check the logs and their tables before Spark starts.
+
+        Raises:
+            Refused: there is no log, and the job does not wait for one.
+            OptionError: a log is compacted into another table.
+        """
+        logs = existing_logs(self.settings, all_sequencers=self.all_sequencers)
+        if not logs and not self.run.continuous:
             raise Refused(f"there is no log at {self.settings.log_path}; check the path")
-        for log in found.values():
+        for log in logs.values():
             state = look(log)
             if state is None or state.target is None:
                 continue
             if self.target is None:
                 raise OptionError(
                     f"{log.url} is compacted into {state.target.table}: give that table, so that "
-                    "nothing leaves the log which the table does not hold"
+                    "no row leaves the log which the table does not hold"
                 )
             try:
-                fits(self.target, state.target)
+                check_same_target(self.target, state.target)
             except PlanError as error:
                 raise OptionError(str(error)) from None
 
 
 def _row(name: str, run: Run) -> dict[str, str]:
-    ranges = [each for each in (run.finished, run.compacted) if each is not None]
+    """One line of the table that the job prints."""
+    ranges = [range_ for range_ in (run.finished, run.compacted) if range_ is not None]
     collected = run.collection
     idle = "" if collected and collected.objects else "none was due"
     return {
         "log": name,
-        "range": ", ".join(str(each.k) for each in ranges) or idle,
-        "positions": ", ".join(f"{each.start}…{each.end - 1}" for each in ranges),
-        "rows": ", ".join("?" if each.rows is None else f"{each.rows:,}" for each in ranges),
-        "bytes": ", ".join(size(each.bytes) for each in ranges),
+        "range": ", ".join(str(range_.k) for range_ in ranges) or idle,
+        "positions": ", ".join(f"{range_.start}…{range_.end - 1}" for range_ in ranges),
+        "rows": ", ".join("?" if range_.rows is None else f"{range_.rows:,}" for range_ in ranges),
+        "bytes": ", ".join(size(range_.bytes) for range_ in ranges),
         "version": str(ranges[-1].table_version) if ranges else "",
         "floor": str(run.floor),
         "collected": f"{collected.objects:,} objects, {size(collected.bytes)}" if collected else "",
     }
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _once(work: Compaction, meter: Meter, signals: Signals, story: Story, drain: float) -> None:
-    found = attended(work.round, meter, signals, work.spark, drain, lambda: story.note)
-    runs = {name: run for name, run in found.items() if isinstance(run, Run)}
-    failures = {name: error for name, error in found.items() if isinstance(error, SparkWalError)}
+def _once(work: Compaction, meter: Meter, signals: Signals, printer: EventPrinter) -> None:
+    """Run one round.
+
+    Raises:
+        Failures: a log failed.
+    """
+    seconds = work.run.drain_timeout
+    results = attended(work.round, meter, signals, work.spark, seconds, lambda: printer.note)
+    runs = {name: run for name, run in results.items() if isinstance(run, Run)}
+    failures = {name: error for name, error in results.items() if isinstance(error, SparkWalError)}
     if runs:
         target = f" → {work.target.table}" if work.target else ""
-        table([_row(*item) for item in runs.items()], f"{work.settings.path}{target}")
-    # A signal to all processes of the job also ends Spark, and so its work fails.
+        print_table([_row(*item) for item in runs.items()], f"{work.settings.path}{target}")
+    # A signal to all processes of the job also ends Spark, and then the round fails.
     if failures and signals.received is None:
-        raise Failures(failures, work.every)
+        raise Failures(failures, several=work.all_sequencers)
 
 
-def _continuously(
-    work: Compaction, meter: Meter, signals: Signals, story: Story, drain: float, interval: float
-) -> None:
-    failed = 0
+def _continuously(work: Compaction, meter: Meter, signals: Signals, printer: EventPrinter) -> None:
+    """Run rounds until a signal. After a failure, double the pause.
+
+    Raises:
+        Failures: a log failed, and repeating would not help.
+        Failed: Spark has ended.
+    """
+    interval = work.run.interval
+    failures = 0
     while signals.received is None:
-        found = attended(work.round, meter, signals, work.spark, drain, lambda: story.note)
-        if signals.received is not None and not all(isinstance(r, Run) for r in found.values()):
+        seconds = work.run.drain_timeout
+        results = attended(work.round, meter, signals, work.spark, seconds, lambda: printer.note)
+        if signals.received is not None and not all(
+            isinstance(run, Run) for run in results.values()
+        ):
             return
-        failed += 1
-        for name, run in found.items():
+        failures += 1
+        for name, run in results.items():
             if isinstance(run, Run):
                 if run.finished or run.compacted or run.collection:
-                    figures = [f"{what} {each}" for what, each in _row(name, run).items() if each]
-                    _say(f"{time.strftime('%H:%M:%S')} {name}: {', '.join(figures[1:])}")
+                    cells = [f"{column} {text}" for column, text in _row(name, run).items() if text]
+                    _print(f"{time.strftime('%H:%M:%S')} {name}: {', '.join(cells[1:])}")
             elif isinstance(run, CompactionError | StoreUnavailableError):
-                _say(f"{name}: {line(run)}")
+                _print(f"{name}: {one_line(run)}")
             else:
-                raise Failures({name: run}, work.every)
-        if all(isinstance(run, Run) for run in found.values()):
-            failed = 0
-        elif work.spark is not None and not jvm.at_work():
-            raise Failed("Spark's JVM is gone; start the job again")
-        longer = min(_LONGEST_PAUSE, interval * 2 ** min(failed, 10))
-        pause = interval if not failed else max(interval, longer)
-        if failed:
-            _say(f"suspended; tried again in {pause:g} s")
-        story.note = "waiting" if not failed else "suspended"
+                raise Failures({name: run}, several=work.all_sequencers)
+        if all(isinstance(run, Run) for run in results.values()):
+            failures = 0
+        elif work.spark is not None and not jvm.is_running():
+            raise Failed("Spark's JVM has ended; start the job again")
+        longer = min(_LONGEST_PAUSE, interval * 2 ** min(failures, 10))
+        pause = interval if not failures else max(interval, longer)
+        if failures:
+            _print(f"suspended; tried again in {pause:g} s")
+        printer.note = "waiting" if not failures else "suspended"
         until = time.monotonic() + pause
         while signals.received is None and time.monotonic() < until:
             time.sleep(min(0.1, max(0.0, until - time.monotonic())))
-            meter.show(0, story.note)
-        story.note = "looking"
+            meter.show(0, printer.note)
+        printer.note = "looking"
+
+
+def _target(
+    path: str,
+    table: str | None,
+    keys: tuple[str, ...],
+    sequence_by: str,
+    delete_when: str,
+    layout: dict[str, tuple[str, ...]],
+    properties: tuple[str, ...],
+) -> Target | None:
+    try:
+        target = target_of(
+            table,
+            keys,
+            sequence_by,
+            delete_when,
+            layout["partition_by"],
+            layout["cluster_by"],
+            key_values(properties, "--property"),
+        )
+        if target is not None:
+            check_apart(path, target)
+        return target
+    except SparkWalError as error:
+        raise exit_for(error) from None
+
+
+# Adds the flags of the table. The command receives `target`.
+_takes_target = options(
+    lambda path, partition_by, cluster_by, **flags: {
+        "path": path,
+        "target": _target(
+            path, layout={"partition_by": partition_by, "cluster_by": cluster_by}, **flags
+        ),
+    },
+    click.argument("table", required=False),
+    click.option(
+        "--key",
+        "keys",
+        multiple=True,
+        metavar="COLUMN",
+        help="MERGE by this column: a new row replaces the row with the same key; repeatable. "
+        "Without keys, rows are appended.",
+    ),
+    click.option(
+        "--sequence-by",
+        default="",
+        metavar="COLUMN",
+        help="Among rows with one key, the one with the greatest value wins.  "
+        "[default: the last written row]",
+    ),
+    click.option(
+        "--delete-when",
+        default="",
+        metavar="SQL",
+        help="A row for which this is true deletes its key: \"op = 'D'\".",
+    ),
+    click.option(
+        "--partition-by", multiple=True, metavar="COLUMN", help="Partition a new table; repeatable."
+    ),
+    click.option(
+        "--cluster-by", multiple=True, metavar="COLUMN", help="Cluster a new table; repeatable."
+    ),
+    click.option(
+        "--property",
+        "properties",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A property of a new table; repeatable.",
+    ),
+    names=(
+        "path",
+        "table",
+        "keys",
+        "sequence_by",
+        "delete_when",
+        "partition_by",
+        "cluster_by",
+        "properties",
+    ),
+)
+# Adds the flags of `RunOptions`. The command receives `run`.
+_takes_run_options = options(
+    lambda interval, **flags: {"run": RunOptions(interval=interval / 1000, **flags)},
+    click.option("--now", is_flag=True, help="Compact all rows, also those that are not due."),
+    click.option(
+        "--collect/--no-collect",
+        "collects",
+        default=True,
+        show_default=True,
+        help="Delete objects that the floor passed longer ago than gcGrace.",
+    ),
+    click.option(
+        "--accept-table",
+        is_flag=True,
+        help="Accept the present table as one that holds all rows of the log's lifecycle, after "
+        "you restored it or compared the two.",
+    ),
+    click.option("--continuous", is_flag=True, help="Repeat until stopped."),
+    takes_interval("1min", "The time between two rounds of --continuous."),
+    click.option(
+        "--drain-timeout",
+        type=click.FloatRange(0),
+        default=60.0,
+        show_default=True,
+        help="Seconds for which a signal waits for the running range.",
+    ),
+    names=("now", "collects", "accept_table", "continuous", "interval", "drain_timeout"),
+)
 
 
 @click.command(epilog=EXIT_CODES)
 @takes_log
-@click.argument("table", required=False)
+@_takes_target
 @takes_lifecycle_options(policy=True)
-@takes_every
-@click.option("--now", is_flag=True, help="Bring everything that is there, whatever is due.")
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    metavar="COLUMN",
-    help="MERGE by it: a row takes the place of the row with the same key; repeatable. Without, "
-    "rows are appended.",
-)
-@click.option(
-    "--sequence-by",
-    default="",
-    metavar="COLUMN",
-    help="Of rows with one key the one with the greatest value wins.  [default: the last written]",
-)
-@click.option(
-    "--delete-when",
-    default="",
-    metavar="SQL",
-    help="A row for which this holds deletes its key: \"op = 'D'\".",
-)
-@click.option("--partition-by", multiple=True, metavar="COLUMN", help="Of a new table; repeatable.")
-@click.option("--cluster-by", multiple=True, metavar="COLUMN", help="Of a new table; repeatable.")
-@click.option(
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Of a new table; repeatable.",
-)
-@click.option(
-    "--collect/--no-collect",
-    default=True,
-    show_default=True,
-    help="Delete what the floor has passed and gcGrace is over for.",
-)
-@click.option(
-    "--accept-table",
-    is_flag=True,
-    help="Take the table as it is for one that holds all that the log's lifecycle knows: you "
-    "restored it, or compared the two.",
-)
-@click.option("--continuous", is_flag=True, help="Go on until stopped.")
-@takes_interval("1min", "Between two looks of --continuous.")
+@takes_all
+@_takes_run_options
 @click.option(
     "--conf",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of Spark, as spark-submit takes it; repeatable.",
-)
-@click.option(
-    "--drain-timeout",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="Seconds a signal waits for the range under way.",
+    help="A setting of Spark, as for spark-submit; repeatable.",
 )
 def main(
     path: str,
-    table: str | None,
-    given: dict[str, str],
-    every: bool,
-    now: bool,
-    keys: tuple[str, ...],
-    sequence_by: str,
-    delete_when: str,
-    partition_by: tuple[str, ...],
-    cluster_by: tuple[str, ...],
-    properties: tuple[str, ...],
-    collect: bool,
-    accept_table: bool,
-    continuous: bool,
-    interval: int,
+    log_options: dict[str, str],
+    target: Target | None,
+    run: RunOptions,
     conf: tuple[str, ...],
-    drain_timeout: float,
+    *,
+    all_sequencers: bool,
 ) -> None:
-    """Bring what is due of the log at PATH into the Delta table at TABLE, exactly once.
+    """Write the rows of the log at PATH that are due into the Delta table at TABLE, exactly once.
 
-    Then the log's floor moves, and what it passed is deleted when the grace is over. Without
-    TABLE, and so without Spark, --retain and --retain-bytes alone decide what leaves the log.
+    Then the job moves the log's floor, and deletes objects that the floor passed longer ago than
+    the grace. Without TABLE, and so without Spark, only --retain and --retain-bytes decide what
+    leaves the log.
 
-    Run it again and it goes on where it stopped, after kill -9 too. Any number may run at once.
-    Ctrl-C and SIGTERM let the range under way finish; a second one stops at once.
+    Run it again and it continues where it stopped, also after kill -9. Any number of these jobs may
+    run at once. After Ctrl-C or SIGTERM it finishes the running range; a second signal stops it at
+    once.
 
     \b
     python jobs/compact.py s3://bucket/wal s3a://lake/orders --key id --continuous
     python jobs/compact.py s3://bucket/wal --retain 7d
     """
     try:
-        settings = checked(path, given, every)
-        described = key_values(properties, "--property")
-        target = target_of(
-            table, keys, sequence_by, delete_when, partition_by, cluster_by, described
-        )
-        if target is not None:
-            check_apart(path, target)
+        settings = parse_options(path, log_options, all_sequencers=all_sequencers)
         if target is None and settings.retain_seconds is None and settings.retain_bytes is None:
             raise Refused("give TABLE, or --retain or --retain-bytes for a log without a table")
-        if target is None and (now or accept_table or conf):
+        if target is None and (run.now or run.accept_table or conf):
             raise Refused("--now, --accept-table and --conf are for a log with a TABLE")
-        if accept_table and continuous:
+        if run.accept_table and run.continuous:
             raise Refused("--accept-table is for one run; start --continuous after it")
         configured = key_values(conf, "--conf")
         if configured and jvm.started_by_spark_submit():
             raise Refused("--conf here is too late: give it to spark-submit")
-        work = Compaction(settings, given, every, target, collect, now, accept_table)
-        work.check(waits=continuous)
+        work = Compaction(settings, log_options, all_sequencers, target, run, run.accept_table)
+        work.check()
     except SparkWalError as error:
-        raise as_exit(error) from None
+        raise exit_for(error) from None
     if target is not None:
         need_spark()
         need_delta("a table")
@@ -321,14 +422,18 @@ def main(
             settings={**s3a_settings(target.table, settings), **configured},
         )
     try:
-        with Signals() as signals, Meter(console, "compact") as meter, narrated(console) as story:
+        with (
+            Signals() as signals,
+            Meter(console, "compact") as meter,
+            printing_events(console) as printer,
+        ):
             try:
-                if continuous:
-                    _continuously(work, meter, signals, story, drain_timeout, interval / 1000)
+                if run.continuous:
+                    _continuously(work, meter, signals, printer)
                 else:
-                    _once(work, meter, signals, story, drain_timeout)
+                    _once(work, meter, signals, printer)
             except SparkWalError as error:
-                raise as_exit(error) from None
+                raise exit_for(error) from None
     finally:
         if work.spark is not None:
             jvm.end(work.spark)

@@ -1,4 +1,4 @@
-"""Takes rows over HTTP into a log. An answer means that they are durable or on this disk."""
+"""Receives rows over HTTP and appends them to a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkwal.cli.flags import options, takes_log_options
 from sparkwal.cli.output import escape
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
 from support.json_rows import parse_schema
-from support.session import as_exit, open_log_at
+from support.session import exit_for, open_log_at
 
 try:
     from support.http_access import Access, access
@@ -43,41 +43,57 @@ POST /append   Content-Type: application/x-ndjson (JSON lines, also as applicati
                application/json; or one JSON array of objects), or
                application/vnd.apache.arrow.stream (an Arrow IPC stream). With --token-file also
                Authorization: Bearer TOKEN
-  200  {"position": …, "sequence": …, "rows": …}: all of its rows are durable
-  202  with --journal: {"sequence": …, "rows": …}: all of its rows are on this machine's disk,
-       and will be in the log once, sent by this process or the next with the same --journal
-  400  the rows do not fit the schema; nothing was written
+  200  {"position": …, "sequence": …, "rows": …}: all rows are durable
+  202  with --journal: {"sequence": …, "rows": …}: all rows are on this machine's disk. This
+       process, or the next one with the same --journal, writes them to the log, once
+  400  the rows do not fit the schema; the server wrote none of them
   401  the bearer token is missing or wrong
-  403  a web page of another origin sent it; see --allow-origin
+  403  a web page of another origin sent the request; see --allow-origin
   408  the body did not arrive within --body-timeout
   413  the body is larger than --max-body, or its rows than --max-rows-bytes
-  415  no Content-Type or another one, or another Content-Encoding or charset; nothing was read
+  415  an unsupported or missing Content-Type, Content-Encoding or charset; the server did not
+       read the body
   421  the Host header has a name that is not this server's; see --allow-host
-  429  more is coming in than --max-pending, or waiting than --log-option maxBufferedBytes, or
-       the journal (journalMaxBytes, journalSlots) or its disk is full; see Retry-After
-  503  the writer has stopped: another one leads, the store is gone (without --journal), or the
-       journal's disk failed. "outcome" says whether these rows may have been written; restart
-       this process
+  429  more bytes arrive than --max-pending, or wait than --log-option maxBufferedBytes, or the
+       journal (journalMaxBytes, journalSlots) or its disk is full; see Retry-After
+  503  the writer has stopped: another one leads, the store does not answer (without --journal),
+       or the journal's disk failed. See "outcome": may these rows be in the log? Restart this
+       process
 GET /metrics   for Prometheus
-GET /healthz   200 while rows are accepted; with --journal "store" is "away" while the store does
-               not answer, "waiting" is how many appends the log lacks, and "lost" the first and
-               last sequence of what was damaged on the disk
+GET /healthz   200 while the server accepts rows; with --journal "store" is "away" while the
+               store does not answer, "waiting" is the number of appends that the log lacks, and
+               "lost" is the first and last sequence of appends that were damaged on the disk
 
 \b
-With --journal this process needs the store to start; once it listens the store may be away. What
-was accepted and is damaged on the disk is reported at each start until it was sent again.
+With --journal this process needs the store to start; after the start, the store may fail. Accepted
+appends that are damaged on the disk are reported at each start until they are sent again.
 
 \b
 Exit codes:
-    0  stopped by SIGTERM or SIGINT; everything accepted is durable, or in the journal
-    1  the store was not there at the start, or the writer has stopped; the message says why
-    2  wrong usage: an option, a path, a schema, a journal. Nothing was written
+    0  stopped by SIGTERM or SIGINT; every accepted row is durable, or in the journal
+    1  the store did not answer at the start, or the writer has stopped; see the message
+    2  wrong usage: an option, a path, a schema or a journal. It wrote nothing
 """
 
 
 @dataclass(frozen=True)
+class Writer:
+    """The flags of the appender.
+
+    Attributes:
+        schema: the text of --schema, or None.
+        producer_id: the name of this writer.
+        journal: the folder of the journal, or None.
+    """
+
+    schema: str | None
+    producer_id: str
+    journal: str | None
+
+
+@dataclass(frozen=True)
 class Address:
-    """Where the job listens, and who may send requests there."""
+    """The address of the server, and the rules for requests to it."""
 
     host: str
     port: int
@@ -116,20 +132,20 @@ _takes_address = options(
         type=click.IntRange(0, 65535),
         default=8080,
         show_default=True,
-        help="0 picks a free one and prints it.",
+        help="The port; 0 picks a free port and prints it.",
     ),
     click.option(
         "--token-file",
         type=_FILE,
         help="Tokens, one a line; a request needs one as `Authorization: Bearer …`. Required "
-        "unless --host is of loopback.",
+        "unless --host is a loopback address.",
     ),
     click.option(
         "--allow-host",
         multiple=True,
         metavar="NAME",
-        help="A name of this server in Host headers, besides IP addresses, names without a "
-        "dot, --host and the machine's name; repeatable.",
+        help="A name that Host headers may have, besides IP addresses, names without a dot, "
+        "--host and the machine's name; repeatable.",
     ),
     click.option(
         "--allow-origin",
@@ -138,8 +154,10 @@ _takes_address = options(
         help="An origin whose web pages may send rows, for example https://app.example; "
         "repeatable.",
     ),
-    click.option("--tls-certificate", type=_FILE, help="PEM: the certificate and its chain."),
-    click.option("--tls-key", type=_FILE, help="PEM: its private key."),
+    click.option(
+        "--tls-certificate", type=_FILE, help="A PEM file: the certificate and its chain."
+    ),
+    click.option("--tls-key", type=_FILE, help="A PEM file: the private key."),
 )
 
 
@@ -147,7 +165,7 @@ def _limits(
     max_body: int, max_rows_bytes: int, max_pending: int, body_timeout: float
 ) -> dict[str, Limits]:
     if max_pending < max_body:
-        raise Refused("--max-pending is below --max-body: no body of that size would get in")
+        raise Refused("--max-pending is below --max-body, so a body of that size never fits")
     return {"limits": Limits(max_body, max_rows_bytes, max_pending, body_timeout)}
 
 
@@ -158,21 +176,21 @@ _takes_limits = options(
         type=click.IntRange(1),
         default=16 * 2**20,
         show_default=True,
-        help="Bytes of one request.",
+        help="The most bytes of one request.",
     ),
     click.option(
         "--max-rows-bytes",
         type=click.IntRange(1),
         default=64 * 2**20,
         show_default=True,
-        help="Bytes of its rows as Arrow, without compression.",
+        help="The most bytes of its rows as Arrow, without compression.",
     ),
     click.option(
         "--max-pending",
         type=click.IntRange(1),
         default=64 * 2**20,
         show_default=True,
-        help="Bytes of all requests that are being received and parsed.",
+        help="The most bytes of all requests that the server receives or parses.",
     ),
     click.option(
         "--body-timeout",
@@ -182,28 +200,33 @@ _takes_limits = options(
         help="Seconds in which a body must arrive.",
     ),
 )
+_takes_writer = options(
+    lambda schema_text, producer_id, journal: {"writer": Writer(schema_text, producer_id, journal)},
+    click.option(
+        "--schema",
+        "schema_text",
+        help="`id long, name string, at timestamp`, Spark's schema JSON, or @FILE with one of "
+        "them. Not needed if the log exists.",
+    ),
+    click.option(
+        "--producer-id",
+        default=socket.gethostname,
+        show_default="the host's name",
+        help="The name of this writer, the same after a restart.",
+    ),
+    click.option(
+        "--journal",
+        metavar="DIR",
+        help="A folder on a local disk, for this process only: the server answers once the rows "
+        "are there, also while the store does not answer. The folder must outlive a container; "
+        "--producer-id must stay the same.",
+    ),
+)
 
 
 @click.command(epilog=EPILOG)
 @click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
-@click.option(
-    "--schema",
-    "schema_text",
-    help="`id long, name string, at timestamp`, Spark's schema JSON, or @FILE with one of them. "
-    "Not needed where the log exists.",
-)
-@click.option(
-    "--producer-id",
-    default=socket.gethostname,
-    show_default="the host's name",
-    help="Names this writer over restarts.",
-)
-@click.option(
-    "--journal",
-    metavar="DIR",
-    help="A folder on a local disk, of this process alone: rows are answered once they are there, "
-    "also while the store is away. It must outlive a container; --producer-id must stay the same.",
-)
+@_takes_writer
 @takes_log_options("appender", "batchTimeoutMs=5")
 @_takes_address
 @_takes_limits
@@ -212,32 +235,30 @@ _takes_limits = options(
     type=click.FloatRange(1),
     default=60.0,
     show_default=True,
-    help="Seconds that a signal waits for requests under way, and then as long for the log to take "
-    "what the journal has; the rest stays there.",
+    help="Seconds for which a signal waits for running requests, and then again for the log to "
+    "take the appends of the journal; the other appends stay in the journal.",
 )
 def main(
     log: str,
-    schema_text: str | None,
-    producer_id: str,
-    journal: str | None,
-    given: dict[str, Any],
+    writer: Writer,
+    log_options: dict[str, Any],
     address: Address,
     limits: Limits,
     drain_timeout: float,
 ) -> None:
-    """Take rows over HTTP and append them to a log.
+    """Receive rows over HTTP and append them to a log.
 
-    One process leads one log; several logs or sequencers take one process each. A client
-    without an answer cannot know whether its rows are there: use an appender in the
-    client where rows must be written exactly once.
+    One process leads one log; run a process for each log or sequencer. A client without a response
+    does not know whether its rows are in the log: if rows must be written exactly once, use an
+    appender in the client.
 
     \b
     python jobs/http_ingest.py --log s3://bucket/wal --schema 'id long, name string'
     """
-    if journal is not None:
-        given = {**given, "journal": journal}
+    if writer.journal is not None:
+        log_options = {**log_options, "journal": writer.journal}
     try:
-        # First: a takeover, only to find the port taken, would fence a writer for nothing.
+        # Before the takeover: if the port is in use, the present writer must not be fenced.
         listener = socket.create_server((address.host, address.port), backlog=512)
     except OSError as error:
         raise Refused(
@@ -245,23 +266,23 @@ def main(
         ) from None
     with listener:
         try:
-            arrow_schema = _schema(log, schema_text, given)
-            wal = Appender(log, arrow_schema, producer_id=producer_id, **given)
+            arrow_schema = _schema(log, writer.schema, log_options)
+            wal = Appender(log, arrow_schema, producer_id=writer.producer_id, **log_options)
         except (SparkWalError, OSError) as error:
-            failed = as_exit(error)
-            if journal is not None and isinstance(error, StoreUnavailableError):
+            failed = exit_for(error)
+            if writer.journal is not None and isinstance(error, StoreUnavailableError):
                 raise Failed(
-                    f"{failed.message}. What was accepted stays in the journal {journal}: start "
+                    f"{failed.message}. Accepted rows stay in the journal {writer.journal}: start "
                     "again once the store answers"
                 ) from None
             raise failed from None
         if lost := wal.lost:
-            named = f"{len(lost)} appends, sequences {lost[0]}…{lost[-1]},"
+            damaged = f"{len(lost)} appends, sequences {lost[0]}…{lost[-1]},"
             if any(incident.unknown for incident in wal.incidents()):
-                named = f"An unknown number of appends, from sequence {lost[0]} on,"
+                damaged = f"An unknown number of appends, from sequence {lost[0]} on,"
             console.print(
-                f"[bold]{named} were answered with 202 and are damaged in the journal: send their "
-                "rows again, in this order. What is left of them is in its quarantine/",
+                f"[bold]{damaged} were answered with 202 and are damaged in the journal: send "
+                "their rows again, in this order. Their remains are in its quarantine/",
                 highlight=False,
             )
         server = Server(wal, arrow_schema, limits, address.access)
@@ -272,13 +293,13 @@ def main(
             try:
                 wal.close(drain_timeout if wal.has_journal else None)
             except TimeoutError:
-                pass  # the journal keeps it
+                pass  # the journal keeps the appends
             except SparkWalError as error:
-                raise as_exit(error) from None
+                raise exit_for(error) from None
     if not wal.has_journal:
         stopped = wal.error
     if stopped is not None:
-        raise Failed(escape(str(stopped), keeps="\n"))
+        raise Failed(escape(str(stopped), keep="\n"))
     waiting = wal.unacknowledged
     durable = wal.last_sequence - waiting
     console.print(
@@ -289,7 +310,7 @@ def main(
 
 
 def _schema(log: str, text: str | None, options: dict[str, str]) -> pa.Schema:
-    # Look even if the columns are given: this reports a missing bucket before the first write.
+    # Read the head also with --schema: this reports a missing bucket before the first write.
     head = open_log_at(log, options).head()
     if text is not None:
         if text.startswith("@"):

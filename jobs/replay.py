@@ -1,4 +1,4 @@
-"""A range of a log, to files, Delta Lake or the terminal."""
+"""Replays a range of a log into files, Delta Lake or the terminal."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ except ModuleNotFoundError:
     ) from None
 
 # isort: split
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,17 @@ import click
 from rich.console import Console
 
 from sparkwal.cli.exit_codes import Refused, Stopped
-from sparkwal.cli.flags import named_or_all, takes_log_options
+from sparkwal.cli.flags import named_or_all, options, takes_log_options
 from sparkwal.cli.output import escape, facts
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from support import jvm
-from support.cursor import Replayed, replay_from
+from support.cursor import Columns, Replayed, replay_from
 from support.follow import Meter, Signals, attended, run_query, trigger
 from support.session import (
     EXIT_CODES,
-    as_exit,
+    exit_for,
     need_delta,
     need_spark,
     open_log_at,
@@ -37,96 +38,178 @@ from support.session import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 FORMATS = ("parquet", "delta", "json", "csv", "orc", "console", "noop")
 NO_OUTPUT = ("console", "noop")
-# Rows that --format console prints.
-_SHOWN = 20
+# The number of rows that --format console prints.
+_PRINTED_ROWS = 20
 
 console = Console(stderr=True)
 
 # Exit codes of a replay with a cursor.
 INVALID_ENTRY, COLLECTED = 3, 4
-_MORE_EXIT_CODES = """    3  with --cursor: an invalid entry; what is before it is in the output
+_MORE_EXIT_CODES = """    3  with --cursor: an invalid entry; the output has all entries before it
     4  with --cursor: its position was collected; the log's table has the rows
 """
 
 
-def _batch(
-    spark: SparkSession,
-    rows: DataFrame,
-    fmt: str,
-    output: str | None,
-    mode: str,
-    meter: Meter,
-    signals: Signals,
+@dataclass(frozen=True)
+class Range:
+    """The flags of a range, as the options of reading."""
+
+    start: int | None
+    end: int | None
+    from_time: str | None
+    to_time: str | None
+
+    @property
+    def is_empty(self) -> bool:
+        return all(bound is None for bound in vars(self).values())
+
+    def options(self) -> dict[str, str]:
+        """The flags as the options of reading."""
+        values = {
+            "startingPosition": self.start,
+            "endingPosition": self.end,
+            "startingTimestamp": self.from_time,
+            "endingTimestamp": self.to_time,
+        }
+        return {name: str(value) for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Output:
+    """The flags of the output.
+
+    Attributes:
+        fmt: the format.
+        location: a folder or URL.
+        mode: what to do if the output exists.
+        files: the number of files, or None.
+    """
+
+    fmt: str
+    location: str | None
+    mode: str
+    files: int | None
+
+
+@dataclass(frozen=True)
+class CursorFlags:
+    """The flags of a replay with a cursor.
+
+    Attributes:
+        file: the file of the cursor, or None for a replay without a cursor.
+        sequencers: names, "*" or None.
+    """
+
+    file: Path | None
+    sequencers: str | None
+
+
+@dataclass(frozen=True)
+class StreamFlags:
+    """The flags of a replay as a stream.
+
+    Attributes:
+        stream: replay as a stream.
+        checkpoint: the checkpoint of the stream.
+        trigger: keywords for DataStreamWriter.trigger.
+        drain_timeout: the seconds for which a signal waits for the running microbatch.
+    """
+
+    stream: bool
+    checkpoint: str | None
+    trigger: dict[str, Any]
+    drain_timeout: float
+
+
+def _write_batch(
+    spark: SparkSession, rows: DataFrame, output: Output, meter: Meter, signals: Signals
 ) -> int:
-    """Write what is there; returns the number of rows. Raises Stopped, Refused, Failed."""
+    """Write rows.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        Stopped: a signal came.
+        Refused: an option is wrong.
+        Failed: the write failed.
+    """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     def write() -> int:
-        if fmt == "console":
-            shown = rows.limit(_SHOWN).persist()
-            count = shown.count()
-            shown.show(_SHOWN, truncate=False)
+        if output.fmt == "console":
+            printed = rows.limit(_PRINTED_ROWS).persist()
+            count = printed.count()
+            printed.show(_PRINTED_ROWS, truncate=False)
             return count
-        seen = Observation("replay")
-        observed = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
-        observed.write.format(fmt).mode("append" if fmt == "noop" else mode).save(output)
-        return int(seen.get["rows"])
+        observation = Observation("replay")
+        observed = rows.observe(observation, F.count(F.lit(1)).alias("rows"))
+        mode = "append" if output.fmt == "noop" else output.mode
+        observed.write.format(output.fmt).mode(mode).save(output.location)
+        return int(observation.get["rows"])
 
     try:
-        # A signal cancels the write at once: a part of the output is of no use.
+        # A signal cancels the write at once, because an incomplete output is useless.
         return attended(write, meter, signals, spark, 0.0, lambda: "replaying")
     except Stopped:
         console.print("stopped; the output is not complete")
         raise
     except Exception as error:
-        raise as_exit(error) from None
+        raise exit_for(error) from None
 
 
-def _from_cursor(
+def _replay_with_cursor(
     log: str,
-    given: dict[str, str],
-    cursor: Path,
-    output: str | None,
-    sequencers: str | None,
-    columns: str | None,
-    metadata: bool,
+    log_options: dict[str, str],
+    flags: CursorFlags,
+    location: str | None,
+    columns: Columns,
 ) -> None:
-    """Replay with a cursor. Raises Refused, Failed, Stopped, and Exit after its message."""
-    if output is None or "://" in output:
+    """Replay from a cursor, and print the result.
+
+    Raises:
+        Refused: a flag is wrong.
+        Failed: the replay failed.
+        Stopped: a signal came.
+        Exit: the replay stopped at an invalid or collected entry.
+    """
+    cursor = flags.file
+    assert cursor is not None
+    if location is None or "://" in location:
         raise Refused("--cursor needs --output, a folder on a local disk")
     if not cursor.absolute().parent.is_dir():
         raise Refused(f"there is no folder {cursor.absolute().parent} for the cursor's file")
-    several: str | list[str] | None = sequencers
-    if sequencers not in (None, "*"):
-        several = [name.strip() for name in (sequencers or "").split(",")]
-    wanted = [name.strip() for name in columns.split(",")] if columns is not None else None
+    sequencers: str | list[str] | None = flags.sequencers
+    if flags.sequencers not in (None, "*"):
+        sequencers = [name.strip() for name in (flags.sequencers or "").split(",")]
     with Signals() as signals, Meter(console, "replay") as meter:
 
-        def carry_on(done: Replayed) -> bool:
+        def goes_on(done: Replayed) -> bool:
             meter.show(done.rows, f"{done.commits} commits")
             return signals.received is None
 
         try:
-            opened = open_log_at(log, given)
-            if several is None and not cursor.exists() and opened.head() is None:
+            opened = open_log_at(log, log_options)
+            if sequencers is None and not cursor.exists() and opened.head() is None:
                 raise Refused(f"there is no log at {log}; check the path")
-            if isinstance(several, list) and not cursor.exists():
-                for name in several:
-                    if open_log_at(log, {**given, "sequencer": name}).head() is None:
+            if isinstance(sequencers, list) and not cursor.exists():
+                for name in sequencers:
+                    if open_log_at(log, {**log_options, "sequencer": name}).head() is None:
                         raise Refused(f"there is no log of sequencer {name} at {log}; correct it")
-            done = replay_from(opened, cursor, Path(output), several, wanted, metadata, carry_on)
+            done = replay_from(opened, cursor, Path(location), sequencers, columns, goes_on)
         except CollectedError as error:
             console.print(escape(str(error)), highlight=False, markup=False)
             raise click.exceptions.Exit(COLLECTED) from None
         except (SparkWalError, OSError) as error:
-            raise as_exit(error) from None
+            raise exit_for(error) from None
     console.print(
-        f"{done.rows:,} rows of {done.commits:,} commits of {log} to {output}; the next run "
-        f"goes on from {cursor}",
+        f"{done.rows:,} rows of {done.commits:,} commits of {log} to {location}; the next run "
+        f"continues from {cursor}",
         highlight=False,
     )
     if (stop := done.stopped) is not None:
@@ -136,7 +219,7 @@ def _from_cursor(
                 "sequencer": stop.sequencer,
                 "position": str(stop.position),
                 "object": stop.key,
-                "what is wrong": stop.reason,
+                "reason": stop.reason,
                 "positions after it": str(stop.following),
             }
         )
@@ -145,175 +228,231 @@ def _from_cursor(
         raise Stopped(signals.received)
 
 
+_takes_range = options(
+    lambda **flags: {"range_": Range(**flags)},
+    click.option(
+        "--from",
+        "start",
+        type=click.IntRange(0),
+        help="The first position.  [default: the log's floor]",
+    ),
+    click.option(
+        "--to", "end", type=click.IntRange(0), help="The last position.  [default: the head]"
+    ),
+    click.option("--from-time", help="Commits at or after this time: 2026-01-31T12:00:00Z."),
+    click.option("--to-time", help="Commits at or before this time."),
+    names=("start", "end", "from_time", "to_time"),
+)
+
+
+def _columns(names: str | None, *, metadata: bool) -> dict[str, Columns]:
+    split = [name.strip() for name in names.split(",")] if names is not None else None
+    return {"columns": Columns(split, metadata)}
+
+
+_takes_columns = options(
+    _columns,
+    click.option("--columns", "names", help="Only these columns, in this order: id,name."),
+    click.option(
+        "--metadata", is_flag=True, help="Add the _wal_… columns: position, time, writer."
+    ),
+)
+_takes_output = options(
+    lambda **flags: {"output": Output(**flags)},
+    click.option(
+        "--format",
+        "fmt",
+        type=click.Choice(FORMATS),
+        default="console",
+        show_default=True,
+        help="delta: a table of Delta Lake, which Spark downloads. noop reads all rows and writes "
+        "none.",
+    ),
+    click.option("--output", "location", help="The folder or URL of the output."),
+    click.option(
+        "--mode",
+        type=click.Choice(("append", "overwrite", "error")),
+        default="error",
+        show_default=True,
+        help="What to do if the output exists. A stream appends.",
+    ),
+    click.option(
+        "--files",
+        type=click.IntRange(1),
+        help="The number of files to write; 1 keeps the log's order over all rows.",
+    ),
+    names=("fmt", "location", "mode", "files"),
+)
+_takes_cursor = options(
+    lambda cursor, sequencers, all_sequencers: {
+        "cursor": CursorFlags(cursor, named_or_all(sequencers, all_sequencers=all_sequencers))
+    },
+    click.option(
+        "--cursor",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Continue from the cursor in this file, and update it; without Spark, into Parquet "
+        "files.",
+    ),
+    click.option(
+        "--sequencers",
+        metavar="a,b",
+        help="With --cursor: replay these logs under the path in one order.",
+    ),
+    click.option(
+        "--all",
+        "all_sequencers",
+        is_flag=True,
+        help="With --cursor: replay all logs under the path in one order.",
+    ),
+)
+_takes_stream = options(
+    lambda stream_trigger, **flags: {"stream": StreamFlags(trigger=stream_trigger, **flags)},
+    click.option(
+        "--stream", is_flag=True, help="Replay as a stream that continues from its checkpoint."
+    ),
+    click.option("--checkpoint", help="With --stream: the checkpoint."),
+    click.option(
+        "--trigger",
+        "stream_trigger",
+        default="available-now",
+        show_default=True,
+        callback=trigger,
+        help='With --stream: available-now, or an interval such as "5 seconds".',
+    ),
+    click.option(
+        "--drain-timeout",
+        type=click.FloatRange(0),
+        default=60.0,
+        show_default=True,
+        help="With --stream: seconds for which a signal waits for the running microbatch.",
+    ),
+    names=("stream", "checkpoint", "stream_trigger", "drain_timeout"),
+)
+
+
 @click.command(epilog=EXIT_CODES.rstrip() + "\n" + _MORE_EXIT_CODES)
 @click.option("--log", required=True, help="s3://bucket/prefix, file:///folder or a folder.")
 @takes_log_options()
-@click.option(
-    "--from", "start", type=click.IntRange(0), help="First position.  [default: earliest]"
-)
-@click.option("--to", "end", type=click.IntRange(0), help="Last position.  [default: the head]")
-@click.option("--from-time", help="Commits at or after this time: 2026-01-31T12:00:00Z.")
-@click.option("--to-time", help="Commits at or before this time.")
-@click.option("--columns", help="Only these, in this order: id,name.")
-@click.option("--metadata", is_flag=True, help="Add the _wal_… columns: position, time, writer.")
-@click.option(
-    "--format",
-    "fmt",
-    type=click.Choice(FORMATS),
-    default="console",
-    show_default=True,
-    help="delta: a table of Delta Lake, which Spark downloads. noop reads all and keeps nothing.",
-)
-@click.option("--output", help="Folder or URL to write to.")
-@click.option(
-    "--mode",
-    type=click.Choice(("append", "overwrite", "error")),
-    default="error",
-    show_default=True,
-    help="What to do when the output is there already. A stream appends.",
-)
-@click.option(
-    "--files",
-    type=click.IntRange(1),
-    help="Write so many files; 1 keeps the log's order from the first row to the last.",
-)
-@click.option(
-    "--cursor",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Go on from the cursor in this file, and keep it there; without Spark, as Parquet files.",
-)
-@click.option(
-    "--sequencers",
-    metavar="a,b",
-    help="Of --cursor: replay these logs under the path in one order.",
-)
-@click.option("--all", "every", is_flag=True, help="With --cursor too: all logs under the path.")
-@click.option("--stream", is_flag=True, help="A stream that goes on where its checkpoint ends.")
-@click.option("--checkpoint", help="Of --stream.")
-@click.option(
-    "--trigger",
-    "trigger_given",
-    default="available-now",
-    show_default=True,
-    callback=trigger,
-    help='Of --stream: available-now, or an interval such as "5 seconds".',
-)
-@click.option(
-    "--drain-timeout",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="Of --stream: seconds a signal waits for the microbatch under way.",
-)
+@_takes_range
+@_takes_columns
+@_takes_output
+@_takes_cursor
+@_takes_stream
 def main(
     log: str,
-    given: dict[str, str],
-    start: int | None,
-    end: int | None,
-    from_time: str | None,
-    to_time: str | None,
-    columns: str | None,
-    metadata: bool,
-    fmt: str,
-    output: str | None,
-    mode: str,
-    files: int | None,
-    cursor: Path | None,
-    sequencers: str | None,
-    every: bool,
-    stream: bool,
-    checkpoint: str | None,
-    trigger_given: dict[str, Any],
-    drain_timeout: float,
+    log_options: dict[str, str],
+    range_: Range,
+    columns: Columns,
+    output: Output,
+    cursor: CursorFlags,
+    stream: StreamFlags,
 ) -> None:
     """Replay a range of a log into files, Delta Lake or the terminal.
 
-    Positions and times are inclusive. Without a range: all of the log.
+    Positions and times are inclusive. Without a range, replay the whole log.
 
     \b
     python jobs/replay.py --log s3://bucket/wal --from 100 --to 199 \\
         --format parquet --output replayed/
 
-    With --cursor each run goes on after the last: every commit's rows are in the output once,
+    With --cursor each run continues after the last one: every commit's rows are in the output once,
     in files whose names sort in the order of the replay. It ends at the first invalid entry.
 
     \b
     python jobs/replay.py --log s3://bucket/wal --cursor wal.cursor \\
         --format parquet --output replayed/
     """
-    sequencers = named_or_all(sequencers, every)
-    if cursor is not None:
-        if fmt != "parquet":
-            raise Refused("--cursor writes --format parquet; for Delta Lake use --stream")
-        bounds = (start, end, from_time, to_time, files, checkpoint)
-        if stream or mode != "error" or any(bound is not None for bound in bounds):
-            raise Refused(
-                "--cursor goes with --output, --sequencers, --all, --columns and --metadata: it "
-                "says itself where to begin, and the end is the log's"
-            )
-        _from_cursor(log, given, cursor, output, sequencers, columns, metadata)
+    if cursor.file is not None:
+        _check_cursor_flags(range_, output, stream)
+        _replay_with_cursor(log, log_options, cursor, output.location, columns)
         return
-    if sequencers is not None:
+    if cursor.sequencers is not None:
         raise Refused("--sequencers and --all are for --cursor; else use --log-option sequencers=*")
-    if output is None and fmt not in NO_OUTPUT:
-        raise Refused(f"--format {fmt} needs --output")
-    if stream:
-        if fmt not in NO_OUTPUT and checkpoint is None:
-            raise Refused("--stream needs --checkpoint, where the next run goes on")
-        if (end, to_time) != (None, None):
-            raise Refused("--to and --to-time are for batch replays: a stream has no end")
-        if mode == "overwrite":
-            raise Refused("--mode overwrite is for batch replays: a stream appends")
-        if files is not None:
-            raise Refused("--files is for batch replays")
-    elif checkpoint is not None:
-        raise Refused("--checkpoint is for --stream")
+    _check_flags(range_, output, stream)
     need_spark()
-    if fmt == "delta":
+    if output.fmt == "delta":
         need_delta()
-    asked = {
-        "startingPosition": start,
-        "endingPosition": end,
-        "startingTimestamp": from_time,
-        "endingTimestamp": to_time,
-        "includeMetadata": "true" if metadata else None,
-    }
-    given.update({name: str(value) for name, value in asked.items() if value is not None})
+    log_options.update(range_.options())
+    if columns.metadata:
+        log_options["includeMetadata"] = "true"
     try:
-        parse(SourceOptions, {**given, "path": log})
-        if open_log_at(log, given).head() is None:
+        parse(SourceOptions, {**log_options, "path": log})
+        if open_log_at(log, log_options).head() is None:
             raise Refused(f"there is no log at {log}; check the path")
     except SparkWalError as error:
-        raise as_exit(error) from None
-    given.setdefault("includeMetadata", str("_wal_" in (columns or "")).lower())
+        raise exit_for(error) from None
+    needs_metadata = any("_wal_" in name for name in columns.names or ())
+    log_options.setdefault("includeMetadata", str(needs_metadata).lower())
 
-    spark = start_session("sparkwal replay", delta=fmt == "delta")
+    spark = start_session("sparkwal replay", delta=output.fmt == "delta")
     try:
         with Signals() as signals, Meter(console, "replay") as meter:
+            query = None
             try:
-                reader = spark.readStream if stream else spark.read
-                rows = reader.format("weaselwal").options(**given).load(log)
-                if columns is not None:
-                    rows = rows.select(*(name.strip() for name in columns.split(",")))
-                if stream:
-                    writer = rows.writeStream.format(fmt).outputMode("append")
-                    writer = writer.trigger(**trigger_given)
-                    if checkpoint is not None:
-                        writer = writer.option("checkpointLocation", checkpoint)
-                    query = writer.start(output)
-                elif files is not None:
-                    rows = rows.coalesce(files)
+                reader = spark.readStream if stream.stream else spark.read
+                rows = reader.format("weaselwal").options(**log_options).load(log)
+                if columns.names is not None:
+                    rows = rows.select(*columns.names)
+                if stream.stream:
+                    query = _start_stream(rows, output, stream)
+                elif output.files is not None:
+                    rows = rows.coalesce(output.files)
             except Exception as error:
-                raise as_exit(error) from None
-            if stream:
-                count = run_query(query, meter, signals, drain_timeout).rows
+                raise exit_for(error) from None
+            if query is not None:
+                count = run_query(query, meter, signals, stream.drain_timeout).rows
             else:
-                count = _batch(spark, rows, fmt, output, mode, meter, signals)
+                count = _write_batch(spark, rows, output, meter, signals)
     finally:
         jvm.end(spark)
-    console.print(f"{count:,} rows of {log}" + (f" to {output}" if output else ""), highlight=False)
+    target = f" to {output.location}" if output.location else ""
+    console.print(f"{count:,} rows of {log}{target}", highlight=False)
     if signals.received is not None:
         raise Stopped(signals.received)
+
+
+def _start_stream(rows: DataFrame, output: Output, stream: StreamFlags) -> StreamingQuery:
+    writer = rows.writeStream.format(output.fmt).outputMode("append").trigger(**stream.trigger)
+    if stream.checkpoint is not None:
+        writer = writer.option("checkpointLocation", stream.checkpoint)
+    return writer.start(output.location)
+
+
+def _check_cursor_flags(range_: Range, output: Output, stream: StreamFlags) -> None:
+    """Check the flags of a replay with a cursor.
+
+    Raises:
+        Refused: a flag contradicts --cursor.
+    """
+    if output.fmt != "parquet":
+        raise Refused("--cursor writes --format parquet; for Delta Lake use --stream")
+    has_others = stream.stream or stream.checkpoint is not None or output.files is not None
+    if has_others or output.mode != "error" or not range_.is_empty:
+        raise Refused(
+            "--cursor goes with --output, --sequencers, --all, --columns and --metadata: the "
+            "cursor is the beginning of the replay, and the end of the log is its end"
+        )
+
+
+def _check_flags(range_: Range, output: Output, stream: StreamFlags) -> None:
+    """Check the flags of a replay without a cursor.
+
+    Raises:
+        Refused: two flags contradict each other, or one is missing.
+    """
+    if output.location is None and output.fmt not in NO_OUTPUT:
+        raise Refused(f"--format {output.fmt} needs --output")
+    if stream.stream:
+        if output.fmt not in NO_OUTPUT and stream.checkpoint is None:
+            raise Refused("--stream needs --checkpoint, from which the next run continues")
+        if (range_.end, range_.to_time) != (None, None):
+            raise Refused("--to and --to-time are for batch replays: a stream has no end")
+        if output.mode == "overwrite":
+            raise Refused("--mode overwrite is for batch replays: a stream appends")
+        if output.files is not None:
+            raise Refused("--files is for batch replays")
+    elif stream.checkpoint is not None:
+        raise Refused("--checkpoint is for --stream")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """sparkwal: an exactly-once, totally ordered write-ahead log on plain object storage.
 
-- ``sparkwal.register(spark)`` makes ``format("weaselwal")`` known to a Spark session.
+- ``sparkwal.register(spark)`` registers ``format("weaselwal")`` in a Spark session.
 - ``sparkwal.Log(path)`` reads a log without Spark, and ``sparkwal.verify(path)`` checks it.
 - ``sparkwal.Appender(path, schema, producer_id=…)`` writes a log without Spark.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("weaselwal")`` known to a Spark session.
+    """Register ``format("weaselwal")`` in a Spark session.
 
     Call it once for each session. Another call changes nothing. In a classic session it also
     records which runs of queries have ended. With a local master it makes Spark's workers use
@@ -74,7 +74,7 @@ def register(spark: SparkSession) -> None:
     register_once(spark)
 
 
-# Spark's Python workers import this package for every sink; these wait until they are used.
+# Imported at the first use: Spark's Python workers import this package for every sink.
 _LAZY = {
     "sparkwal.appender.aio": ["AsyncAppender", "durable"],
     "sparkwal.appender.appender": ["Appender", "Ticket"],

@@ -40,8 +40,8 @@ class HeadInfo:
         position: the last position that holds a record.
         log_id: the id of this log. A log that is recreated at the same path has another one.
         term: the term of the leader that wrote the last live record.
-        leader_id: names that leader: its host first.
-        timestamp_ms: when the last live record was made, in milliseconds since 1970.
+        leader_id: the id of that leader, which begins with its host.
+        timestamp_ms: the time of the last live record, in milliseconds since 1970.
         window: the number of object names of each position (option `windowSize`).
         schema: the columns of the log.
     """
@@ -81,9 +81,9 @@ class Log:
         return f"Log({self._log.url!r})"
 
     def _look(self, *, floor: bool = True) -> LogRange:
-        found = LogRange(self._options, self._options.sequencer, self._log)
-        found.look(floor=floor)
-        return found
+        log = LogRange(self._options, self._options.sequencer, self._log)
+        log.look(floor=floor)
+        return log
 
     def head(self) -> HeadInfo | None:
         """Find the end of the log.
@@ -104,8 +104,15 @@ class Log:
             return None
         header = log.live.header
         columns = schema.to_arrow(log.live.spark_schema)
-        about = header.log_id, header.term, header.leader_id, header.timestamp_ms, log.window
-        return HeadInfo(log.gap - 1, *about, columns)
+        return HeadInfo(
+            position=log.gap - 1,
+            log_id=header.log_id,
+            term=header.term,
+            leader_id=header.leader_id,
+            timestamp_ms=header.timestamp_ms,
+            window=log.window,
+            schema=columns,
+        )
 
     def _bounds(self, log: LogRange, start: int | None, end: int | None) -> tuple[int, int]:
         first = self._first(log, start)
@@ -166,9 +173,10 @@ class Log:
             raise OptionError(f"there is no log at {self._log.url}; check the path")
         if include_metadata is None:
             include_metadata = self._options.include_metadata
-        more = columns is not None or include_metadata
-        shown = with_metadata_columns(log.spark_schema) if more else log.spark_schema
-        target = selected(schema.to_arrow(shown), columns)
+        spark_schema = log.spark_schema
+        if columns is not None or include_metadata:
+            spark_schema = with_metadata_columns(spark_schema)
+        target = selected(schema.to_arrow(spark_schema), columns)
         with leased(log, lambda: self._first(log, start)) as (begin, lease):
             first, after = self._bounds(log, begin, end)
 
@@ -303,11 +311,11 @@ class Log:
         logs = self._named(sequencers)
         ranges = [LogRange(self._options, name, log) for name, log in logs.items()]
         list(run_parallel(self._log.store, LogRange.look, ranges))
-        ranges = [each for each in ranges if each.log_id is not None]
+        ranges = [log for log in ranges if log.log_id is not None]
         if not ranges:
             raise OptionError(f"there is no log at {self._log.url}; check the path")
-        now = partial(self.current, sequencers=sequencers, table_options=table_options)
-        return run_query(relations(ranges, consumer_infos, now), query)
+        current = partial(self.current, sequencers=sequencers, table_options=table_options)
+        return run_query(relations(ranges, consumer_infos, current), query)
 
     def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
         """Read the rows of `scan` into one pandas frame.

@@ -1,1 +1,1 @@
-"""What the jobs share."""
+"""Modules that the jobs share."""

@@ -1,4 +1,4 @@
-"""Where a job's query keeps its checkpoint, and how Spark writes the files there."""
+"""Builds and checks the checkpoint of a job's query, and sets how Spark writes its files."""
 
 from __future__ import annotations
 
@@ -23,28 +23,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def made_from_log(
+def checkpoint_from_log(
     log: str, name: str, options: Mapping[str, str], folder: Path | None = None
 ) -> tuple[str, events.CheckpointRebuilt | None]:
-    """(checkpointLocation of this query, the event if it was rebuilt). Raises SparkWalError."""
-    made: list[events.CheckpointRebuilt] = []
+    """Call `sparkwal.checkpoint`.
+
+    Returns:
+        The checkpointLocation of the query, and the event if it was rebuilt.
+
+    Raises:
+        SparkWalError: as `sparkwal.checkpoint`.
+    """
+    rebuilt: list[events.CheckpointRebuilt] = []
 
     def note(event: events.Event) -> None:
         if isinstance(event, events.CheckpointRebuilt):
-            made.append(event)
+            rebuilt.append(event)
 
-    given = {key: value for key, value in options.items() if key.lower() != "path"}
+    log_options = {name: value for name, value in options.items() if name.lower() != "path"}
     unsubscribe = events.subscribe(note)
     try:
-        place = sparkwal.checkpoint(log, name, folder=folder, **given)
+        checkpoint = sparkwal.checkpoint(log, name, folder=folder, **log_options)
     finally:
         unsubscribe()
-    # A URL, because Spark's default file system, which a plain path names, may not be the disk.
-    return f"file://{place}", made[-1] if made else None
+    # A URL, because a path alone means Spark's default file system, which may not be the disk.
+    return f"file://{checkpoint}", rebuilt[-1] if rebuilt else None
 
 
-def write_plainly(spark: SparkSession, location: str) -> None:
-    """Have Spark write a checkpoint on this machine's disk without forking processes."""
+def write_without_forks(spark: SparkSession, location: str) -> None:
+    """Let Spark write a local checkpoint without starting a process for each file."""
     if is_local(location) and spark.conf.get(FILE_MANAGER, None) is None:
         spark.conf.set(FILE_MANAGER, checkpoint_file_manager(spark.version))
 
@@ -53,21 +60,25 @@ def check_checkpoint(location: str, log: str, options: Mapping[str, str]) -> Non
     """Refuse a checkpoint on this machine that was used to write another log.
 
     Spark would continue after the other log's rows, and this log would lack them.
-    Raises Refused, SparkWalError.
+
+    Raises:
+        Refused: it was used for another log, or is a file.
+        SparkWalError: the log is unreadable.
     """
-    place = local_folder(location)
-    if place is None:
+    folder = local_folder(location)
+    if folder is None:
         return  # only Spark can reach it
-    if place.is_file():
+    if folder.is_file():
         raise Refused(f"the checkpoint {location} is a file; give a folder")
-    query, last = query_of(place), latest(place, "commits")
+    query = query_of(folder)
+    last = latest(folder, "commits")
     if query is None or last < 0:
         return
     store = open_log(parse(SinkOptions, {**options, "path": log}))
     live = find_head(store).live
     if live is None or last_batch(lambda: store, live.header, query) < 0:
         raise Refused(
-            f"the checkpoint {location} belongs to another log: its query has done {last + 1} "
-            f"microbatches, and {log} knows none of them. Give that --log, or a new "
+            f"the checkpoint {location} belongs to another log: its query committed {last + 1} "
+            f"microbatches, and {log} has none of them. Give that other --log, or a new "
             "--checkpoint, which begins with the source's first rows"
         )

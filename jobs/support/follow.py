@@ -1,4 +1,4 @@
-"""Long work under signals: its progress, and stopping a query between two microbatches."""
+"""Shows the progress of long work, and stops it after a signal between two microbatches."""
 
 from __future__ import annotations
 
@@ -17,31 +17,36 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from sparkwal.cli.exit_codes import Stopped
 from support import jvm
-from support.session import as_exit
+from support.session import exit_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 T = TypeVar("T")
-# Seconds that Spark may take to end cancelled jobs.
-_TO_CANCEL = 10.0
+# Seconds for which to wait until Spark has ended cancelled jobs.
+_CANCEL_SECONDS = 10.0
 
 
 class Signals:
-    """Turns SIGINT and SIGTERM into a flag. Enter it after Spark has started, because Spark
-    installs its own SIGINT handler at its start."""
+    """Counts SIGINT and SIGTERM. Enter it after Spark has started: Spark replaces SIGINT's handler.
+
+    Attributes:
+        received: the number of the last signal, or None.
+        times: how many signals came.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
         self.times = 0
 
-    def _note(self, signum: int, _: FrameType | None) -> None:
+    def _handle(self, signum: int, _: FrameType | None) -> None:
         self.received = signum
         self.times += 1
 
     def __enter__(self) -> Self:
-        self._former = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        signums = (signal.SIGINT, signal.SIGTERM)
+        self._former = {signum: signal.signal(signum, self._handle) for signum in signums}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,26 +58,27 @@ _INTERVAL = re.compile(r"\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*")
 
 
 def trigger(context: click.Context, parameter: click.Parameter, value: str) -> dict[str, Any]:
-    """The callback of --trigger; the job gets the keywords of Spark's."""
+    """The click callback of --trigger. It returns keywords for DataStreamWriter.trigger."""
     if value == "available-now":
         return {"availableNow": True}
     if not _INTERVAL.fullmatch(value.lower()):
-        raise click.BadParameter(f'{value!r} is neither available-now nor as "5 seconds"')
+        raise click.BadParameter(f'{value!r} is neither available-now nor an interval: "5 seconds"')
     return {"processingTime": value}
 
 
 @dataclass
 class Totals:
-    """What queries have done so far. Counts each of their progress reports once."""
+    """The rows and microbatches of queries. It counts each progress report once."""
 
     rows: int = 0
     microbatches: int = 0
     _seen: str = ""
 
     def update(self, query: StreamingQuery) -> Self:
+        """Add the progress reports that are new."""
         last = query.lastProgress
         if last is not None and last.timestamp > self._seen:
-            # Several microbatches may have ended since the last look.
+            # Several microbatches may have ended since the last call.
             for progress in query.recentProgress:
                 if progress.timestamp > self._seen and progress.numInputRows > 0:
                     self.rows += progress.numInputRows
@@ -82,14 +88,14 @@ class Totals:
 
 
 class Meter:
-    """Shows rows, microbatches and rates: a live bar on a terminal, else a line now and then."""
+    """Shows progress: a live bar on a terminal, otherwise a line every ten seconds."""
 
     _SECONDS_BETWEEN_LINES = 10.0
 
     def __init__(self, console: Console, what: str, total: int | None = None) -> None:
         self._console = console
         self._what = what
-        self._began = self._said = time.monotonic()
+        self._began = self._printed = time.monotonic()
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -112,13 +118,14 @@ class Meter:
         """Update the display."""
         self._bar.update(self._task, completed=completed, note=note, total=total)
         now = time.monotonic()
-        if self._bar.disable and now - self._said >= self._SECONDS_BETWEEN_LINES:
-            self._said = now
+        if self._bar.disable and now - self._printed >= self._SECONDS_BETWEEN_LINES:
+            self._printed = now
             self._console.print(f"{self._what}: {note}", highlight=False)
 
     def totals(self, totals: Totals) -> None:
-        """As `show`, for a query."""
-        rows, count = totals.rows, totals.microbatches
+        """Update the display with the totals of a query."""
+        rows = totals.rows
+        count = totals.microbatches
         rate = rows / max(time.monotonic() - self._began, 0.001)
         self.show(rows, f"{rows:,} rows, {count:,} microbatches, {rate:,.0f} rows/s")
 
@@ -126,33 +133,43 @@ class Meter:
 def run_query(
     query: StreamingQuery, meter: Meter, signals: Signals, drain_seconds: float
 ) -> Totals:
-    """Follow a query to its end; after a signal drain it. Raises Refused or Failed when the query
-    fails, Stopped after a signal."""
+    """Wait for the end of a query. After a signal, drain it.
+
+    Raises:
+        Refused: the query failed because of a wrong option.
+        Failed: the query failed.
+        Stopped: a signal ended Spark too.
+    """
     totals = Totals()
     try:
         while query.isActive and signals.received is None:
             time.sleep(0.1)
             meter.totals(totals.update(query))
         if signals.received is not None and query.isActive:
-            meter.show(0, "finishing the microbatch under way")
+            meter.show(0, "finishing the running microbatch")
             drain(query, lambda: signals.times > 1, drain_seconds)
         meter.totals(totals.update(query))
         if (failed := query.exception()) is not None:
             raise failed
     except Exception as error:
-        if signals.received is not None and not jvm.at_work():
-            # A service manager signals the whole process group: Java ends at once.
+        if signals.received is not None and not jvm.is_running():
+            # A service manager signals the whole process group, and Java ends at once.
             raise Stopped(signals.received) from None
-        raise as_exit(error) from None
+        raise exit_for(error) from None
     return totals.update(query)
 
 
 def drain(query: StreamingQuery, hurry: Callable[[], bool], seconds: float) -> None:
-    """Stop a query when the microbatch under way is committed.
+    """Stop a query when the running microbatch is committed.
 
-    query.stop() cancels what runs. So wait until Spark reports the end of the current trigger,
-    which it does after writing its commit log. The next trigger may have just begun: it is
-    cancelled before it commits, and the next start runs it again.
+    query.stop() cancels a running microbatch. So wait until Spark reports the end of the current
+    trigger, which it does after it wrote its commit log. The next trigger may have just begun: then
+    it is cancelled before it commits, and the next start runs it again.
+
+    Args:
+        query: the query.
+        hurry: whether to stop at once.
+        seconds: the longest wait.
     """
     deadline = time.monotonic() + seconds
     before = query.lastProgress
@@ -167,10 +184,10 @@ def drain(query: StreamingQuery, hurry: Callable[[], bool], seconds: float) -> N
 
 
 def _tasks(spark: SparkSession) -> tuple[int, int]:
-    """Finished and total tasks of Spark's active stages."""
+    """The numbers of finished tasks and of all tasks of Spark's active stages."""
     tracker = spark.sparkContext.statusTracker()
-    found = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each))]
-    return sum(info.numCompletedTasks for info in found), sum(info.numTasks for info in found)
+    stages = [info for id in tracker.getActiveStageIds() if (info := tracker.getStageInfo(id))]
+    return sum(info.numCompletedTasks for info in stages), sum(info.numTasks for info in stages)
 
 
 def attended(
@@ -181,9 +198,24 @@ def attended(
     drain_seconds: float,
     note: Callable[[], str],
 ) -> T:
-    """Return or raise what `work` does; `note` says what that is at the moment. After a signal it
-    may take `drain_seconds` to end; then, or at a second signal, cancel it. Raises Stopped if a
-    signal ended the work."""
+    """Run work in a thread, show its progress, and let signals stop it.
+
+    Args:
+        work: the work.
+        meter: shows the progress.
+        signals: the signals.
+        spark: a session whose jobs the work runs, or None.
+        drain_seconds: after a signal the work may run for this time. After that, or at a second
+            signal, its jobs are cancelled.
+        note: returns what the work does at the moment, for the display.
+
+    Returns:
+        The result of the work.
+
+    Raises:
+        Stopped: a signal ended the work.
+        Exception: the work raised it.
+    """
     results: list[T] = []
     failures: list[Exception] = []
 
@@ -197,21 +229,23 @@ def attended(
     if spark is not None:
         from pyspark import InheritableThread as start
     thread = start(target=run)
-    # Work that is cut off does no harm: the next run continues it.
+    # The process may end before the thread: the next run continues the work.
     thread.daemon = True
     thread.start()
-    signalled = cancelled = None
+    signalled = None
+    # The time until which Spark may end the cancelled jobs.
+    deadline = None
     while thread.is_alive():
         thread.join(0.1)
         now = time.monotonic()
         if signals.received is not None:
             signalled = signalled or now
             if signals.times > 1 or now - signalled > drain_seconds:
-                if spark is None or not jvm.at_work() or (cancelled and now > cancelled):
+                if spark is None or not jvm.is_running() or (deadline and now > deadline):
                     raise Stopped(signals.received)
                 spark.sparkContext.cancelAllJobs()
-                cancelled = cancelled or now + _TO_CANCEL
-        done, total = _tasks(spark) if spark is not None and jvm.at_work() else (0, 0)
+                deadline = deadline or now + _CANCEL_SECONDS
+        done, total = _tasks(spark) if spark is not None and jvm.is_running() else (0, 0)
         text = f"{note()}, {done} of {total} tasks" if total else note()
         meter.show(done, text if signals.received is None else f"{text}; stopping", total or None)
     if not failures:

@@ -20,7 +20,7 @@ from sparkwal.errors import OptionError
 
 @dataclass(frozen=True)
 class Refusal:
-    """The status and the text that answer a request which may not be made."""
+    """The status and the text with which a request is refused."""
 
     status: int
     reason: str
@@ -28,13 +28,13 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Access:
-    """What a request must carry.
+    """The headers that a request must have.
 
     Attributes:
         hosts: names, in lower case, that a Host header may have besides IP addresses and names
             without a dot.
         origins: origins that an Origin header may name.
-        tokens: bearer tokens, one of which is needed; empty if none is needed.
+        tokens: bearer tokens, one of which a request needs; empty if it needs none.
     """
 
     hosts: frozenset[str]
@@ -42,9 +42,9 @@ class Access:
     tokens: tuple[bytes, ...] = ()
 
     def refusal(self, headers: Mapping[str, str], *, needs_token: bool) -> Refusal | None:
-        """Why a request is refused, or None if it may be made."""
+        """Why a request is refused, or None if it is allowed."""
         host = headers.get("host", "")
-        if not self._is_known(host):
+        if not self._allows_host(host):
             return Refusal(
                 421, f"this server is not called {host[:100]!r}; allow the name with --allow-host"
             )
@@ -57,7 +57,7 @@ class Access:
             return Refusal(401, "a bearer token of this server's --token-file is needed")
         return None
 
-    def _is_known(self, host: str) -> bool:
+    def _allows_host(self, host: str) -> bool:
         try:
             name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
         except ValueError:
@@ -69,14 +69,14 @@ class Access:
 
     def _has_token(self, authorization: str) -> bool:
         scheme, _, token = authorization.partition(" ")
-        given = token.strip().encode()
+        sent = token.strip().encode()
         # Compare with every token, so that the time depends on no token's text.
-        matches = [hmac.compare_digest(given, known) for known in self.tokens]
+        matches = [hmac.compare_digest(sent, accepted) for accepted in self.tokens]
         return scheme.lower() == "bearer" and any(matches)
 
 
 def _is_address(name: str) -> bool:
-    """Whether this is an IP address. No web page can make its own name one."""
+    """Whether this is an IP address. A web page cannot have an IP address as its domain name."""
     try:
         ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
@@ -92,11 +92,11 @@ def is_loopback(host: str) -> bool:
 
 
 def read_tokens(path: Path) -> tuple[bytes, ...]:
-    """The tokens of a file, one a line; two of them while one replaces the other.
+    """The tokens of a file, one a line. To replace a token, list both for a while.
 
     Raises:
-        OptionError: the file cannot be read, or has no token of at least 16 characters. The message
-            holds no token.
+        OptionError: the file is unreadable, or a token has fewer than 16 characters. The message
+            contains no token.
     """
     try:
         lines = path.read_text(encoding="utf-8").split()

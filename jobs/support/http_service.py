@@ -1,4 +1,4 @@
-"""HTTP in front of an appender: limits what requests cost, and says what an answer means."""
+"""An HTTP server in front of an appender, with limits for the cost of requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import new_meter, zero_counters
 from sparkwal.metrics.table import labels_of
 from sparkwal.metrics.writers import watch_appender
-from support.bodies import Bodies, TooLarge
+from support.bodies import Bodies, Rows, TooLarge
 from support.http_access import Access
 from support.http_protocol import TimedProtocol
 
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = ("application/x-ndjson", "application/jsonl", "application/json")
-# Each holds the rows of one request. One parses while the other waits for Python's lock.
+# The number of threads that parse bodies. One parses while the other waits for Python's lock.
 _PARSERS = 2
-# Bodies up to this size have a parser of their own, so they wait for no larger one.
+# Bodies up to this size have a separate parser, so they do not wait for larger bodies.
 _SMALL = 64 * 2**10
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What requests may cost.
+    """Limits for the cost of requests.
 
     Attributes:
         body: bytes of one body as it is sent.
@@ -70,7 +70,7 @@ class Limits:
 
 
 class Server:
-    """The handlers over one appender."""
+    """The handlers of requests, for one appender."""
 
     def __init__(
         self, wal: Appender, arrow_schema: pa.Schema, limits: Limits, access: Access
@@ -80,10 +80,10 @@ class Server:
         self._access = access
         self._bodies = Bodies(arrow_schema, limits.rows)
         self._pending = 0
-        # Threads parse and convert rows, so that the event loop goes on answering.
+        # Threads parse and convert rows, so that the event loop can handle other requests.
         self._parsers = ThreadPoolExecutor(_PARSERS, "parser")
         self._small_parser = ThreadPoolExecutor(1, "small-parser")
-        # One thread: while it syncs the journal, later requests wait together for the next sync.
+        # One thread: while it syncs the journal, later requests wait for one common sync.
         self._syncs = ThreadPoolExecutor(1, "sync")
         self._meter, self._labels = new_meter(), labels_of(wal.url)
         watch_appender(wal, self._meter)
@@ -121,14 +121,14 @@ class Server:
         if refusal is None:
             return None
         headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
-        # Its body was not read: the connection cannot take another request.
+        # The body was not read, so the connection cannot be used for another request.
         return _error(refusal.status, refusal.reason, {**headers, "Connection": "close"})
 
     async def append(self, request: Request) -> Response:
-        """POST /append: 200 once durable, 202 once in the journal, else an error."""
+        """Handle POST /append: 200 once durable, 202 once in the journal, otherwise an error."""
         started = time.monotonic()
         if self._wal.error is not None:
-            # Nothing of this request is written yet, so its outcome is known.
+            # The writer has stopped before it got the rows of this request.
             return _stopped(self._wal.error, "not written")
         if (wrong := _unsupported(request.headers)) is not None:
             return _error(415, wrong)
@@ -149,7 +149,7 @@ class Server:
                 return _error(400, str(error))
             return _stopped(error)
         except JournalError as error:
-            # After a retryable error nothing is written, and the journal goes on.
+            # A retryable error wrote no row, and the journal continues.
             return _later(error) if error.retryable else _stopped(error)
         except SparkWalError as error:
             return _stopped(error)
@@ -159,17 +159,23 @@ class Server:
                 408, f"the body did not arrive within {seconds} s", {"Connection": "close"}
             )
         except ClientDisconnect:
-            return _error(400, "the client went away before all of the body was there")
+            return _error(400, "the client disconnected before the end of the body")
         self._meter.add(table.ANSWERED_ROWS, rows, *self._labels)
         self._meter.add(table.BODY_BYTES, size, *self._labels)
         self._meter.observe(table.APPEND, time.monotonic() - started, *self._labels)
         return JSONResponse(answer, 202 if self._wal.has_journal else 200)
 
     async def _accept(self, request: Request) -> tuple[Ticket, int, int]:
-        """(ticket, rows, bytes) of a body. The body counts as pending from its first byte until the
-        appender has its rows, which it counts itself."""
+        """Receive and parse a body, and append its rows.
+
+        The body counts as pending from its first byte until the appender has its rows. Then the
+        appender counts them.
+
+        Returns:
+            The ticket, the number of rows, and the body's size.
+        """
         announced = int(request.headers.get("content-length", 0))
-        self._make_sure(announced, self._pending + announced)
+        self._check_limits(announced, self._pending + announced)
         chunks: list[bytes] = []
         size = 0
         try:
@@ -177,19 +183,20 @@ class Server:
                 async for chunk in request.stream():
                     size += len(chunk)
                     self._pending += len(chunk)
-                    self._make_sure(size, self._pending)
+                    self._check_limits(size, self._pending)
                     chunks.append(chunk)
             body = b"".join(chunks)
             chunks.clear()
             is_arrow = _media_type(request.headers)[0] == ARROW
+            parse = self._bodies.arrow if is_arrow else self._bodies.json
             loop = asyncio.get_running_loop()
             parsers = self._small_parser if size <= _SMALL else self._parsers
-            ticket, rows = await loop.run_in_executor(parsers, self._append, body, is_arrow)
+            ticket, rows = await loop.run_in_executor(parsers, self._append, body, parse)
             return ticket, rows, size
         finally:
             self._pending -= size
 
-    def _make_sure(self, body: int, pending: int) -> None:
+    def _check_limits(self, body: int, pending: int) -> None:
         if body > self._limits.body:
             raise TooLarge(f"a body may have {self._limits.body} bytes; send several")
         if pending > self._limits.pending:
@@ -197,23 +204,23 @@ class Server:
                 f"bodies of {self._limits.pending} bytes are being received: try again later"
             )
 
-    def _append(self, body: bytes, is_arrow: bool) -> tuple[Ticket, int]:
+    def _append(self, body: bytes, parse: Callable[[bytes], Rows]) -> tuple[Ticket, int]:
         try:
-            rows = self._bodies.arrow(body) if is_arrow else self._bodies.json(body)
+            rows = parse(body)
         except MemoryError:
             raise BackPressureError("there is no memory for these rows: try again later") from None
         return self._wal.admit_unsynced(self._wal.check(rows)), rows.num_rows
 
     async def metrics(self, request: Request) -> Response:
-        """GET /metrics, as Prometheus reads it."""
+        """Handle GET /metrics, in the format of Prometheus."""
         if (refused := self._refused(request)) is not None:
             return refused
         return Response(self._meter.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def health(self, request: Request) -> Response:
-        """GET /healthz: 200 while rows are accepted, with a journal even if the store is away.
+        """Handle GET /healthz: 200 while the appender accepts rows.
 
-        It needs no token, so that a scheduler can ask.
+        With a journal, that includes times without a store. It needs no token, for schedulers.
         """
         if (refused := self._refused(request, needs_token=False)) is not None:
             return refused
@@ -229,7 +236,7 @@ class Server:
 
 
 def _media_type(headers: Headers) -> tuple[str, str]:
-    """(type, charset) of a body; the type is "" if there is no header."""
+    """The type and the charset of a body. The type is "" without a Content-Type."""
     kind, *parameters = headers.get("content-type", "").lower().split(";")
     pairs = (parameter.partition("=") for parameter in parameters)
     charsets = [value.strip(' "') for name, _, value in pairs if name.strip() == "charset"]
@@ -237,7 +244,7 @@ def _media_type(headers: Headers) -> tuple[str, str]:
 
 
 def _unsupported(headers: Headers) -> str | None:
-    """Why a body cannot be read, before any of it is."""
+    """Why this server cannot read a body with these headers, or None."""
     encoding = headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
         return f"Content-Encoding {encoding!r} is not supported; send the body as it is"
@@ -277,7 +284,7 @@ class Tls:
         """Load both files.
 
         Raises:
-            OptionError: one of them cannot be used.
+            OptionError: one of them is missing or invalid.
         """
         try:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
@@ -294,7 +301,7 @@ def serve(
     console: Console,
     tls: Tls | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; then finish the requests under way and accept no more."""
+    """Serve until SIGTERM or SIGINT; then finish the running requests and accept no more."""
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
         server.app(),
@@ -306,18 +313,19 @@ def serve(
         ssl_certfile=tls.certificate if tls else None,
         ssl_keyfile=tls.key if tls else None,
     )
-    running = uvicorn.Server(config)
+    http_server = uvicorn.Server(config)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        running.should_exit = True
+        http_server.should_exit = True
 
-    # uvicorn installs its handlers only after the line "listening", and raises the signal again
-    # after its work. Neither may end the process before the appender is closed.
-    former = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    # Handle signals here. uvicorn installs its handlers only after the line "listening", and after
+    # its work it raises the signal again: that would end the process before the appender is closed.
+    signums = (signal.SIGTERM, signal.SIGINT)
+    former = {signum: signal.signal(signum, stop) for signum in signums}
     try:
         scheme = "http" if tls is None else "https"
         console.print(f"listening on {scheme}://{host}:{port}", highlight=False)
-        running.run([listener])
+        http_server.run([listener])
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Each job imports this first: it says in one line what is not installed."""
+"""Ends a job with one line if a library is missing. Each job imports this module first."""
 
 import os
 from importlib.util import find_spec

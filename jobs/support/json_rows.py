@@ -1,4 +1,4 @@
-"""Converts JSON lines to rows of an Arrow schema, exactly or not at all; parses that schema."""
+"""Converts JSON lines to rows of an Arrow schema, without loss, and parses the text of a schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkwal.appender.values import fits_decimal
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 
-# Rows that are Python objects at once: these take many times the memory of Arrow rows.
+# Rows are converted in chunks: Python objects take many times the memory of Arrow.
 _CHUNK = 4096
 _KINDS = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}
 _FINER = re.compile(r"[.,]\d{6}0*[1-9]")
@@ -30,27 +30,31 @@ Reader = Callable[[Any], Any]
 
 
 def parse_schema(text: str) -> pa.Schema:
-    """`id long, name string`, or Spark's schema JSON. Raises OptionError."""
+    """Parse `id long, name string`, or Spark's schema JSON.
+
+    Raises:
+        OptionError: the text is neither.
+    """
     try:
         if text.lstrip().startswith("{"):
             fields = json.loads(text)["fields"]
         else:
             fields = []
-            # Not at the comma in decimal(10,2).
+            # The pattern skips the comma in decimal(10,2).
             for item in filter(str.strip, re.split(r",(?![^(]*\))", text)):
                 name, _, kind = item.strip().replace(":", " ", 1).partition(" ")
                 kind = kind.strip().lower()
                 if "<" in kind:
                     raise OptionError(f"column {name!r} is nested: give Spark's schema JSON")
-                null, kind = not kind.endswith(" not null"), kind.removesuffix(" not null")
-                fields.append({"name": name, "type": _KINDS.get(kind, kind), "nullable": null})
-        found = schema.to_arrow(schema.normalize({"fields": fields}))
-        # What the log keeps is nullable; the appender checks the columns that are not.
-        nullable = {each["name"]: each.get("nullable", True) for each in fields}
-        found = pa.schema([each.with_nullable(nullable[each.name]) for each in found])
-        if not len(found):
+                nullable = not kind.endswith(" not null")
+                kind = kind.removesuffix(" not null")
+                fields.append({"name": name, "type": _KINDS.get(kind, kind), "nullable": nullable})
+        columns = schema.to_arrow(schema.normalize({"fields": fields}))
+        # All columns of a log are nullable. The appender checks the columns that must not be null.
+        is_nullable = {field["name"]: field.get("nullable", True) for field in fields}
+        if not len(columns):
             raise OptionError("the schema has no columns; give it as `id long, name string`")
-        return found
+        return pa.schema([field.with_nullable(is_nullable[field.name]) for field in columns])
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, OptionError):
             raise
@@ -60,11 +64,11 @@ def parse_schema(text: str) -> pa.Schema:
 
 
 class JsonRows:
-    """JSON lines to record batches of a schema.
+    """Converts JSON lines to record batches of a schema.
 
-    Times are ISO 8601, binary values base64, decimals texts or numbers, and floats may be the texts
-    NaN, Infinity and -Infinity: as `sparkwal cat --json` prints them. A value that its column does
-    not hold exactly is refused; only a number in a column of floats is rounded.
+    The format is that of `sparkwal cat --json`: times are ISO 8601, binary values base64, decimals
+    texts or numbers, and a float may be the text NaN, Infinity or -Infinity. A value that its
+    column cannot hold exactly is an error. Only numbers for a column of floats are rounded.
     """
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
@@ -79,7 +83,7 @@ class JsonRows:
         Raises:
             OptionError: a value does not fit; the message names row and column.
         """
-        # RFC 8259 allows a reader to skip the byte order mark that some clients put first.
+        # RFC 8259 allows a reader to skip a byte order mark, which some clients send.
         body = body.removeprefix(codecs.BOM_UTF8)
         rows = self._elements(body) if body.lstrip().startswith(b"[") else self._lines(body)
         first = 0
@@ -91,55 +95,55 @@ class JsonRows:
     def _lines(self, body: bytes) -> Iterator[dict[str, Any]]:
         lines = (line for line in body.splitlines() if line.strip())
         for number, line in enumerate(lines):
-            yield self._row(number, _parsed(line, f"row {number}", "one object a line"))
+            yield self._row(number, _parse_json(line, f"row {number}", "one object a line"))
 
     def _elements(self, body: bytes) -> Iterator[dict[str, Any]]:
-        elements = _parsed(body, "the body", "one array of objects, or one object a line,")
+        elements = _parse_json(body, "the body", "one array of objects, or one object a line,")
         for number, element in enumerate(elements):
             yield self._row(number, element)
 
-    def _row(self, place: int, row: Any) -> dict[str, Any]:
-        where = f"row {place}"
+    def _row(self, number: int, row: Any) -> dict[str, Any]:
         if not isinstance(row, dict):
-            raise OptionError(f"{where} is not a JSON object")
+            raise OptionError(f"row {number} is not a JSON object")
         for name in row:
             if name not in self._columns:
                 raise OptionError(
-                    f"{where} has a column {name!r} that the schema has not; it has "
+                    f"row {number} has a column {name!r} that the schema has not; it has "
                     f"{', '.join(self._columns)}"
                 )
-        return {name: self._value(place, name, value) for name, value in row.items()}
+        return {name: self._value(number, name, value) for name, value in row.items()}
 
-    def _value(self, place: int, name: str, value: Any) -> Any:
+    def _value(self, number: int, name: str, value: Any) -> Any:
         if value is None:
             return None
         try:
             return self._columns[name](value)
         except (ValueError, TypeError, ArithmeticError) as error:
-            raise self._misfit(place, name, value, error) from None
+            raise self._misfit(number, name, value, error) from None
 
     def _column(self, rows: Sequence[dict[str, Any]], field: pa.Field, first: int) -> pa.Array:
         values = [row.get(field.name) for row in rows]
         try:
             return pa.array(values, field.type)
         except (ValueError, TypeError, ArithmeticError):
-            for place, value in enumerate(values, first):
+            # Find the value that does not fit.
+            for number, value in enumerate(values, first):
                 try:
                     pa.array([value], field.type)
                 except (ValueError, TypeError, ArithmeticError) as error:
-                    raise self._misfit(place, field.name, value, error) from None
+                    raise self._misfit(number, field.name, value, error) from None
             raise
 
-    def _misfit(self, place: int, name: str, value: Any, error: Exception) -> OptionError:
+    def _misfit(self, number: int, name: str, value: Any, error: Exception) -> OptionError:
         why = f": {error}" if isinstance(error, _Misfit) else ""
         return OptionError(
-            f"row {place}: column {name!r} is {self._kinds[name]} and cannot hold this "
+            f"row {number}: column {name!r} is {self._kinds[name]} and cannot hold this "
             f"{_JSON_NAMES.get(type(value), type(value).__name__)}{why}; nothing was written"
         )
 
 
-def _parsed(text: bytes, where: str, expected: str) -> Any:
-    """A JSON value with exact numbers.
+def _parse_json(text: bytes, name: str, expected: str) -> Any:
+    """Parse JSON, with floats as Decimal.
 
     Raises:
         OptionError: the text is no JSON, or an object in it has a key twice.
@@ -147,9 +151,9 @@ def _parsed(text: bytes, where: str, expected: str) -> Any:
     try:
         return json.loads(text.decode(), parse_float=Decimal, object_pairs_hook=_object)
     except _Misfit as error:
-        raise OptionError(f"{where}: {error}") from None
+        raise OptionError(f"{name}: {error}") from None
     except (ValueError, InvalidOperation, RecursionError):
-        raise OptionError(f"{where} is not JSON; {expected} is expected") from None
+        raise OptionError(f"{name} is not JSON; {expected} is expected") from None
 
 
 _JSON_NAMES = {
@@ -164,20 +168,20 @@ _JSON_NAMES = {
 
 
 class _Misfit(ValueError):
-    """The text of the error says what is wrong."""
+    """A value does not fit its column. The text is the reason, for the client."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _Misfit("a name stands twice in one object; one of its values would be lost")
-    return found
+    as_dict = dict(pairs)
+    if len(as_dict) < len(pairs):
+        raise _Misfit("a name occurs twice in one object; one of its values would be lost")
+    return as_dict
 
 
 def _reader(kind: pa.DataType) -> Reader:
-    """From a JSON value, other than null, to one that Arrow takes as it is."""
-    for holds, read in _LEAVES:
-        if holds(kind):
+    """The function that converts a JSON value, other than null, to a value for Arrow."""
+    for is_of, read in _LEAVES:
+        if is_of(kind):
             return read
     if types.is_timestamp(kind):
         return _moment if kind.tz else _local(datetime)
@@ -210,18 +214,18 @@ def _struct(inner: dict[str, Reader]) -> Reader:
 
 
 def _checked(value: Any, kind: type) -> Any:
-    # Compare types exactly: to Python, true is a number too.
+    # Compare types exactly: in Python, true is an int.
     if type(value) is not kind:
         raise TypeError
     return value
 
 
 def _no_json(value: Any) -> Any:
-    raise _Misfit("values of this type cannot be sent as JSON; send Arrow")
+    raise _Misfit("JSON has no form for this type; send Arrow")
 
 
 def _integer(value: Any) -> int:
-    # JSON has no integers: 2.0 and 1e3 count as such. No integer here has more than 19 digits.
+    # JSON has no integers, so 2.0 and 1e3 count as integers. A column holds at most 19 digits.
     if type(value) is Decimal and value.adjusted() < 20 and value == value.to_integral_value():
         return int(value)
     return int(_checked(value, int))
@@ -231,34 +235,34 @@ def _decimal(kind: pa.DataType) -> Reader:
     def read(value: Any) -> Decimal:
         if type(value) not in (int, str, Decimal):
             raise TypeError
-        found = Decimal(value)
-        if not fits_decimal(found, kind):
+        number = Decimal(value)
+        if not fits_decimal(number, kind):
             raise ValueError
-        return found
+        return number
 
     return read
 
 
 def _float64(value: Any) -> float | int:
     if type(value) is Decimal:
-        found = float(value)
-        if math.isinf(found):
+        number = float(value)
+        if math.isinf(number):
             raise _Misfit("it is beyond the largest")
-        return found
-    # JSON has no such numbers: like Spark's, they come as texts.
+        return number
+    # JSON has no such numbers. As in Spark's JSON, they are texts.
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
-    # json.loads has already made floats of the bare words NaN and Infinity.
+    # json.loads converts the bare words NaN and Infinity to floats.
     return value if type(value) is float else int(_checked(value, int))
 
 
 def _float32(value: Any) -> float | int:
-    found = _float64(value)
+    number = _float64(value)
     try:
-        struct.pack("<f", found)
+        struct.pack("<f", number)
     except OverflowError:
         raise _Misfit("it is beyond the largest") from None
-    return found
+    return number
 
 
 def _binary(value: Any) -> bytes:
@@ -266,22 +270,22 @@ def _binary(value: Any) -> bytes:
 
 
 def _moment(value: Any) -> datetime:
-    found = datetime.fromisoformat(_microseconds(value))
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(_microseconds(value))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _local(kind: type[time] | type[datetime]) -> Reader:
     def read(value: Any) -> time | datetime:
-        found = kind.fromisoformat(_microseconds(value))
-        if found.tzinfo:
+        moment = kind.fromisoformat(_microseconds(value))
+        if moment.tzinfo:
             raise _Misfit("it holds no time zone; leave the offset out")
-        return found
+        return moment
 
     return read
 
 
 def _microseconds(value: Any) -> str:
-    # Python drops further digits silently.
+    # Python ignores digits after the sixth.
     if _FINER.search(_checked(value, str)):
         raise _Misfit("it holds microseconds, and no finer part of a second")
     return str(value)

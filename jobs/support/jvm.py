@@ -1,4 +1,4 @@
-"""Spark's JVM: which classes and logging spark-submit gave it, and whether it still runs."""
+"""Spark's JVM: its classes, its logging, and whether it runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SPARKS_OWN_LOGGING = "org/apache/spark/log4j2-defaults.properties"
+_DEFAULT_LOGGING = "org/apache/spark/log4j2-defaults.properties"
 
 
 def started_by_spark_submit() -> bool:
-    """Whether a JVM runs already: this variable is how spark-submit informs its Python process."""
+    """Whether spark-submit started this process and its JVM: it sets this variable."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def has_class(name: str) -> bool:
-    """Whether spark-submit's JVM can load this class, of a package given with --packages."""
+    """Whether spark-submit's JVM can load this class, for example from its --packages."""
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -28,36 +28,35 @@ def has_class(name: str) -> bool:
 
 
 def logs_by_default() -> bool:
-    """Whether Spark's default logging, with hundreds of lines, is in use: spark-submit was given no
-    other."""
+    """Whether spark-submit uses Spark's default logging, which prints hundreds of lines."""
     context = _jvm().org.apache.logging.log4j.LogManager.getContext(False)
-    return _SPARKS_OWN_LOGGING in str(context.getConfiguration().getConfigurationSource())
+    return _DEFAULT_LOGGING in str(context.getConfiguration().getConfigurationSource())
 
 
 def warn_only() -> None:
-    """Let spark-submit's JVM drop what Spark logs about itself before it reads its settings."""
+    """Suppress the lines that Spark logs at INFO before it reads `spark.log.level`."""
     jvm = _jvm()
-    # Spark's own class reads the logging configuration once, at its first line.
+    # Load the logging configuration now. Otherwise Spark loads it later and overrides the level.
     utils = getattr(jvm.org.apache.spark.util, "Utils$")
     getattr(utils, "MODULE$").initializeLogIfNecessary(False)  # noqa: B009
     log4j = jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel("org.apache.spark.SparkContext", log4j.Level.WARN)
 
 
-def at_work() -> bool:
+def is_running() -> bool:
     """Whether the JVM runs and its Spark is not stopped."""
     from pyspark import SparkContext
 
     try:
         context = SparkContext._active_spark_context
         return context is not None and not context._jsc.sc().isStopped()
-    except Exception:  # py4j has many ways to say that nobody answers
+    except Exception:  # py4j raises many classes of errors after the JVM has ended
         return False
 
 
 def end(spark: SparkSession) -> None:
-    """Stop a session whose JVM may be gone."""
-    if at_work():
+    """Stop a session. Its JVM may have ended already."""
+    if is_running():
         spark.stop()
 
 

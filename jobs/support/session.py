@@ -1,4 +1,4 @@
-"""What the jobs share: the Spark session, options, readable errors, exit codes."""
+"""The Spark session, errors and exit codes of the jobs."""
 
 from __future__ import annotations
 
@@ -35,21 +35,25 @@ EXIT_CODES = """
 \b
 Exit codes:
     0  done
-    1  the query failed; the message says why. Run again to go on
-    2  wrong usage: an option, a path, a schema. Nothing was written
-  130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM; run again to go on
+    1  the query failed; see the message. Run it again to continue
+    2  wrong usage: an option, a path or a schema. It wrote nothing
+  130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM; run it again to continue
 """
 
 
 def open_log_at(path: str, options: Mapping[str, str]) -> sparkwal.Log:
-    """A log to look at without Spark, with only those of `options` that reach the store."""
-    reach = {field.metadata["name"].lower() for field in dataclasses.fields(StoreOptions)}
-    kept = {name: value for name, value in options.items() if name.lower() in reach}
-    return sparkwal.Log(path, **kept)
+    """Open a log without Spark. Options that are not about the store are ignored."""
+    names = {field.metadata["name"].lower() for field in dataclasses.fields(StoreOptions)}
+    of_store = {name: value for name, value in options.items() if name.lower() in names}
+    return sparkwal.Log(path, **of_store)
 
 
 def need_spark() -> None:
-    """Raises Refused when pyspark is not installed or too old."""
+    """Check that a supported PySpark is installed.
+
+    Raises:
+        Refused: PySpark is not installed, or too old.
+    """
     try:
         require_library("pyspark", "sparkwal[spark]")
         import pyspark
@@ -60,7 +64,14 @@ def need_spark() -> None:
 
 
 def need_delta(what: str = "--format delta") -> None:
-    """Raises Refused when Delta Lake cannot be had, saying what needs it. After need_spark."""
+    """Check that Delta Lake is available. Call `need_spark` first.
+
+    Args:
+        what: what needs Delta Lake, for the message.
+
+    Raises:
+        Refused: spark-submit did not load it, or no version fits this Spark.
+    """
     import pyspark
 
     if jvm.started_by_spark_submit() and jvm.has_class(spark_versions.DELTA_EXTENSION):
@@ -81,14 +92,24 @@ def start_session(
     jars: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A Spark session with conf/ of this project, which `settings` override; under spark-submit the
-    session it configured. Spark downloads Delta and `packages`, Maven coordinates in which {spark}
-    stands for its version; `jars` are files, separated by commas."""
+    """Start a Spark session with the settings of conf/. Under spark-submit, use its session.
+
+    Args:
+        app: the name of the application.
+        delta: add Delta Lake, which Spark downloads.
+        packages: Maven coordinates that Spark downloads; {spark} stands for Spark's version.
+        jars: the paths of jars, separated by commas.
+        settings: settings of Spark, which override those of conf/.
+
+    Raises:
+        Failed: Spark did not start.
+        Refused: PySpark is not installed, or too old.
+    """
     need_spark()
     import pyspark
     from pyspark.sql import SparkSession
 
-    # These loggers repeat the raised error, which the job reports in a line.
+    # These loggers repeat errors that the job reports in one line.
     logging.getLogger("DataFrameQueryContextLogger").addFilter(lambda record: False)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(app)
@@ -100,18 +121,18 @@ def start_session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if (ROOT / "conf" / "spark-defaults.conf").is_file():
             os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
-        wanted = [package.format(spark=pyspark.__version__) for package in packages]
+        downloads = [package.format(spark=pyspark.__version__) for package in packages]
         if delta:
-            wanted.append(spark_versions.delta_package(pyspark.__version__))
-            # Two writers of a table on S3 must not overwrite each other.
+            downloads.append(spark_versions.delta_package(pyspark.__version__))
+            # With this LogStore, two writers of a table on S3 cannot overwrite each other.
             builder = builder.config(log_store.SETTING, log_store.CLASS)
             jars = ",".join([*([jars] if jars else []), str(log_store.jar())])
-        if wanted:
-            builder = builder.config("spark.jars.packages", ",".join(wanted))
+        if downloads:
+            builder = builder.config("spark.jars.packages", ",".join(downloads))
         if jars is not None:
             builder = builder.config("spark.jars", jars)
     settings = {**(spark_versions.DELTA_SETTINGS if delta else {}), **(settings or {})}
-    # Other users of the machine see the JVM's command line, with all that the builder is given.
+    # Other users of the machine see the JVM's command line, which contains the builder's settings.
     secrets = {name: settings.pop(name) for name in _SECRETS if name in settings}
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -123,44 +144,44 @@ def start_session(
             home = os.environ.get("JAVA_HOME")
             java = f"{home}/bin/java" if home else "java"
             message = (
-                "Spark did not start: a connector could not be downloaded, or Java is older than "
-                "17. What Ivy and Java said stands above"
+                "Spark did not start: the download of a connector failed, or Java is older than "
+                "17. See the messages of Ivy and Java above"
                 if shutil.which(java)
-                else f"{java} is not there: install Java 17 or newer, or set JAVA_HOME"
+                else f"{java} does not exist: install Java 17 or newer, or set JAVA_HOME"
             )
         raise Failed(message) from None
     for name, value in secrets.items():
         spark._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
-    # Spark finds only an installed format: not one in a zip of --py-files, nor with a Python whose
-    # path has a space.
+    # Spark finds a format by itself only if it is installed: not in a zip of --py-files, and not if
+    # Python's path has a space.
     sparkwal.register(spark)
     return spark
 
 
-def as_exit(error: BaseException) -> click.ClickException:
-    """The exception that ends a job with the right message and exit code."""
+def exit_for(error: BaseException) -> click.ClickException:
+    """The exception that ends a job with this error's message and exit code."""
     message, wrong = readable(error)
-    message = escape(message, keeps="\n")
+    message = escape(message, keep="\n")
     return Refused(message) if wrong else Failed(message)
 
 
-def _connects(table: str) -> bool:
-    """Whether the session that this process starts reaches the table by S3A."""
+def _needs_s3a(table: str) -> bool:
+    """Whether this process starts a session that reaches the table through S3A."""
     return table.lower().startswith(("s3://", "s3a://")) and not jvm.started_by_spark_submit()
 
 
 def packages(table: str) -> list[str]:
-    """Maven coordinates of what a session needs."""
+    """The Maven coordinates that a session needs for a table."""
     import pyspark
 
-    return [spark_versions.hadoop_aws(pyspark.__version__)] if _connects(table) else []
+    return [spark_versions.hadoop_aws(pyspark.__version__)] if _needs_s3a(table) else []
 
 
 def s3a_settings(table: str, log: StoreOptions) -> dict[str, str]:
-    """How Spark reaches a table that is on the log's own store. May hold secrets."""
-    if not _connects(table):
+    """The settings with which Spark reaches a table on the log's store. They may hold secrets."""
+    if not _needs_s3a(table):
         return {}
-    known = {
+    settings = {
         "endpoint": log.endpoint,
         "endpoint.region": log.region,
         "path.style.access": "true" if log.endpoint else None,
@@ -172,4 +193,4 @@ def s3a_settings(table: str, log: StoreOptions) -> dict[str, str]:
         "create.checksum.algorithm": "CRC32" if log.checksum == "crc32" else None,
         "requester.pays.enabled": "true" if log.requester_pays else None,
     }
-    return {_S3A + name: value for name, value in known.items() if value is not None}
+    return {_S3A + name: value for name, value in settings.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The command `sparkwal`. It begins here: what it needs is there, or a line says what is not."""
+"""The entry point of the command `sparkwal`."""
 
 import os
 import signal
@@ -7,22 +7,24 @@ from importlib.util import find_spec
 
 
 def run() -> None:
-    missing = [x for x in ("click", "rich", "duckdb", "matplotlib") if find_spec(x) is None]
+    """Run the command. If a library of `sparkwal[cli]` is missing, print how to install it."""
+    libraries = ("click", "rich", "duckdb", "matplotlib")
+    missing = [library for library in libraries if find_spec(library) is None]
     if missing:
         raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")
     try:
         try:
-            from sparkwal.cli.exit_codes import hear_signals, spells_out_the_rest
+            from sparkwal.cli.exit_codes import escape_unencodable, handle_signals
             from sparkwal.cli.main import main
 
-            hear_signals()
-            spells_out_the_rest()
+            handle_signals()
+            escape_unencodable()
             main(prog_name="sparkwal")
         except SystemExit as end:
             if isinstance(end.code, int) and end.code > 128:
-                # Stopped: requests that are under way, and their retries, are not waited for.
+                # A signal stopped the command: do not wait for requests in flight or their retries.
                 sys.stderr.flush()
                 os._exit(end.code)
             raise
-    except KeyboardInterrupt:  # also a second one, while the first ends the command
+    except KeyboardInterrupt:  # possibly a second one, while the first ends the command
         os._exit(128 + signal.SIGINT)

@@ -1,6 +1,7 @@
-"""`sparkwal show` and `verify`: whether what is there is sound."""
+"""`sparkwal show` and `verify`: check one record, or every byte of a log."""
 
 import json
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -23,88 +24,113 @@ from sparkwal.reading.verification import Report, check_commit, verify_store, wh
 @takes_log
 @click.argument("position", type=click.IntRange(0), required=False)
 @as_json
-def show(path: str, given: dict[str, str], position: int | None, as_json: bool) -> None:
-    """Without POSITION the newest one.
+def show(path: str, log_options: dict[str, str], position: int | None, *, as_json: bool) -> None:
+    """Without POSITION, show the newest record. Dead records are shown too.
 
     Requests: for head and floor as sparkwal log; 1 GET for the record and 1 for each of its
-    objects; where a former leader wrote it, as many GETs more as that had in flight.
+    objects; for a record of a former leader also as many GETs as that leader had in flight.
 
-    Exit code 1 where there is no such record, or it is not sound; a record that is dead is shown.
+    Exit code 1: the record does not exist or is damaged.
     """
-    log = log_at(path, given, Damage())
+    log = log_at(path, log_options, Damage())
     position = log.gap - 1 if position is None else position
     if position > keys.last_position(log.window):
         raise click.BadParameter(f"no log has a position {position}")
-    state, why, record, problems = _look(log, position)
-    sound = record is not None and not problems
+    checked = _check_record(log, position)
     key = log.log.locate(keys.slot(position, log.window))
-    header = json.loads(to_json(record.header)) if record else None
+    header = json.loads(to_json(checked.record.header)) if checked.record else None
     if as_json:
         print_json(
             {
                 "position": position,
-                "state": state,
+                "state": checked.state,
                 "key": key,
-                "sound": None if state == "collected" else sound,
-                "problems": problems,
+                "sound": None if checked.state == "collected" else checked.sound,
+                "problems": checked.problems,
                 "header": header,
-                **({"why": why} if why else {}),
+                **({"why": checked.why} if checked.why else {}),
             }
         )
-        click.get_current_context().exit(0 if sound else 1)
-    if record is not None:
-        verdict = Text("every byte is as it was written", "green")
-        if problems:
-            verdict = Text("\n".join(problems), "red")
-        elif state == "collected":
-            verdict = Text("not checked: its rows may be gone")
-        time = moment(record.header.timestamp_ms)
-        about = {"object": key, "state": f"{record.header.kind}, {state}", "why": why, "time": time}
-        _show({name: value for name, value in about.items() if value}, header, verdict)
-    if not sound:
-        what = why or f"the record of position {position} is not sound"
-        raise Failed(escape(f"{what}\n{advice(problems)}".strip(), keeps="\n"))
+        click.get_current_context().exit(0 if checked.sound else 1)
+    if checked.record is not None:
+        verdict = Text("every byte is intact", "green")
+        if checked.problems:
+            verdict = Text("\n".join(checked.problems), "red")
+        elif checked.state == "collected":
+            verdict = Text("not checked: its rows may be deleted")
+        about = {
+            "object": key,
+            "state": f"{checked.record.header.kind}, {checked.state}",
+            "why": checked.why,
+            "time": moment(checked.record.header.timestamp_ms),
+        }
+        _print_record({name: value for name, value in about.items() if value}, header, verdict)
+    if not checked.sound:
+        what = checked.why or f"the record of position {position} is damaged"
+        raise Failed(escape(f"{what}\n{advice(checked.problems)}".strip(), keep="\n"))
 
 
-def _look(log: LogRange, position: int) -> tuple[str, str, SlotRecord | None, list[str]]:
-    """What is at a position: its state, why it has that, the record, and what is wrong with it."""
+@dataclass(frozen=True)
+class _CheckedRecord:
+    """The record of a position, and the result of its check.
+
+    Attributes:
+        state: live, dead, missing, damaged, collected or beyond the head.
+        why: the reason for a state other than live.
+        record: the record, or None if it is missing or damaged.
+        problems: one line for each fault of the record or its objects.
+    """
+
+    state: str
+    why: str = ""
+    record: SlotRecord | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        return self.record is not None and not self.problems
+
+
+def _check_record(log: LogRange, position: int) -> _CheckedRecord:
     if position >= log.gap:
         why = f"position {position} is not written yet: the log ends at {log.gap - 1}"
-        return "beyond the head", why, None, []
-    record, damage = None, ""
+        return _CheckedRecord("beyond the head", why)
+    record = None
+    damage = ""
     try:
         record = whole_record(log.log, position, log.window)
     except InvalidLogError as error:
         damage = str(error)
-    # Asked after it was read: what is there may be a stray.
+    # Read the floor after the record. If collection deleted the record meanwhile, that is no
+    # damage, and below the floor a late PUT of a fenced writer may have filled the slot again.
     if position < (floor := log.floor.current()):
-        # Records outlive their rows for a while: look-backs need them.
+        # Collection keeps a record longer than its rows: takeovers read back over it.
         target = log.floor.state and log.floor.state.target
-        where = f", they are in {target.table}" if target else ""
-        why = f"position {position} is below the floor, {floor}: its rows were let go{where}"
-        return "collected", why, record, []
+        in_table = f" after {target.table} received them" if target else ""
+        why = f"position {position} is below the floor, {floor}: its rows were released{in_table}"
+        return _CheckedRecord("collected", why, record)
     if damage:
-        return "damaged", damage, None, [damage]
+        return _CheckedRecord("damaged", damage, problems=[damage])
     if record is None:
         why = (
-            f"the record of position {position} is missing, though the log goes on after it: it "
+            f"the record of position {position} is missing, and the log continues after it: it "
             f"was deleted from outside ({log.log.locate(keys.slot(position, log.window))})"
         )
-        return "missing", why, None, [why]
+        return _CheckedRecord("missing", why, problems=[why])
     report = Report(log.log.url)
     if isinstance(record.header, CommitHeader):
         check_commit(log.log, record, report)
     live = last_live(log.log, record, tolerant=True, head=head_of(log))
     if live is not record:
         why = (
-            f"dead: position {live.header.position} has term {live.header.term}, so its writer "
-            "was fenced when it arrived. Nobody acknowledged it, and no reader sees it"
+            f"dead: position {live.header.position} has term {live.header.term}, so the writer of "
+            "this record was fenced when it arrived. It was never acknowledged, and readers skip it"
         )
-        return "dead", why, record, report.problems
-    return "live", "", record, report.problems
+        return _CheckedRecord("dead", why, record, report.problems)
+    return _CheckedRecord("live", "", record, report.problems)
 
 
-def _show(about: dict[str, str], header: Any, verdict: Text) -> None:
+def _print_record(about: dict[str, str], header: Any, verdict: Text) -> None:
     tables = {name: header.pop(name, {}) for name in ("batches", "inline", "checkpoints")}
     txns = f"the last of {len(header.pop('txns')):,} queries or producers"
     plain = {
@@ -117,26 +143,27 @@ def _show(about: dict[str, str], header: Any, verdict: Text) -> None:
         table(
             [
                 {
-                    **{name: each[name] for name in names},
-                    "frames": len(each["frames"]),
-                    "object": f"batches/{each['number']}",
+                    **{name: entry[name] for name in names},
+                    "frames": len(entry["frames"]),
+                    "object": f"batches/{entry['number']}",
                 }
-                for each in tables["batches"]
+                for entry in tables["batches"]
             ]
         )
     if tables["inline"]:
-        table([{name: each[name] for name in names} for each in tables["inline"]], "in the record")
+        rows = [{name: entry[name] for name in names} for entry in tables["inline"]]
+        table(rows, "in the record")
     if tables["checkpoints"]:
         table(
             [
                 {
-                    "query": each.get("name") or query,
-                    "position": each["position"],
-                    "bytes": each["bytes"],
-                    "files": len(each["files"]),
-                    "note": each["reason"],
+                    "query": entry.get("name") or query,
+                    "position": entry["position"],
+                    "bytes": entry["bytes"],
+                    "files": len(entry["files"]),
+                    "note": entry["reason"],
                 }
-                for query, each in tables["checkpoints"].items()
+                for query, entry in tables["checkpoints"].items()
             ],
             "checkpoints",
         )
@@ -145,21 +172,21 @@ def _show(about: dict[str, str], header: Any, verdict: Text) -> None:
 @click.command("verify")
 @takes_logs
 @as_json
-def verify(path: str, given: dict[str, str], as_json: bool) -> None:
-    """As many GETs as there are objects, and 1 LIST for a thousand. Exit code 1 where a log is not
-    sound.
+def verify(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
+    """Requests: 1 GET for each object, and 1 LIST for each thousand objects. Exit code 1: a log is
+    damaged.
     """
     sound = True
-    for log in logs_at(path, given, looks=False):
+    for log in logs_at(path, log_options, look=False):
         with progress("verify") as done:
             report = verify_store(log.log, log.log.url, done=done)
         if report.ok and report.head < 0:
-            # A path with a typo must not pass for a sound log.
+            # A path with a typo must not look like a sound log.
             raise no_log(log.log.url)
         sound = sound and report.ok
         if as_json:
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
         else:
             text = f"{report}\n{advice(report.problems)}".strip()
-            out().print(Text(escape(text, keeps="\n")), soft_wrap=True)
+            out().print(Text(escape(text, keep="\n")), soft_wrap=True)
     click.get_current_context().exit(0 if sound else 1)

@@ -1,4 +1,4 @@
-"""What every command and job is given: the options of a log, from flags and files."""
+"""Options that commands and jobs share: those of a log, from flags and files, and times."""
 
 import functools
 import time
@@ -14,18 +14,22 @@ from sparkwal.cli.exit_codes import Refused
 from sparkwal.options.types import duration, timestamp
 
 
-def key_values(given: Iterable[str], option: str) -> dict[str, str]:
-    """NAME=VALUE arguments as a dict. The value may be a secret: no message repeats it."""
+def key_values(arguments: Iterable[str], option: str) -> dict[str, str]:
+    """NAME=VALUE arguments as a dict. A value may be a secret, so no message repeats one.
+
+    Raises:
+        Refused: an argument is not NAME=VALUE.
+    """
     return dict(
-        _pair(item, f"the {option} number {place} is not NAME=VALUE")
-        for place, item in enumerate(given, 1)
+        _pair(argument, f"the {option} number {number} is not NAME=VALUE")
+        for number, argument in enumerate(arguments, 1)
     )
 
 
-def _pair(text: str, wrong: str) -> tuple[str, str]:
+def _pair(text: str, message: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise Refused(wrong)
+        raise Refused(message)
     return name.strip(), value
 
 
@@ -34,21 +38,26 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def options(
-    reads: Callable[..., dict[str, Any]], *added: Decorator, names: Iterable[str] = ()
+    convert: Callable[..., dict[str, Any]], *decorators: Decorator, names: Iterable[str] = ()
 ) -> Decorator:
-    """Add options to a command. It gets what `reads` makes of their values in place of them; those
-    are called as the parameters of `reads`, or `names`."""
-    names = [*names] or signature(reads).parameters
+    """Add options to a command and convert their values.
+
+    Args:
+        convert: receives the options' values as keywords; the command receives its result instead.
+        *decorators: add the options to the command.
+        names: the options that `convert` takes. The default is the names of its parameters.
+    """
+    names = [*names] or signature(convert).parameters
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def call(**values: Any) -> None:
-            mine = {name: values.pop(name) for name in names if name in values}
-            command(**values, **reads(**mine))
+            to_convert = {name: values.pop(name) for name in names if name in values}
+            command(**values, **convert(**to_convert))
 
         decorated: Callable[..., None] = call
-        for each in reversed(added):
-            decorated = each(decorated)
+        for decorator in reversed(decorators):
+            decorated = decorator(decorated)
         return decorated
 
     return decorate
@@ -57,18 +66,20 @@ def options(
 def takes_log_options(
     of: str = "log", example: str = "region=eu-central-1", like: str = "", *, endpoint: bool = True
 ) -> Decorator:
-    """--endpoint, --log-option and --options-file for a command, which gets them as `given`.
+    """Add --endpoint, --log-option and --options-file. The command receives `log_options`.
 
     Args:
-        like: ", as in" and a file that shows them.
-        endpoint: False for a command with an --endpoint of its own.
+        of: for the help text: "log" or "appender".
+        example: for the help text: one option.
+        like: for the help text: ", as in" and the name of a file with such options.
+        endpoint: False for a command that defines --endpoint itself.
     """
-    own = click.option(
-        "--endpoint", "store_endpoint", metavar="URL", help="Of an S3-compatible store."
+    endpoint_option = click.option(
+        "--endpoint", "store_endpoint", metavar="URL", help="The URL of an S3-compatible store."
     )
     pairs = click.option(
         "--log-option",
-        "log_options",
+        "option_pairs",
         multiple=True,
         metavar="NAME=VALUE",
         help=f"An option of the {of}, for example {example}; repeatable. Not for secrets: other "
@@ -77,18 +88,18 @@ def takes_log_options(
     file = click.option(
         "--options-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help=f"Options of the {of}, `name = value` a line{like}; --log-option wins over it.",
+        help=f"Options of the {of}, `name = value` a line{like}; --log-option overrides it.",
     )
-    return options(_given, *([own] if endpoint else []), pairs, file)
+    return options(_merge_log_options, *([endpoint_option] if endpoint else []), pairs, file)
 
 
-def _given(
-    log_options: Iterable[str], options_file: Path | None, store_endpoint: str | None = None
+def _merge_log_options(
+    option_pairs: Iterable[str], options_file: Path | None, store_endpoint: str | None = None
 ) -> dict[str, Any]:
-    pairs = key_values(log_options, "--log-option")
+    pairs = key_values(option_pairs, "--log-option")
     if store_endpoint is not None and "endpoint" in map(str.lower, pairs):
         raise Refused("--endpoint and --log-option endpoint=…: give one of them")
-    given: dict[str, str] = {}
+    log_options: dict[str, str] = {}
     try:
         lines = options_file.read_text(encoding="utf-8").splitlines() if options_file else []
     except UnicodeDecodeError:
@@ -96,63 +107,73 @@ def _given(
     for number, line in enumerate(map(str.strip, lines), 1):
         if line and line[0] != "#":
             name, value = _pair(line, f"line {number} of {options_file} is not `name = value`")
-            given[name] = value.strip()
-    given |= pairs
-    if "path" in map(str.lower, given):
+            log_options[name] = value.strip()
+    log_options |= pairs
+    if "path" in map(str.lower, log_options):
         raise Refused("the log's path is an argument, and not `path` among the options")
-    return {"given": with_flags(given, endpoint=store_endpoint)}
+    return {"log_options": with_flags(log_options, endpoint=store_endpoint)}
 
 
-def with_flags(given: dict[str, str], **flags: str | None) -> dict[str, str]:
-    """The options with those of flags that were given, whatever the case of a name."""
-    chosen = {name: value for name, value in flags.items() if value is not None}
-    return {name: value for name, value in given.items() if name.lower() not in chosen} | chosen
+def with_flags(log_options: dict[str, str], **flags: str | None) -> dict[str, str]:
+    """The options, overridden by each flag that is not None. Case of names does not matter."""
+    overrides = {name: value for name, value in flags.items() if value is not None}
+    others = {name: value for name, value in log_options.items() if name.lower() not in overrides}
+    return others | overrides
 
 
 takes_sequencer = click.option(
     "--sequencer", metavar="NAME", help="The independent log of this name under PATH."
 )
-takes_every = click.option(
-    "--all", "every", is_flag=True, help="All logs under PATH, one after another."
+takes_all = click.option(
+    "--all", "all_sequencers", is_flag=True, help="All logs under PATH, one after another."
 )
-# `takes_log_options`, PATH as `path`, and --sequencer, which joins `given`.
+# Adds PATH as `path`, the options of `takes_log_options`, and --sequencer, a part of `log_options`.
 takes_log = options(
-    lambda given, sequencer: {"given": with_flags(given, sequencer=sequencer)},
+    lambda log_options, sequencer: {"log_options": with_flags(log_options, sequencer=sequencer)},
     click.argument("path"),
     takes_sequencer,
     takes_log_options(),
 )
-# As `takes_log`, and --all: `given` then asks for all logs under the path.
+# Adds --all to `takes_log`: `log_options` then has `sequencers` = "*".
 takes_logs = options(
-    lambda given, every: {"given": with_flags(given, sequencers="*" if every else None)},
+    lambda log_options, all_sequencers: {
+        "log_options": with_flags(log_options, sequencers="*" if all_sequencers else None)
+    },
     takes_log,
-    takes_every,
+    takes_all,
 )
 
 
-def named_or_all(sequencers: str | None, every: bool) -> str | None:
-    """--sequencers and --all as the option: names, "*" or None. Raises Refused."""
-    if every and sequencers is not None:
+def named_or_all(sequencers: str | None, *, all_sequencers: bool) -> str | None:
+    """The option `sequencers` of --sequencers and --all: names, "*" or None.
+
+    Raises:
+        Refused: the flags contradict each other, or --sequencers holds no name.
+    """
+    if all_sequencers and sequencers is not None:
         raise Refused("--sequencers and --all: give one of them")
     if sequencers == "*":
         raise Refused("--sequencers takes names: give --all for all logs")
     if sequencers is not None and not sequencers.strip(", "):
         raise Refused("--sequencers names no log: give names, or leave it out for the default log")
-    return "*" if every else sequencers
+    return "*" if all_sequencers else sequencers
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no colours.")
 EXAMPLES = "1h (an hour ago), 30min, 2026-01-31T12:00:00Z"
-EXPECTED = "a time before now such as 1h or 30min, a moment such as 2026-01-31T12:00:00Z (UTC \
-unless it says otherwise), or milliseconds since 1970 is expected"
+EXPECTED = "expected a time before now such as 1h or 30min, a moment such as \
+2026-01-31T12:00:00Z (UTC by default), or milliseconds since 1970"
 
 
 def moment_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of a duration, which is before now, or a moment as startingTimestamp
-    takes it. Raises ValueError."""
+    """Milliseconds since 1970 of a duration before now, or of a moment as in startingTimestamp.
+
+    Raises:
+        ValueError: the text is neither.
+    """
     text = text.strip()
     if text.isdecimal():
-        return timestamp(text)  # distinguishes seconds from microseconds
+        return timestamp(text)  # rejects seconds and microseconds
     with suppress(ValueError):
         return max(now_ms - duration(text), 0)
     with suppress(ValueError):
@@ -175,11 +196,11 @@ def _with_unit(text: str) -> str:
         if not text.strip().isdecimal():
             duration(text)
             return text
-    raise ValueError("this is no time of at most 36500d with its unit, as 7d, 24h or 30min")
+    raise ValueError("expected a time with a unit, at most 36500d, such as 7d, 24h or 30min")
 
 
 def takes_interval(default: str, help: str) -> Decorator:
-    """--interval in milliseconds: a day at most, for no wait can be much longer."""
+    """--interval in milliseconds, at most a day: `select.poll` cannot wait much longer."""
     return click.option(
         "--interval",
         default=default,
@@ -190,7 +211,7 @@ def takes_interval(default: str, help: str) -> Decorator:
     )
 
 
-# The callback of a TIME: milliseconds since 1970.
+# A click callback for TIME: milliseconds since 1970.
 as_moment = _callback(lambda text: moment_ms(text, time.time_ns() // 1_000_000))
-# Of a time with a unit: without one it would be milliseconds, and data goes.
+# A click callback for a time that must have a unit. `--retain 7` would be 7 ms and delete data.
 time_with_unit = _callback(_with_unit)

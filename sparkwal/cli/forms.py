@@ -1,4 +1,4 @@
-"""Where rows go: as a table, JSON lines, CSV, Arrow or Parquet, to standard output or a file."""
+"""Writes rows as a table, JSON lines, CSV, Arrow or Parquet, to standard output or a file."""
 
 import os
 import stat
@@ -24,23 +24,25 @@ from sparkwal.cli.flags import Decorator, options
 from sparkwal.cli.output import escape
 from sparkwal.cli.texts import bare_texts, csv_batch, json_rows
 
-# Rows that are texts at once: those take many times what they are in Arrow.
+# Rows are converted to text in chunks: text takes many times the memory of Arrow.
 _CHUNK = 2000
-# So many rows decide how wide each column of a table is.
-_MEASURED = 200
-# Letters of a value, at least, on a terminal of many columns.
-_LEAST = 16
+# The first rows, which decide the width of each column of a table.
+_MEASURED_ROWS = 200
+# The least width to which a table on a terminal cuts a value.
+_LEAST_WIDTH = 16
 _NUMBERS = (types.is_integer, types.is_floating, types.is_decimal)
 
 
 @dataclass(frozen=True)
 class Form:
+    """The format of rows, and the file for them. The default file is standard output."""
+
     name: str
-    out: Path | None
+    file: Path | None = None
 
 
 def takes_form(*forms: str) -> Decorator:
-    """--format, --json and -o; the command gets `form`."""
+    """Add --format, --json and -o. The command receives `form`."""
     return options(
         _form,
         click.option(
@@ -54,27 +56,27 @@ def takes_form(*forms: str) -> Decorator:
         click.option(
             "-o",
             "--output",
-            "out",
+            "file",
             metavar="FILE",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="A file, which appears when it is whole.  [default: standard output]",
+            help="Write to this file. It appears when it is complete.  [default: standard output]",
         ),
     )
 
 
-def _form(fmt: str | None, as_json: bool, out: Path | None) -> dict[str, Any]:
+def _form(fmt: str | None, file: Path | None, *, as_json: bool) -> dict[str, Any]:
     if as_json and fmt is not None:
         raise Refused("--json and --format: give one of them")
     name = "json" if as_json else fmt or "table"
-    if name in ("arrow", "parquet") and out is None and sys.stdout.isatty():
+    if name in ("arrow", "parquet") and file is None and sys.stdout.isatty():
         raise Refused(
             f"--format {name} is no text for a terminal: send it to a program, or -o FILE"
         )
-    return {"form": Form(name, out)}
+    return {"form": Form(name, file)}
 
 
 class Writer:
-    """Takes batches, one after the other, and writes each as JSON lines."""
+    """Writes record batches as JSON lines."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
@@ -88,31 +90,45 @@ class Writer:
         self._out.flush()
 
     def end(self) -> None:
-        """Write the rest; without rows, the header alone, in a form that has one."""
+        """Write the remaining rows. Without rows, write the header if the format has one."""
         self.flush()
 
 
 class _OneSchema(Writer):
+    """Writes a format whose header names the columns: CSV, Arrow and Parquet.
+
+    Args:
+        out: receives the bytes.
+        schema: the columns of all batches.
+        begin: writes the header and returns a writer of batches.
+        convert: converts each batch to a schema that the format can hold.
+    """
+
     def __init__(
         self,
         out: IO[bytes],
         schema: pa.Schema,
         begin: Callable[[IO[bytes], pa.Schema], Any],
-        change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
+        convert: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
     ) -> None:
         super().__init__(out)
-        self._schema, self._change = schema, change
+        self._schema = schema
+        self._convert = convert
         empty = pa.RecordBatch.from_pylist([], schema=schema)
-        self._writer = begin(out, change(empty).schema)
+        self._writer = begin(out, convert(empty).schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Raises Failed where this form cannot go on with other columns."""
+        """Write a batch.
+
+        Raises:
+            Failed: the batch has other columns than the header.
+        """
         if not self._schema.equals(batch.schema):
             raise Failed(
-                "a writer added columns to the log, and this format says them once, in the "
-                "beginning: begin again, or name the columns with --columns"
+                "a writer added columns to the log, and this format names its columns only in its "
+                "header: start again, or name the columns with --columns"
             )
-        self._writer.write(self._change(batch))
+        self._writer.write(self._convert(batch))
 
     def end(self) -> None:
         self._writer.close()
@@ -120,9 +136,18 @@ class _OneSchema(Writer):
 
 
 class _Table(Writer):
-    """Lines that are not cut if `width`, the terminal's, is None."""
+    """Writes a table for people.
 
-    def __init__(self, out: IO[bytes], schema: pa.Schema, width: int | None, styled: bool) -> None:
+    Args:
+        out: receives the bytes.
+        schema: the columns of the first batch.
+        width: the width of the terminal, to which lines are cut. If it is None, lines are whole.
+        styled: write the heading in bold.
+    """
+
+    def __init__(
+        self, out: IO[bytes], schema: pa.Schema, width: int | None, *, styled: bool
+    ) -> None:
         super().__init__(out)
         self._schema = schema
         self._width = width
@@ -134,12 +159,12 @@ class _Table(Writer):
         if not self._schema.equals(batch.schema):
             self.flush()
             self._schema, self._widths = batch.schema, []
-        most = None if self._width is None else max(self._width // batch.num_columns, _LEAST)
+        width = None if self._width is None else max(self._width // batch.num_columns, _LEAST_WIDTH)
         for begin in range(0, batch.num_rows, _CHUNK):
             for row in zip(*map(bare_texts, batch.slice(begin, _CHUNK).columns), strict=True):
                 cells = ("null" if text is None else escape(text) for text in row)
-                self._waiting.append(tuple(_cut(cell, most) for cell in cells))
-            if self._widths or len(self._waiting) >= _MEASURED:
+                self._waiting.append(tuple(_cut(cell, width) for cell in cells))
+            if self._widths or len(self._waiting) >= _MEASURED_ROWS:
                 self.flush()
 
     def flush(self) -> None:
@@ -153,15 +178,16 @@ class _Table(Writer):
         heads = tuple(escape(name) for name in self._schema.names)
         rows = [heads, *self._waiting]
         self._widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-        head, *others = map(self._line, [heads, ["─" * each for each in self._widths], *rows[1:]])
+        rules = ["─" * width for width in self._widths]
+        head, *others = map(self._line, [heads, rules, *rows[1:]])
         return [click.style(head, bold=True) if self._styled else head, *others]
 
     def _line(self, row: Sequence[str]) -> str:
         cells = []
         for text, width, field in zip(row, self._widths, self._schema, strict=True):
-            room = " " * (width - cell_len(text))
-            right = any(is_of(field.type) for is_of in _NUMBERS)
-            cells.append(room + text if right else text + room)
+            padding = " " * (width - cell_len(text))
+            is_number = any(is_of(field.type) for is_of in _NUMBERS)
+            cells.append(padding + text if is_number else text + padding)
         return _cut("  ".join(cells).rstrip(), self._width)
 
 
@@ -172,41 +198,49 @@ def _cut(text: str, width: int | None) -> str:
 
 
 @contextmanager
-def writer(form: Form, schema: pa.Schema) -> Iterator[Writer]:
-    """What writes rows in this form, the first ones with `schema`. Raises as `whole_file`."""
-    to = nullcontext(sys.stdout.buffer) if form.out is None else whole_file(form.out)
-    with to as out:
+def open_writer(form: Form, schema: pa.Schema) -> Iterator[Writer]:
+    """Open a writer of rows in this format. The first rows have `schema`.
+
+    Raises:
+        Refused: no file can be created at the path.
+        Failed: the disk refused the bytes.
+    """
+    file = nullcontext(sys.stdout.buffer) if form.file is None else atomic_file(form.file)
+    with file as out:
         if form.name == "json":
             yield Writer(out)
         elif form.name == "csv":
-            change = partial(csv_batch, terminal=form.out is None and sys.stdout.isatty())
-            yield _OneSchema(out, schema, pyarrow.csv.CSVWriter, change)
+            convert = partial(csv_batch, terminal=form.file is None and sys.stdout.isatty())
+            yield _OneSchema(out, schema, pyarrow.csv.CSVWriter, convert)
         elif form.name == "parquet":
             yield _OneSchema(out, schema, pyarrow.parquet.ParquetWriter)
         elif form.name == "arrow":
-            as_file = form.out is not None and form.out.suffix != ".arrows"
+            as_file = form.file is not None and form.file.suffix != ".arrows"
             yield _OneSchema(out, schema, pa.ipc.new_file if as_file else pa.ipc.new_stream)
         else:
             console = Console()
-            terminal = form.out is None and console.is_terminal
+            terminal = form.file is None and console.is_terminal
             styled = terminal and console.color_system is not None and not console.no_color
-            yield _Table(out, schema, console.width if terminal else None, styled)
+            yield _Table(out, schema, console.width if terminal else None, styled=styled)
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears whole or not at all, where a link leads to; a pipe or a device is written
-    as it is.
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears completely or not at all. A link is followed to its target.
 
-    Raises Refused for a place where no file can be, Failed where the disk does not take it.
+    Bytes for a pipe or a device are written to it directly.
+
+    Raises:
+        Refused: no file can be created at the path.
+        Failed: the disk refused the bytes.
     """
     try:
         path = path.resolve()
-        # There is nothing to rename over a pipe.
+        # A rename would replace the pipe or device.
         special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
         temporary = None if special else path.with_name(f".sparkwal-{uuid.uuid4().hex}")
         opened = (temporary or path).open("wb")
-    except (OSError, RuntimeError) as error:  # the latter for links in a circle
+    except (OSError, RuntimeError) as error:  # RuntimeError: the links form a circle
         raise Refused(f"-o {path}: {getattr(error, 'strerror', None) or error}") from None
     try:
         with opened:

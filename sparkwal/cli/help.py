@@ -1,4 +1,4 @@
-"""`sparkwal help`: the documentation on the terminal. An installed package has no web site."""
+"""`sparkwal help`: the documentation on the terminal, from the installed package."""
 
 import re
 from importlib.resources import files
@@ -11,7 +11,7 @@ _HEADING = re.compile(r"(?m)^#{1,6} +(.+)$")
 
 
 def pages() -> dict[str, str]:
-    """The Markdown text of each page of the documentation, by its name."""
+    """The Markdown text of each page of the documentation, by the page's name."""
     package = files("sparkwal")
     texts = {
         file.name.removesuffix(".md"): file.read_text(encoding="utf-8")
@@ -33,12 +33,12 @@ def sections(text: str) -> list[tuple[str, str]]:
         for match in _HEADING.finditer(text)
         if not any(start <= match.start() < end for start, end in blocks)
     ]
-    found = []
+    results = []
     for index, heading in enumerate(headings):
         level = heading[0].index(" ")
-        ends = (x.start() for x in headings[index + 1 :] if x[0].index(" ") <= level)
-        found.append((heading[1], text[heading.start() : next(ends, len(text))].strip()))
-    return found
+        ends = (other.start() for other in headings[index + 1 :] if other[0].index(" ") <= level)
+        results.append((heading[1], text[heading.start() : next(ends, len(text))].strip()))
+    return results
 
 
 def matching(topic: str) -> list[str]:
@@ -58,8 +58,8 @@ def matching(topic: str) -> list[str]:
 @click.command()
 @click.argument("topic", required=False)
 def command(topic: str | None) -> None:
-    """Without TOPIC it lists the pages. TOPIC is the name of a page, or words of a heading. The
-    options of a command: sparkwal COMMAND --help.
+    """TOPIC is the name of a page, or words of a heading. Without TOPIC, list the pages. For the
+    options of a command, run sparkwal COMMAND --help.
 
     \b
     sparkwal help operations

@@ -1,4 +1,4 @@
-"""What commands and jobs of the lifecycle share: options, several logs, messages."""
+"""Options, logs and messages that the commands and jobs of the lifecycle share."""
 
 import logging
 import re
@@ -25,30 +25,31 @@ from sparkwal.store.base import LogStore
 EXIT_CODES = """
 \b
 Exit codes:
-    0  done, or nothing was due
-    1  it failed; the message says why. Run again to go on
-    2  wrong usage: an option, a path, a table. Nothing was written
-    3  suspended: a range could not be brought into the table, or the table is not what it was.
-       Nothing is skipped or deleted; mend what the message names and run again
-  130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM; run again to go on
+    0  done, or there was no work
+    1  it failed; see the message. Run it again to continue
+    2  wrong usage: an option, a path or a table. It wrote nothing
+    3  suspended: it could not write a range to the table, or the table was changed from outside.
+       It skips and deletes nothing; mend what the message names and run it again
+  130  stopped by Ctrl-C (SIGINT), 143 stopped by SIGTERM; run it again to continue
 """
 
 
 class Failures(click.ClickException):
-    """What went wrong with one log or more of them."""
+    """The errors of one or several logs, by the names of their sequencers."""
 
     exit_code: int  # type: ignore[misc]
 
-    def __init__(self, failures: Mapping[str, SparkWalError], several: bool) -> None:
-        texts = {name: line(error) for name, error in failures.items()}
+    def __init__(self, failures: Mapping[str, SparkWalError], *, several: bool) -> None:
+        texts = {name: one_line(error) for name, error in failures.items()}
         lines = [f"{name}: {text}" for name, text in texts.items()] if several else texts.values()
         super().__init__("\n".join(lines))
-        self.exit_code = 2 if all(isinstance(e, OptionError) for e in failures.values()) else 1
+        wrong_usage = all(isinstance(error, OptionError) for error in failures.values())
+        self.exit_code = 2 if wrong_usage else 1
         if any(isinstance(error, CompactionError) for error in failures.values()):
             self.exit_code = 3
 
 
-def line(error: SparkWalError) -> str:
+def one_line(error: SparkWalError) -> str:
     """An error as one line."""
     text = escape(" ".join(str(error).split()))
     return f"suspended ({error.stage}): {text}" if isinstance(error, CompactionError) else text
@@ -64,29 +65,31 @@ _COLLECTING = ("gcGrace", "consumerExpiry")
 
 
 def takes_lifecycle_options(*, policy: bool) -> Decorator:
-    """Add the options of a lifecycle to `given`, with `policy` those of its policy too. The command
-    has `takes_log_options` above it."""
-    known = {each.name for each in fields(Policy)} if policy else set()
-    taken = {
-        each.metadata["name"].lower(): each
-        for each in fields(LifecycleOptions)
-        if each.name in known or each.metadata["name"] in _COLLECTING
+    """Add the options of collection to `log_options`, with `policy` also those of the policy.
+
+    The command needs `takes_log_options` above this decorator.
+    """
+    of_policy = {option.name for option in fields(Policy)} if policy else set()
+    by_flag = {
+        option.metadata["name"].lower(): option
+        for option in fields(LifecycleOptions)
+        if option.name in of_policy or option.metadata["name"] in _COLLECTING
     }
 
-    def with_mine(given: dict[str, str], **mine: str | None) -> dict[str, Any]:
-        named = {taken[name].metadata["name"]: value for name, value in mine.items()}
-        return {"given": with_flags(given, **named)}
+    def merge(log_options: dict[str, str], **flags: str | None) -> dict[str, Any]:
+        named = {by_flag[name].metadata["name"]: value for name, value in flags.items()}
+        return {"log_options": with_flags(log_options, **named)}
 
-    added = []
-    for name, each in taken.items():
-        about = each.metadata
+    decorators = []
+    for name, option in by_flag.items():
+        about = option.metadata
         callback = _TIMES.get(about["name"])
         # persistRowThreshold → --persist-row-threshold.
         words = re.sub("(?<!^)(?=[A-Z])", "-", about["name"]).lower()
         flag = "--retain" if callback is _seconds else f"--{words}"
         metavar = "TIME" if callback else {"whole": "N", "size": "SIZE"}[about["parse"].__name__]
-        default = about["shown"] or each.default
-        added.append(
+        default = about["shown"] or option.default
+        decorators.append(
             click.option(
                 flag,
                 name,
@@ -95,26 +98,38 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
                 help=about["meaning"] + ("." if default is None else f".  [default: {default}]"),
             )
         )
-    return options(with_mine, *added, names=["given", *taken])
+    return options(merge, *decorators, names=["log_options", *by_flag])
 
 
-def checked(path: str, given: dict[str, str], every: bool) -> LifecycleOptions:
-    """The options, checked. Raises OptionError."""
-    settings = parse(LifecycleOptions, {**given, "path": path})
-    if every and settings.sequencer != ROOT:
+def parse_options(
+    path: str, log_options: dict[str, str], *, all_sequencers: bool
+) -> LifecycleOptions:
+    """Parse and check the options of a lifecycle.
+
+    Raises:
+        OptionError: an option is wrong, or --sequencer contradicts --all.
+    """
+    settings = parse(LifecycleOptions, {**log_options, "path": path})
+    if all_sequencers and settings.sequencer != ROOT:
         raise OptionError("--sequencer and --all: give one of them")
     return settings
 
 
-def logs(settings: LifecycleOptions, every: bool) -> dict[str, LogStore]:
-    """The logs that are there, by the names of their sequencers."""
+def existing_logs(settings: LifecycleOptions, *, all_sequencers: bool) -> dict[str, LogStore]:
+    """The logs that exist, by the names of their sequencers."""
     log = open_log(settings, fail_fast=True)
-    if every:
+    if all_sequencers:
         return {name: log.sequencer(name) for name in all_logs(log)}
     return {settings.sequencer: log} if has_log(log) else {}
 
 
-class Story:
+class EventPrinter:
+    """Prints warnings among the events of a lifecycle.
+
+    Attributes:
+        note: what the lifecycle does now, for a progress line.
+    """
+
     def __init__(self, console: Console) -> None:
         self.note = "looking"
         self._console = console
@@ -124,20 +139,21 @@ class Story:
             self.note = f"positions {event.cut}…{event.to - 1}"
         elif isinstance(event, events.FloorMoved):
             self.note = "collecting"
-        # A failure is the job's own message.
+        # The job reports a failed compaction itself.
         if event.level >= logging.WARNING and not isinstance(event, events.CompactionSuspended):
             self._console.print(escape(str(event)), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
-def narrated(console: Console) -> Iterator[Story]:
-    """Events as a story, and nothing of them a second time through Python's logging."""
-    logger, nothing = logging.getLogger("sparkwal"), logging.NullHandler()
-    logger.addHandler(nothing)
-    story = Story(console)
-    stop = events.subscribe(story)
+def printing_events(console: Console) -> Iterator[EventPrinter]:
+    """Print events, and keep Python's logging from printing them a second time."""
+    logger = logging.getLogger("sparkwal")
+    handler = logging.NullHandler()
+    logger.addHandler(handler)
+    printer = EventPrinter(console)
+    stop = events.subscribe(printer)
     try:
-        yield story
+        yield printer
     finally:
         stop()
-        logger.removeHandler(nothing)
+        logger.removeHandler(handler)

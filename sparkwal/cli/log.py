@@ -1,4 +1,4 @@
-"""`sparkwal log`: the records of a log as lines, newest first."""
+"""`sparkwal log`: print the records of a log, one a line, newest first."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sparkwal.cli.exit_codes import takes_colours
+from sparkwal.cli.exit_codes import allows_colours
 from sparkwal.cli.flags import as_json, takes_interval
 from sparkwal.cli.open_logs import Damage, log_at, notify, takes_range, wait
 from sparkwal.cli.output import as_json_line, escape, moment, size
@@ -20,34 +20,39 @@ _HEADS = ("position", "time (UTC)", "kind", "rows", "bytes", "term", "query/batc
 
 
 def _columns(width: int, *cells: object) -> str:
-    """One line; the positions of all lines are so wide."""
+    """One line; `width` is that of the column of positions."""
     return "{:>{width}} {:<24} {:<6} {:>9} {:>8} {:>4}  {}".format(*cells, width=width)
 
 
-def _line(found: Found, width: int) -> str:
-    if isinstance(found, Collected):
-        text = f"{found.start}…{found.end - 1} were collected while this was read"
+def _line(entry: Found, width: int) -> str:
+    if isinstance(entry, Collected):
+        text = f"{entry.start}…{entry.end - 1} were collected during this read"
         return click.style(text, fg="cyan")
-    if isinstance(found, InvalidLogError):
-        place, error = str(found.position), escape(str(found))
-        return click.style(_columns(width, place, "", "damaged", "", "", "", error), fg="red")
-    header = found.header
-    place, time = str(header.position), moment(header.timestamp_ms)
+    if isinstance(entry, InvalidLogError):
+        position = str(entry.position)
+        text = _columns(width, position, "", "damaged", "", "", "", escape(str(entry)))
+        return click.style(text, fg="red")
+    header = entry.header
+    position = str(header.position)
+    time = moment(header.timestamp_ms)
     if isinstance(header, CommitHeader):
         last = f"{escape(header.query)}/{header.batch_id}"
-        rows, stored = f"{header.rows:,}", size(header.bytes)
-        return _columns(width, place, time, "commit", rows, stored, header.term, last)
+        rows = f"{header.rows:,}"
+        return _columns(
+            width, position, time, "commit", rows, size(header.bytes), header.term, last
+        )
     last = f"{escape(header.host)}: {escape(header.reason)}"
-    text = _columns(width, place, time, "leader", "", "", header.term, last)
+    text = _columns(width, position, time, "leader", "", "", header.term, last)
     return click.style(text, fg="yellow")
 
 
-def document(found: Found) -> dict[str, Any]:
-    if isinstance(found, Collected):
-        return {"kind": "collected", "start": found.start, "end": found.end - 1}
-    if isinstance(found, InvalidLogError):
-        return {"position": found.position, "kind": "damaged", "error": str(found)}
-    header = found.header
+def document(entry: Found) -> dict[str, Any]:
+    """A record, a collected range or damage as a JSON document."""
+    if isinstance(entry, Collected):
+        return {"kind": "collected", "start": entry.start, "end": entry.end - 1}
+    if isinstance(entry, InvalidLogError):
+        return {"position": entry.position, "kind": "damaged", "error": str(entry)}
+    header = entry.header
     common = {
         "position": header.position,
         "kind": header.kind,
@@ -71,23 +76,24 @@ def document(found: Found) -> dict[str, Any]:
 @click.command()
 @takes_range
 @click.argument("positions", metavar="[FIRST..LAST]", required=False)
-@click.option("-n", "most", type=click.IntRange(1), metavar="N", help="The newest N of them.")
+@click.option("-n", "most", type=click.IntRange(1), metavar="N", help="The newest N records.")
 @click.option("--reverse", is_flag=True, help="Oldest first.")
-@click.option("--follow", "-f", "follows", is_flag=True, help="Then wait for what comes.")
-@takes_interval("1s", "How often --follow looks.")
+@click.option("--follow", "-f", "follows", is_flag=True, help="Then print new records.")
+@takes_interval("1s", "How often --follow looks for new records.")
 @as_json
 def command(
     path: str,
-    given: dict[str, str],
+    log_options: dict[str, str],
     most: int | None,
+    interval: int,
+    *,
     reverse: bool,
     follows: bool,
-    interval: int,
     as_json: bool,
 ) -> None:
-    """Dead records and the seals of a takeover are left out; sparkwal show has them. On a terminal
-    through $PAGER, for which records are read as you go on. --follow begins with the newest 10,
-    or where --start, --since or -n say.
+    """This omits dead records and the seals of a takeover; sparkwal show prints them. On a terminal
+    it runs $PAGER and reads more records as you scroll. --follow begins with the newest 10
+    records, unless --start, --since or -n is set.
 
     \b
     sparkwal log s3://bucket/wal -n 20
@@ -95,43 +101,45 @@ def command(
     sparkwal log s3://bucket/wal --since 1h --reverse --json
 
     Requests: for head and floor 2 LIST and 2 GET (of an appender's log as many GETs as it may have
-    in flight), and 1 GET for each record that is shown; --since and --until log₂ n each; an idle
-    --follow 1 GET each --interval.
+    in flight), and 1 GET for each printed record; for each of --since and --until log₂ n GETs; an
+    idle --follow 1 GET in each --interval.
     """
-    if follows and {"endingPosition", "endingTimestamp"} & given.keys():
+    if follows and {"endingPosition", "endingTimestamp"} & log_options.keys():
         raise click.UsageError("--follow has no end: remove --end and --until")
     damage = Damage()
-    log = log_at(path, given, damage, fail_fast=not follows)
-    # It shows the records that are left, whatever time they are asked from.
+    log = log_at(path, log_options, damage, fail_fast=not follows)
+    # A start or a time below the floor means the floor: list all remaining records.
     first, after = log.start(from_floor=True), log.end(from_floor=True)
-    if follows and not {"startingPosition", "startingTimestamp"} & given.keys():
+    if follows and not {"startingPosition", "startingTimestamp"} & log_options.keys():
         most = most or 10
     oldest_first = reverse or follows
-    there = walk(log, first, after, newest_first=most is not None or not oldest_first, most=most)
+    entries = walk(log, first, after, newest_first=most is not None or not oldest_first, most=most)
     width = max(len("position"), len(str(log.gap)))
 
-    def line(found: Found) -> str:
-        if isinstance(found, InvalidLogError):
-            damage.add(log.name, found)
-        return as_json_line(document(found)) if as_json else _line(found, width)
+    def line(entry: Found) -> str:
+        if isinstance(entry, InvalidLogError):
+            damage.add(log.name, entry)
+        return as_json_line(document(entry)) if as_json else _line(entry, width)
 
-    lines: Iterator[str] = map(line, there)
+    lines: Iterator[str] = map(line, entries)
     if most is not None and oldest_first:
-        # The newest are looked for from the end, whichever way they are shown.
+        # `walk` reads the newest records from the end back: reverse them.
         lines = reversed(list(lines))
     heading = [] if as_json else [click.style(_columns(width, *_HEADS), dim=True)]
     if as_json or follows:
-        for each in chain(heading, lines):
-            click.echo(each)
+        for text in chain(heading, lines):
+            click.echo(text)
     else:
-        os.environ.setdefault("LESS", "FRSX")  # as git does: no pager for a few lines
-        # The pager's function puts an end of line after the last.
-        parts = (f"\n{each}" if place else each for place, each in enumerate(chain(heading, lines)))
-        click.echo_via_pager(parts, color=sys.stdout.isatty() and takes_colours())
-    follower, damage.report = Follower(log, max(first, after)), notify
+        os.environ.setdefault("LESS", "FRSX")  # as in git: no pager if the lines fit
+        # `echo_via_pager` adds a line break only at the end.
+        all_lines = enumerate(chain(heading, lines))
+        parts = (f"\n{text}" if number else text for number, text in all_lines)
+        click.echo_via_pager(parts, color=sys.stdout.isatty() and allows_colours())
+    follower = Follower(log, max(first, after))
+    damage.report = notify
     while follows:
-        for found in follower.new():
-            if isinstance(found, Collected) or not is_seal(found):
-                click.echo(line(found))
+        for entry in follower.new():
+            if isinstance(entry, Collected) or not is_seal(entry):
+                click.echo(line(entry))
         wait(interval)
     damage.check()

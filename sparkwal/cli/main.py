@@ -1,4 +1,5 @@
-"""The group of all commands. Each is imported when it runs: help must not wait for pyarrow."""
+"""The group of all commands. A command's module is imported when it runs, so that `--help` does
+not wait for pyarrow."""
 
 from functools import cache
 from importlib import import_module
@@ -7,36 +8,36 @@ from typing import Any
 
 import click
 
-from sparkwal.cli.exit_codes import EXIT_CODES, ended_quietly, takes_colours
+from sparkwal.cli.exit_codes import EXIT_CODES, allows_colours, errors_as_exit_codes
 
-# A command's module holds it as `command`; its docstring is the rest of its help.
+# The first line of each command's help. The docstring of its function follows.
 COMMANDS = {
-    "status": "How far the log at PATH is, who leads it, and what of it is in its table.",
-    "log": "The records of the log at PATH, newest first: commits, and who came to lead it.",
-    "show": "Everything of the record at POSITION of the log at PATH, checked to the last byte.",
-    "at": "The first position of the log at PATH that is not older than TIME.",
-    "consumers": "Who reads the log at PATH, how far they are, and whom its floor waits for.",
+    "status": "Show the head of the log at PATH, its leader, its size and its table.",
+    "log": "List the records of the log at PATH, newest first: commits and new leaders.",
+    "show": "Show the record at POSITION of the log at PATH and check all of its bytes.",
+    "at": "Find the first position of the log at PATH that is not older than TIME.",
+    "consumers": "List the consumers of the log at PATH, and which of them hold its floor back.",
     "verify": "Read every byte of the log at PATH and check it; works while others write.",
-    "collect": "What the log at PATH does not need any more; with --delete it is deleted.",
-    "checkpoint": "A local checkpoint folder for the query NAME of the log at PATH, made where it "
+    "collect": "List the objects that the log at PATH no longer needs; --delete deletes them.",
+    "checkpoint": "Build a local checkpoint folder for the query NAME from the log at PATH, if it "
     "is needed.",
-    "cost": "What the log at PATH costs, by period: its writers' requests and its storage, "
-    "at list prices.",
-    "report": "The past of the log at PATH as one HTML page: rates, latency, leaders, pauses, "
-    "cost.",
-    "sql": "The answer to QUERY, one SELECT in DuckDB's SQL, about the log at PATH.",
-    "cat": "Rows of the log at PATH as a table, JSON lines, CSV or Arrow.",
-    "head": "The first rows of the log at PATH, from its floor on.",
-    "tail": "The newest rows of the log at PATH; with -f those that come too.",
-    "metrics": "The numbers of the log at PATH as Prometheus reads them, once or over HTTP.",
-    "doctor": "Why a stream does not write to PATH: each line is ok, or says what to do.",
+    "cost": "Estimate what the log at PATH costs in each period: its writers' requests and its "
+    "storage, at list prices.",
+    "report": "Write the past of the log at PATH as one HTML page: rates, latency, leaders, "
+    "pauses, cost.",
+    "sql": "Answer QUERY, one SELECT in DuckDB's SQL, about the log at PATH.",
+    "cat": "Print rows of the log at PATH as a table, JSON lines, CSV or Arrow.",
+    "head": "Print the first rows of the log at PATH, from its floor on.",
+    "tail": "Print the newest rows of the log at PATH; with -f also new ones.",
+    "metrics": "Print the metrics of the log at PATH for Prometheus, once or over HTTP.",
+    "doctor": "Check why a stream does not write to PATH, and print what to do.",
     "repair": "Repair the damaged record at POSITION of the log at PATH, or give it up.",
-    "help": "A page of the documentation, or the sections about TOPIC.",
-    "prove-store": "Prove that the store at URL is fit for a log: its conditional writes raced.",
+    "help": "Print a page of the documentation, or the sections about TOPIC.",
+    "prove-store": "Prove that the store at URL is fit for a log: race its conditional writes.",
 }
 
 
-# Of those that are not in a module of their own.
+# Modules of several commands. Any other command is the function `command` in its own module.
 _MODULES = {
     "at": "status",
     "consumers": "status",
@@ -56,7 +57,7 @@ _MODULES = {
 
 @cache
 def find(name: str) -> click.Command:
-    """Its line of COMMANDS begins its help."""
+    """Import a command. Its help is its line of COMMANDS and the docstring of its function."""
     module = import_module(f"sparkwal.cli.{_MODULES.get(name) or name.replace('-', '_')}")
     command: click.Command = getattr(module, name if name in _MODULES else "command")
     command.help = f"{COMMANDS[name]}\n\n{cleandoc(command.help or '')}"
@@ -64,7 +65,7 @@ def find(name: str) -> click.Command:
 
 
 class Commands(click.Group):
-    """What it lists is names and lines; the command itself is found when it runs."""
+    """Lists names and first lines of help, and imports a command only when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -82,13 +83,13 @@ class Commands(click.Group):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        with ended_quietly():  # --help is printed here
+        with errors_as_exit_codes():  # click prints --help here
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        if not takes_colours():
+        if not allows_colours():
             ctx.color = False
-        with ended_quietly():
+        with errors_as_exit_codes():
             return super().invoke(ctx)
 
 
@@ -100,4 +101,4 @@ class Commands(click.Group):
 )
 @click.version_option(package_name="sparkwal", prog_name="sparkwal")
 def main() -> None:
-    """Look at a write-ahead log on object storage, and prove it. Needs neither Spark nor Java."""
+    """Inspect and check a write-ahead log on object storage. Needs neither Spark nor Java."""

@@ -1,4 +1,4 @@
-"""The logs that a command looks at, the range that it is given of them, and the damage it meets."""
+"""Opens the logs of a command, parses its range of positions and times, and collects damage."""
 
 import re
 import select
@@ -26,30 +26,40 @@ from sparkwal.store.parallel import run_parallel
 
 
 class Damage:
-    """The records and objects that a command cannot read; it shows the rest of the log. A command
-    without an end sets `report`, which gets a line for each that is new."""
+    """The records and objects that a command cannot read. The command shows the others.
+
+    Attributes:
+        report: receives a line for each new damage. Commands that follow a log set it.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int | str], str] = {}
+        self._errors: dict[tuple[str, int | str], str] = {}
         self.report: Callable[[str], None] | None = None
 
     def add(self, log: str, error: InvalidLogError) -> None:
-        """Of the log of this name; a record that is met twice counts once."""
-        place = (log, str(error) if error.position is None else error.position)
-        if place in self._found:
+        """Add damage of the log of this name. A record that is read twice counts once."""
+        key = (log, str(error) if error.position is None else error.position)
+        if key in self._errors:
             return
-        self._found[place] = str(error)
+        self._errors[key] = str(error)
         if self.report is not None:
             self.report(f"not shown: {error}")
 
     def lines(self, log: str | None = None) -> list[str]:
-        """One for each, of one log or of all; it names the position and the object."""
-        return [line for (name, _), line in self._found.items() if log in (None, name)]
+        """One line for each damage of one log or of all; it names the position and the object."""
+        return [line for (name, _), line in self._errors.items() if log in (None, name)]
 
     def check(self, what: str = "shown") -> None:
-        """Raises Failed where there is any; `what` is not done with it, for people."""
-        if self._found:
-            lines = [f"this cannot be read, and is not {what}:"]
+        """Check that the command met no damage.
+
+        Args:
+            what: a participle for the message: "shown" or "counted".
+
+        Raises:
+            Failed: something is damaged.
+        """
+        if self._errors:
+            lines = [f"these objects are unreadable and not {what}:"]
             lines += (f"  {escape(line)}" for line in self.lines())
             if next_step := advice(self.lines()):
                 lines.append(f"{next_step}. sparkwal verify lists all damage")
@@ -57,17 +67,20 @@ class Damage:
 
 
 def notify(text: str) -> None:
-    """Say something beside what is shown."""
+    """Print a message to standard error."""
     click.echo(escape(text), err=True)
 
 
-def _with_times(given: dict[str, str], since: int | None, until: int | None) -> dict[str, Any]:
+def _with_times(
+    log_options: dict[str, str], since: int | None, until: int | None
+) -> dict[str, Any]:
     times = {"startingTimestamp": since, "endingTimestamp": until}
-    return {"given": given | {name: moment(at) for name, at in times.items() if at is not None}}
+    texts = {name: moment(time) for name, time in times.items() if time is not None}
+    return {"log_options": log_options | texts}
 
 
 def _with_range(
-    given: dict[str, str], start: int | None, end: int | None, positions: str | None = None
+    log_options: dict[str, str], start: int | None, end: int | None, positions: str | None = None
 ) -> dict[str, Any]:
     if positions is not None:
         if start is not None or end is not None:
@@ -76,19 +89,22 @@ def _with_range(
         if match is None or match[0] == "..":
             raise Refused(f"{positions!r} is no range of positions: 100..199, 100.., ..199 or 100")
         low, high, one = match.groups()
-        start, end = (int(each) if each else None for each in (low or one, high or one))
+        start, end = (int(digits) if digits else None for digits in (low or one, high or one))
     ends = {"startingPosition": start, "endingPosition": end}
-    return {"given": given | {name: str(at) for name, at in ends.items() if at is not None}}
+    texts = {name: str(position) for name, position in ends.items() if position is not None}
+    return {"log_options": log_options | texts}
 
 
-# A range of times, both inclusive, as options of reading in `given`.
+# Adds a range of times, both inclusive, to `log_options`.
 takes_times = options(
     _with_times,
-    click.option("--since", callback=as_moment, metavar="TIME", help=f"From then on: {EXAMPLES}."),
-    click.option("--until", callback=as_moment, metavar="TIME", help="Up to then."),
+    click.option(
+        "--since", callback=as_moment, metavar="TIME", help=f"From this time on: {EXAMPLES}."
+    ),
+    click.option("--until", callback=as_moment, metavar="TIME", help="Up to this time."),
 )
-# As `takes_log` and `takes_times`, and a range of positions. A command with an argument
-# `positions` may be given it there.
+# Adds `takes_log`, `takes_times` and a range of positions: --start and --end, or the argument
+# `positions` if the command has it.
 takes_range = options(
     _with_range,
     takes_log,
@@ -110,33 +126,44 @@ takes_range = options(
 
 def logs_at(
     path: str,
-    given: Mapping[str, str],
+    log_options: Mapping[str, str],
     damage: Damage | None = None,
     names: str | None = None,
     *,
-    looks: bool = True,
+    look: bool = True,
     fail_fast: bool = True,
 ) -> list[LogRange]:
-    """The log of these options, or those of these `names` with commas between them, * or as
-    sequencers=* all under the path; they have looked at head and floor where that is asked for.
-    What cannot be read goes into `damage`; without one it is an error. Raises Failed where there is
-    no log."""
-    asked = from_keywords(SourceOptions, path, {**given, "sequencers": "*"} if names else given)
-    root = open_log(asked, fail_fast=fail_fast)
-    found = [asked.sequencer]
+    """Open the logs under a path.
+
+    Args:
+        path: the path.
+        log_options: options of reading; `sequencers` = "*" stands for all logs under the path.
+        damage: collects unreadable records and objects. Without it, they are errors.
+        names: names of sequencers with commas between them, or "*". The default is the log of the
+            option `sequencer`.
+        look: read head and floor of each log.
+        fail_fast: do not retry while the store refuses connections.
+
+    Raises:
+        Refused: there is no log.
+    """
+    with_names = {**log_options, "sequencers": "*"} if names else log_options
+    parsed = from_keywords(SourceOptions, path, with_names)
+    root = open_log(parsed, fail_fast=fail_fast)
+    sequencers = [parsed.sequencer]
     if names and names != "*":
-        found = list(dict.fromkeys(filter(None, map(str.strip, names.split(",")))))
-        for name in found:
+        sequencers = list(dict.fromkeys(filter(None, map(str.strip, names.split(",")))))
+        for name in sequencers:
             from_keywords(SourceOptions, path, {"sequencer": name})
-    elif asked.sequencers:
-        found = all_logs(root)
-    if not found:
+    elif parsed.sequencers:
+        sequencers = all_logs(root)
+    if not sequencers:
         raise no_log(root.url)
     logs = [
-        LogRange(asked, name, root, on_damage=partial(damage.add, name) if damage else None)
-        for name in found
+        LogRange(parsed, name, root, on_damage=partial(damage.add, name) if damage else None)
+        for name in sequencers
     ]
-    if looks:
+    if look:
         list(run_parallel(root.store, LogRange.look, logs))
         for log in logs:
             head_of(log)
@@ -144,15 +171,19 @@ def logs_at(
 
 
 def log_at(
-    path: str, given: Mapping[str, str], damage: Damage, *, fail_fast: bool = True
+    path: str, log_options: Mapping[str, str], damage: Damage, *, fail_fast: bool = True
 ) -> LogRange:
-    """One log, which has looked; otherwise as `logs_at`."""
-    one = {name: value for name, value in given.items() if name.lower() != "sequencers"}
+    """Open one log and read its head and floor, as `logs_at`."""
+    one = {name: value for name, value in log_options.items() if name.lower() != "sequencers"}
     return logs_at(path, one, damage, fail_fast=fail_fast)[0]
 
 
 def head_of(log: LogRange) -> Head:
-    """Raises Failed where there is no log."""
+    """The head of a log, which has read it.
+
+    Raises:
+        Refused: there is no log.
+    """
     if log.head is None or log.head.live is None:
         raise no_log(log.options.path, log.name)
     return log.head
@@ -160,11 +191,11 @@ def head_of(log: LogRange) -> Head:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """How much of how many positions is done, on a terminal as long as it lasts."""
+    """A progress bar on a terminal. It yields a function of the positions done and of all."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def no_log(url: str, sequencer: str = ROOT) -> Refused:
@@ -174,9 +205,15 @@ def no_log(url: str, sequencer: str = ROOT) -> Refused:
 
 
 def wait(interval_ms: int) -> None:
-    """Sleep, but end at once when nobody reads any more: an idle log would never show it."""
+    """Sleep, and end at once when the reader of standard output ends.
+
+    A command that follows an idle log writes nothing and would not notice it otherwise.
+
+    Raises:
+        BrokenPipeError: the reader ended.
+    """
     poll = select.poll()
     poll.register(1, 0)
-    gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
-    if any(event & gone for _, event in poll.poll(interval_ms)):
+    closed = select.POLLERR | select.POLLHUP | select.POLLNVAL
+    if any(event & closed for _, event in poll.poll(interval_ms)):
         raise BrokenPipeError

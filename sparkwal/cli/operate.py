@@ -1,4 +1,4 @@
-"""`sparkwal checkpoint` and `collect`: the commands that change something."""
+"""`sparkwal checkpoint`, `collect` and `repair`: the commands that change files or objects."""
 
 from pathlib import Path
 from typing import Any
@@ -26,73 +26,76 @@ from sparkwal.reading.repair import repair as repair_record
     "folder",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where; by default where sparkwal.checkpoint makes it, in ~/.local/state/sparkwal.",
+    help="The folder. The default is that of sparkwal.checkpoint, in ~/.local/state/sparkwal.",
 )
 @as_json
 def checkpoint(
-    path: str, given: dict[str, str], name: str, folder: Path | None, as_json: bool
+    path: str, log_options: dict[str, str], name: str, folder: Path | None, *, as_json: bool
 ) -> None:
-    """NAME as sparkwal.checkpoint was given, or the query's id. Prints the folder. One that goes on
-    where the log ends is left as it is; one that is missing, torn, old or another log's is made
-    from the log. Refused is a folder that holds anything else, and a query whose checkpoint the log
-    does not carry: stateful, started on a remote checkpointLocation, or too large. Run it where the
-    query's driver runs, while the query does not.
+    """NAME is the name that you pass to sparkwal.checkpoint, or the query's id. The command prints
+    the folder. It does not change a folder that matches the end of the log. It rebuilds a folder
+    that is missing, torn, old or of another log. It refuses a folder that holds anything else, and
+    a query whose checkpoint is not in the log: stateful, started on a remote checkpointLocation, or
+    too large. Stop the query, and run this on the machine of its driver.
 
     \b
     sparkwal checkpoint s3://bucket/wal orders
 
-    Requests: 1 LIST and a few GETs. Writes to this machine's disk alone.
+    Requests: 1 LIST and a few GETs. Writes only to this machine's disk.
     """
-    place, how = rebuild.prepare_checkpoint(path, name, folder, given)
+    checkpoint_folder, decision = rebuild.prepare_checkpoint(path, name, folder, log_options)
     if as_json:
         print_json(
             {
-                "folder": str(place),
-                "made": how.why is not None,
-                "why": how.why,
-                "query_id": how.query_id,
-                "batch_id": how.batch_id,
+                "folder": str(checkpoint_folder),
+                "made": decision.why is not None,
+                "why": decision.why,
+                "query_id": decision.query_id,
+                "batch_id": decision.batch_id,
             }
         )
         return
-    click.echo(place)
-    last = f"batch {how.batch_id} is its last" if how.batch_id >= 0 else "nothing of it is there"
-    click.echo(f"{f'made anew: {escape(how.why)}' if how.why else 'as it was'}; {last}", err=True)
+    click.echo(checkpoint_folder)
+    done = f"rebuilt: {escape(decision.why)}" if decision.why else "unchanged"
+    last = f"its last batch is {decision.batch_id}" if decision.batch_id >= 0 else "it has no batch"
+    click.echo(f"{done}; {last}", err=True)
 
 
 @click.command("collect", epilog=lifecycle_flags.EXIT_CODES)
 @takes_logs
 @lifecycle_flags.takes_lifecycle_options(policy=False)
 @click.option(
-    "--delete", "deletes", is_flag=True, help="Delete it. Without this nothing is changed."
+    "--delete", "deletes", is_flag=True, help="Delete them. Without this nothing is changed."
 )
 @as_json
-def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> None:
-    """That is what its floor has passed for longer than the grace, no live consumer waits for, and
-    its table holds. Stop it at any moment and run it again: it goes on. A Delta table that is not
-    on a disk or on S3 is looked at by delta-rs: pip install 'sparkwal[lake]'.
+def collect(path: str, log_options: dict[str, str], *, deletes: bool, as_json: bool) -> None:
+    """The log no longer needs an object if its floor passed the object's position longer ago than
+    the grace, no live consumer waits for it, and the log's table holds its rows. You may stop this
+    command at any moment; run it again to continue. For a Delta table that is neither on a disk nor
+    on S3 it needs delta-rs: pip install 'sparkwal[lake]'.
 
     \b
     sparkwal collect s3://bucket/wal
     sparkwal collect s3://bucket/wal --delete
 
-    Requests: 4 LIST and 3 GET; as many age checks as halving the lifecycle's records takes; 2 for
-    each consumer; 1 LIST for a thousand objects below the floor, with --delete 1 DELETE too.
+    Requests: 4 LIST and 3 GET; log₂ n age checks for n lifecycle records; 2 for each consumer;
+    1 LIST for a thousand objects below the floor, with --delete also 1 DELETE.
     """
-    every = bool(given.pop("sequencers", None))
-    settings = lifecycle_flags.checked(path, given, every)
-    states = {name: (log, look(log)) for name, log in lifecycle_flags.logs(settings, every).items()}
+    all_sequencers = bool(log_options.pop("sequencers", None))
+    settings = lifecycle_flags.parse_options(path, log_options, all_sequencers=all_sequencers)
+    logs = lifecycle_flags.existing_logs(settings, all_sequencers=all_sequencers)
+    states = {name: (log, look(log)) for name, log in logs.items()}
     if not states:
         raise no_log(settings.log_path)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     failures: dict[str, SparkWalError] = {}
-    with lifecycle_flags.narrated(Console(stderr=True)):
+    with lifecycle_flags.printing_events(Console(stderr=True)):
         for name, (log, state) in states.items():
             about = {"sequencer": name, "floor": state.floor if state else 0, "deleted": deletes}
             try:
                 target = state.target if state else None
                 lake = NewestLake(target.table, settings) if target else None
-                life = Coordinator(
+                coordinator = Coordinator(
                     log,
                     settings,
                     sequencer=name,
@@ -100,19 +103,20 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
                     gc_grace_ms=settings.gc_grace_ms,
                     consumer_expiry_ms=settings.consumer_expiry_ms,
                 )
-                done = life.collect(dry_run=not deletes)
-                # A log without a lifecycle has no collection.
-                found.append(
+                # A log without a lifecycle has no collection: `collect` returns None.
+                collection = coordinator.collect(dry_run=not deletes)
+                rows.append(
                     {
                         **about,
-                        "lifecycle": done is not None,
-                        "below": done and done.bound,
+                        "lifecycle": collection is not None,
+                        "below": collection and collection.bound,
                         **{
-                            name: getattr(done, name, 0) for name in ("objects", "bytes", "uploads")
+                            name: getattr(collection, name, 0)
+                            for name in ("objects", "bytes", "uploads")
                         },
-                        "held_by": done.held_by or None
-                        if done
-                        else "no lifecycle: nothing was let go",
+                        "held_by": collection.held_by or None
+                        if collection
+                        else "no lifecycle: nothing was released",
                     }
                 )
             except SparkWalError as error:
@@ -120,12 +124,12 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
                 if as_json:
                     print_json({**about, "lifecycle": True, "error": str(error)})
     if as_json:
-        for each in found:
-            print_json(each)
-    elif found:
-        table(found, f"{settings.path}: {'deleted' if deletes else 'this would be deleted'}")
+        for row in rows:
+            print_json(row)
+    elif rows:
+        table(rows, f"{settings.path}: {'deleted' if deletes else '--delete would delete'}")
     if failures:
-        raise lifecycle_flags.Failures(failures, every)
+        raise lifecycle_flags.Failures(failures, several=all_sequencers)
 
 
 @click.command("repair")
@@ -134,20 +138,20 @@ def collect(path: str, given: dict[str, str], deletes: bool, as_json: bool) -> N
 @click.option(
     "--give-up",
     is_flag=True,
-    help="The record is lost: put one without rows in its place, so that readers and writers get "
-    "past it. Its rows stay lost.",
+    help="Replace a lost record by a record without rows, so that readers and writers get past it. "
+    "Its rows stay lost.",
 )
-def repair(path: str, given: dict[str, str], position: int, give_up: bool) -> None:
-    """POSITION as the error names it, or the number that is the object's name. The record is made
-    again from the copy of its header in its footer. A footer or rows that are damaged too cannot
-    be repaired: restore the object. No writer may run meanwhile. The damaged object is saved under
-    {PATH}/repaired/ first, so you may repeat a repair.
+def repair(path: str, log_options: dict[str, str], position: int, *, give_up: bool) -> None:
+    """POSITION is the position in the error, or the number in the object's name. The command
+    rebuilds the record's header from the copy in its footer. It cannot repair damaged rows or a
+    damaged footer: restore the object then. Stop all writers first. The command saves the damaged
+    object under {PATH}/repaired/, so you may repeat a repair.
 
     \b
     sparkwal repair s3://bucket/wal 70412
 
     Requests: 1 GET, 2 PUT, 2 DELETE, and those that find the head.
     """
-    repair_record(path, position, give_up=give_up, **given)
-    done = "given up: a record without rows is there now" if give_up else "repaired"
+    repair_record(path, position, give_up=give_up, **log_options)
+    done = "given up: it now holds a record without rows" if give_up else "repaired"
     click.echo(f"position {position}: {done}; check the log with sparkwal verify")

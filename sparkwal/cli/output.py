@@ -1,4 +1,4 @@
-"""What commands print: tables and sizes for people, JSON for programs."""
+"""Prints tables, sizes and times for people, and JSON for programs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,27 @@ from rich.table import Table
 from rich.text import Text
 
 _MOMENTS = ("timestamp_ms", "start_ms", "end_ms", "first_ms", "last_ms", "since_ms", "until_ms")
-_LAST_MS = 253_402_300_799_999  # of the calendar
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
-def escape(text: str, keeps: str = "") -> str:
-    r"""A text of strangers without what a terminal obeys: controls, marks of direction and other
-    invisible characters become \u001b and the like, as in JSON; `keeps` stay. A log's writers
-    choose the names of its hosts, leaders and columns."""
-    if text.isprintable():  # as most are
+def escape(text: str, keep: str = "") -> str:
+    r"""Escape the characters of an untrusted text that could control a terminal.
+
+    Control characters, direction marks and other invisible characters become JSON escapes such as
+    \u001b, except those in `keep`. Untrusted: a log's writers choose the names of its hosts,
+    leaders and columns.
+    """
+    if text.isprintable():  # true for most texts
         return text
-    keeps += "\u200c\u200d"  # these join letters of some scripts, and move nothing
+    keep += "\u200c\u200d"  # these join letters of some scripts and do not change direction
     return "".join(
-        each if each.isprintable() or each in keeps else json.dumps(each)[1:-1] for each in text
+        character if character.isprintable() or character in keep else json.dumps(character)[1:-1]
+        for character in text
     )
 
 
 def as_json_line(document: Mapping[str, Any]) -> str:
-    # Strings alone hold what is escaped, and there the escape means the same.
+    # Only strings contain characters to escape, and inside strings the escape means the same.
     return escape(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
 
 
@@ -43,7 +47,7 @@ def size(count: int | None) -> str:
 
 
 def length(milliseconds: int) -> str:
-    """A time for people, in its greatest unit: "250 ms", "12 s", "5 min", "3.2 h", "9 d"."""
+    """A duration for people, in its greatest unit: "250 ms", "12 s", "5 min", "3.2 h", "9 d"."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
     value = milliseconds / 1000
@@ -55,25 +59,25 @@ def length(milliseconds: int) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Dollars for people: cents, and below ten of them two digits that count."""
+    """Dollars for people: two decimals, or two significant digits below 10 cents."""
     if amount == 0 or amount >= 0.0995:
         return f"${amount:,.2f}"
     return f"${amount:#.2g}" if amount >= 0.0001 else "< $0.0001"
 
 
 def rate(value: float) -> str:
-    """A number a second."""
+    """A rate per second for people."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def moment(timestamp_ms: int) -> str:
-    """Milliseconds since 1970 as ISO 8601 in UTC; what is later than the calendar is its end."""
+    """Milliseconds since 1970 as ISO 8601 in UTC; a later year than 9999 is the end of 9999."""
     time = datetime.fromtimestamp(min(timestamp_ms, _LAST_MS) / 1000, UTC)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def text(name: str, value: Any) -> str:
-    """A value of a document for people: its name says of which kind it is."""
+def format_value(name: str, value: Any) -> str:
+    """A value of a JSON document for people. Its name decides the unit."""
     match value:
         case None | "" | [] | ():
             return "–"
@@ -97,46 +101,47 @@ def text(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else rate(value)
 
 
-def words(name: str) -> str:
-    """A name of a document for people."""
+def format_name(name: str) -> str:
+    """A name of a JSON document for people."""
     return "behind" if name == "lag_ms" else name.removesuffix("_ms").replace("_", " ")
 
 
 def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
-    """Documents with the same names, one a line; columns of numbers stand to the right.
+    """Print JSON documents with the same names as a table. Columns of numbers are right-aligned.
 
-    A number that was cut would be another: the terminal wraps what is too wide.
+    The table is as wide as its content, and the terminal wraps it: a cut number would look like a
+    different number.
     """
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    # No markup: a name may have brackets in it.
+    # `Text` has no markup: rich would interpret the brackets of a name in a `str`.
     for name in rows[0]:
-        right = all(isinstance(row[name], int | float | None) for row in rows)
-        head = Text(escape(words(name)))
-        table.add_column(head, no_wrap=True, justify="right" if right else "left")
+        is_number = all(isinstance(row[name], int | float | None) for row in rows)
+        head = Text(escape(format_name(name)))
+        table.add_column(head, no_wrap=True, justify="right" if is_number else "left")
     for row in rows:
-        table.add_row(*(Text(escape(text(name, row[name]))) for name in rows[0]))
+        table.add_row(*(Text(escape(format_value(name, row[name]))) for name in rows[0]))
     console = out()
     wide = console.options.update(max_width=10**6)
     console.width = max(console.width, console.measure(table, options=wide).maximum)
     if title is not None:
-        # Of a table's own title each line would be as wide as the table.
+        # rich would wrap the title of the `Table` at the width of the table.
         console.print(Text(escape(title), "italic"), soft_wrap=True)
     console.print(table)
 
 
 def facts(rows: Mapping[str, str | Text]) -> None:
-    """Names and what they are, one below the other."""
+    """Print names and values, one a line."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim", min_width=9)
     table.add_column(overflow="fold")
     for name, value in rows.items():
         text = value if isinstance(value, Text) else Text(escape(value))
-        safe = escape(text.plain, keeps="\n")
+        safe = escape(text.plain, keep="\n")
         table.add_row(Text(escape(name)), text if safe == text.plain else Text(safe, text.style))
     out().print(table)
 
 
 def out() -> Console:
-    """Standard output. In a file or a pipe no line is cut off."""
+    """Standard output: a terminal with its width, or a file or pipe with wide lines."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(width=240, highlight=False)

@@ -1,4 +1,4 @@
-"""`sparkwal prove-store`: is a store fit for a log?"""
+"""`sparkwal prove-store`: prove that a store is fit for a log."""
 
 import platform
 import random
@@ -10,7 +10,7 @@ from importlib.metadata import version
 import click
 
 from sparkwal.cli.exit_codes import Refused
-from sparkwal.cli.flags import as_json, takes_log_options, with_flags
+from sparkwal.cli.flags import as_json, options, takes_log_options, with_flags
 from sparkwal.cli.output import escape, facts, print_json
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -27,88 +27,105 @@ takes_endpoints = click.option(
     "endpoints",
     multiple=True,
     metavar="URL",
-    help="Of an S3-compatible store; repeatable: all its endpoints are tried together.",
+    help="The URL of an S3-compatible store; repeatable: it races writes through all of them.",
 )
 
 
 def stores_at(
-    path: str, given: dict[str, str], endpoints: Sequence[str]
+    path: str, log_options: dict[str, str], endpoints: Sequence[str]
 ) -> tuple[list[Store], str]:
-    """One store for each endpoint, each call one attempt; and the prefix of the path in them."""
+    """Open one store for each endpoint, without retries.
+
+    Returns:
+        The stores, and the prefix of the path in them.
+
+    Raises:
+        Refused: the path is a folder, which has no endpoint.
+    """
     if is_local(path) and endpoints:
         raise Refused("a folder has no endpoint: remove --endpoint, or write s3://bucket/folder")
-    asked = [with_flags(given, endpoint=each) for each in endpoints] or [given]
-    options = [from_keywords(SourceOptions, path, each) for each in asked]
-    opened = [open_store(path, each.s3, each.retry) for each in options]
+    for_endpoints = [with_flags(log_options, endpoint=url) for url in endpoints] or [log_options]
+    parsed = [from_keywords(SourceOptions, path, one) for one in for_endpoints]
+    opened = [open_store(path, one.s3, one.retry) for one in parsed]
     return [retrying.store for retrying, _ in opened], opened[0][1]
 
 
-def print_line(outcome: str, name: str, said: str, more: str = "") -> None:
-    """One finding on a line; what it means, or what to do, on the next one."""
-    # Not a table: each line comes when it is known, and none is cut.
+def print_line(outcome: str, name: str, finding: str, advice: str = "") -> None:
+    """Print a finding on a line, and on the next line its meaning or what to do."""
+    # Not a table: each line appears as soon as its check ends, and no line is cut.
     mark = click.style(f"{outcome.upper() if outcome != 'ok' else 'ok':8}", _COLOURS.get(outcome))
-    click.echo(f"{mark}{name}: {escape(said)}")
-    if more:
-        click.echo(f"        → {escape(more)}")
+    click.echo(f"{mark}{name}: {escape(finding)}")
+    if advice:
+        click.echo(f"        → {escape(advice)}")
+
+
+def _trial(rounds: int, threads: int, seed: int | None, *, thorough: bool) -> dict[str, Trial]:
+    seed = random.randrange(2**32) if seed is None else seed
+    return {"trial": Trial(rounds, threads, seed, thorough)}
+
+
+# Adds the size of a trial. The command receives `trial`.
+_takes_trial = options(
+    _trial,
+    click.option(
+        "--rounds",
+        default=12,
+        show_default=True,
+        type=click.IntRange(1, 10_000),
+        help="Keys for which writers race, in each kind of race.",
+    ),
+    click.option(
+        "--threads",
+        default=16,
+        show_default=True,
+        type=click.IntRange(2, 100),
+        help="Writers that race for one key.",
+    ),
+    click.option("--seed", type=int, help="The seed of an earlier trial, to repeat it."),
+    click.option("--thorough", is_flag=True, help="Also check with more than a thousand objects."),
+)
 
 
 @click.command()
 @click.argument("url")
 @takes_endpoints
 @takes_log_options(endpoint=False)
-@click.option(
-    "--rounds",
-    default=12,
-    show_default=True,
-    type=click.IntRange(1, 10_000),
-    help="Keys that are raced for, of each kind of race.",
-)
-@click.option(
-    "--threads",
-    default=16,
-    show_default=True,
-    type=click.IntRange(2, 100),
-    help="Writers that race for one key.",
-)
-@click.option("--seed", type=int, help="Repeats what was left to chance.")
-@click.option("--thorough", is_flag=True, help="Also with more than a thousand objects.")
+@_takes_trial
 @as_json
 def command(
     url: str,
     endpoints: tuple[str, ...],
-    given: dict[str, str],
-    rounds: int,
-    threads: int,
-    seed: int | None,
-    thorough: bool,
+    log_options: dict[str, str],
+    trial: Trial,
+    *,
     as_json: bool,
 ) -> None:
-    """URL is s3://bucket, s3://bucket/folder or a folder. Writes objects of up to 8 MiB under
-    {URL}/proof/, with a name of its own, and deletes them; a log at URL is not touched, and its
-    writer is not fenced. Some 3,000 requests. Ctrl-C stops it and deletes them too.
+    """URL is s3://bucket, s3://bucket/folder or a folder. This command writes objects of up to
+    8 MiB under {URL}/proof/ and deletes them, also after Ctrl-C. It does not change a log at URL
+    and does not fence its writer. It makes some 3,000 requests.
 
-    Exit code 0 only for a store that is fit. What it prints can be pasted into an issue: it
-    holds no secret.
+    Exit code 0: the store is fit. The output contains no secret, so you may paste it into an
+    issue.
     """
-    stores, prefix = stores_at(url, given, endpoints)
-    trial = Trial(rounds, threads, random.randrange(2**32) if seed is None else seed, thorough)
+    stores, prefix = stores_at(url, log_options, endpoints)
     about = {
         "store": url,
         "endpoints": ", ".join(store.url for store in stores),
         "date": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "versions": f"sparkwal {version('sparkwal')}, botocore {version('botocore')}, "
         f"Python {platform.python_version()}, {platform.system()}",
-        "trial": f"{rounds} rounds, {threads} threads, seed {trial.seed}" + ", thorough" * thorough,
+        "trial": f"{trial.rounds} rounds, {trial.threads} threads, seed {trial.seed}"
+        + (", thorough" if trial.thorough else ""),
     }
     if not as_json:
         facts(about)
         click.echo()
 
     findings = []
-    for each in prove(stores, prefix, trial, CHECKS):
-        findings.append(each)
+    for finding in prove(stores, prefix, trial, CHECKS):
+        findings.append(finding)
         if not as_json:
-            print_line(each.outcome, each.check, each.found, each.means)
+            print_line(finding.outcome, finding.check, finding.found, finding.means)
     report = Report(tuple(findings))
     if as_json:
         print_json(
@@ -118,7 +135,7 @@ def command(
                 "verdict": report.verdict,
                 "fit": report.fit,
                 "sentence": report.sentence,
-                "checks": [asdict(each) for each in findings],
+                "checks": [asdict(finding) for finding in findings],
             }
         )
     else:

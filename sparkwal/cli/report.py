@@ -1,18 +1,7 @@
-"""`sparkwal cost`, and `report`: the past of a log as one HTML page, and the same numbers as JSON.
+"""`sparkwal cost`, and `report`: the past of a log as one HTML page and as a JSON document."""
 
-The page shows the document as tables, and charts that matplotlib draws. Nothing that it needs lies
-elsewhere, and no script runs in it.
-"""
-
-import base64
-import hashlib
-import html
-import io
-import json
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +9,10 @@ import click
 
 from sparkwal.cli.exit_codes import Refused
 from sparkwal.cli.flags import as_json, key_values, options, takes_log, takes_logs
-from sparkwal.cli.forms import whole_file
+from sparkwal.cli.forms import atomic_file
 from sparkwal.cli.open_logs import Damage, log_at, logs_at, progress, takes_times
-from sparkwal.cli.output import escape, length, moment, print_json, table, text, words
+from sparkwal.cli.output import format_name, format_value, moment, print_json, table
+from sparkwal.cli.report_page import page
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.schema import columns, type_name
@@ -66,7 +56,7 @@ _SUMS = """
     quantile_disc(bytes, 0.99) AS size_p99, max(bytes) AS size_max
 FROM steps
 """
-# Over the time in which something was written, and not up to now.
+# The time between the first and the last commit, and not up to now.
 _RATES = """
 SELECT min(ms) AS first_ms, max(ms) AS last_ms, coalesce(last_ms - first_ms, 0) AS written_ms,
     count(*) * 1000 / nullif(written_ms, 0) AS commits,
@@ -88,89 +78,16 @@ SELECT term, min(position) FILTER (kind = 'leader') AS position, min(ms) AS time
 FROM steps WHERE term IS NOT NULL GROUP BY term
 HAVING bool_or(kind = 'leader') ORDER BY term DESC
 """
-_STYLE = """
-:root { color-scheme: light dark }
-body { margin: 0 auto; max-width: 1500px; padding: 16px 24px; overflow-wrap: anywhere }
-body { font: 15px/1.5 system-ui, sans-serif }
-img { width: 100%; background: #fff }
-.verdict { font-size: 1.25em }
-.bad { color: #c22 }
-.good { color: #282 }
-.parts { display: grid; gap: 0 40px }
-.parts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 560px), 1fr)) }
-.table { overflow: auto; max-height: 70vh }
-table { border-collapse: collapse }
-th { font-weight: normal; opacity: 0.7 }
-th, td { text-align: left; padding: 4px 16px 4px 0 }
-th, td { border-bottom: 1px solid #8885; overflow-wrap: normal }
-"""
-# Sums of a step as bars, or shares of its records as points.
-_CHARTS = {
-    "commits": ["commits"],
-    "rows": ["rows"],
-    "bytes of rows": ["bytes"],
-    "bytes of a commit": ["size_p50", "size_p99"],
-    "PUT of a record": ["put_p50", "put_p99"],
-    "writing the objects of a commit": ["write_p50", "write_p99"],
-    "most records in flight": ["most_in_flight"],
-    "cost of requests": ["request_cost"],
-}
-_LOOK: Any = {
-    "svg.fonttype": "none",
-    "font.size": 8,
-    "date.converter": "concise",
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.constrained_layout.use": True,
-    "axes.titlelocation": "left",
-    "lines.linewidth": 0.8,
-    "lines.markersize": 2,
-}
-_TITLES = {
-    "totals": "What was written",
-    "rates": "Per second",
-    "stored": "Stored now",
-    "interval_ms": "Time between two commits, in ms",
-    "newest": "Leaders, newest first",
-    "pauses": "Longest pauses",
-    "dead": "Dead positions",
-    "lifecycle": "Compaction and floor",
-    "range": "What the report covers",
-}
-# Names of the document that are not words, and what the page shows for them.
-_LABELS = {
-    "put": "PUT of a record",
-    "write": "writing a commit's objects",
-    "size": "size of a commit",
-    "puts_timed": "PUTs with a time",
-    "writes_timed": "commits with a time",
-    "puts": "PUT requests",
-    "gets": "GET requests",
-    "lists": "LIST requests",
-    "p50": "median",
-    "p99": "99th percentile",
-    "dead": "dead positions",
-    "log_id": "log's id",
-    "leader_id": "leader's id",
-    "made_ms": "made",
-    "k": "ranges",
-    "cut": "in the table below position",
-    "to": "promised below position",
-    "gc_grace_ms": "grace before deletion",
-}
-# A writer that has committed nothing for so long is called idle.
-_IDLE_MS = 300_000
 
 
 takes_prices = options(
-    lambda given_prices: {"prices": override_prices(key_values(given_prices, "--price"))},
+    lambda price_pairs: {"prices": override_prices(key_values(price_pairs, "--price"))},
     click.option(
         "--price",
-        "given_prices",
+        "price_pairs",
         multiple=True,
         metavar="NAME=DOLLARS",
-        help="put, list, get, delete of 1,000 requests, storage of a GB-month; repeatable.",
+        help="put, list, get or delete for 1,000 requests, storage for a GB-month; repeatable.",
     ),
 )
 
@@ -184,34 +101,34 @@ takes_prices = options(
     type=click.Choice(["hour", "day", "month"]),
     default="day",
     show_default=True,
-    help="One line for each of these, in UTC.",
+    help="Print a line for each period, in UTC.",
 )
 @as_json
-def cost(path: str, given: dict[str, str], prices: Prices, by: str, as_json: bool) -> None:
-    """The requests are those that the records prove; one GET is made for each record. PATH may lie
-    on any store: the prices are S3's.
+def cost(path: str, log_options: dict[str, str], prices: Prices, by: str, *, as_json: bool) -> None:
+    """This counts the requests that the records prove. It makes one GET for each record. PATH may
+    be on any store; the prices are those of S3.
     """
     damage = Damage()
     with progress("read") as done:
-        past = Past(logs_at(path, given, damage), done)
-    every = lines(past, prices, by)
-    found = costs(past, prices, every)
+        past = Past(logs_at(path, log_options, damage), done)
+    periods = lines(past, prices, by)
+    sums = costs(past, prices, periods)
     if as_json:
         logs = [
             {
-                "sequencer": each.log.name,
-                "start": each.start,
-                "end": each.end,
-                "floor": each.log.floor.current(),
-                **past.stored(each),
-                "damage": damage.lines(each.log.name),
+                "sequencer": looked.log.name,
+                "start": looked.start,
+                "end": looked.end,
+                "floor": looked.log.floor.current(),
+                **past.stored(looked),
+                "damage": damage.lines(looked.log.name),
             }
-            for each in past.logs
+            for looked in past.logs
         ]
-        dated = {"periods": [*map(_dated, every)], "total": _dated(found["total"])}
-        print_json({**found, "logs": logs, **dated})
+        dated = {"periods": [*map(_dated, periods)], "total": _dated(sums["total"])}
+        print_json({**sums, "logs": logs, **dated})
     else:
-        _show_cost(past, every, found)
+        _show_cost(past, periods, sums)
     damage.check("counted")
 
 
@@ -219,13 +136,14 @@ def _dated(line: Line) -> Line:
     return {**line, "start": moment(line["start_ms"]), "end": moment(line["end_ms"])}
 
 
-def _show_cost(past: Past, every: list[Line], found: dict[str, Any]) -> None:
-    table([*every, found["total"]], f"Cost in dollars, {PRICES_OF}; the last line is the total")
-    for name, means in (("month", "a month at this rate"), ("whole_read", "one whole read")):
-        about = [f"{words(key)} {text(key, value)}" for key, value in (found[name] or {}).items()]
-        click.echo(f"{means}: {', '.join(about) or 'less than an hour to compute it from'}")
-    if any(each.log.floor.current() for each in past.logs):
-        click.echo("the log begins at its floor: what lies below it is not counted")
+def _show_cost(past: Past, periods: list[Line], sums: dict[str, Any]) -> None:
+    table([*periods, sums["total"]], f"Cost in dollars, {PRICES_OF}; the last line is the total")
+    for name, label in (("month", "a month at this rate"), ("whole_read", "one whole read")):
+        numbers = (sums[name] or {}).items()
+        texts = [f"{format_name(key)} {format_value(key, value)}" for key, value in numbers]
+        click.echo(f"{label}: {', '.join(texts) or 'unknown, the log covers less than an hour'}")
+    if any(looked.log.floor.current() for looked in past.logs):
+        click.echo("not counted: positions below the floor")
     click.echo(f"not counted: {'; '.join(UNCOUNTED)}")
 
 
@@ -235,23 +153,23 @@ def _show_cost(past: Past, every: list[Line], found: dict[str, Any]) -> None:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the page goes; what is there is replaced.",
+    help="The file of the page. An existing file is replaced.",
 )
 @takes_times
 @takes_prices
 @as_json
 def command(
-    path: str, given: dict[str, str], output: Path | None, prices: Prices, as_json: bool
+    path: str, log_options: dict[str, str], output: Path | None, prices: Prices, *, as_json: bool
 ) -> None:
-    """The page is one file that loads nothing. One GET is made for each record. With --json the
-    numbers of the page are printed; the page is then written only where -o says so.
+    """The page is one file that loads nothing. The command makes one GET for each record. With
+    --json it prints the numbers of the page, and writes the page only with -o.
     """
     if output is None and not as_json:
         raise Refused("name the page: -o report.html")
     damage = Damage()
-    with whole_file(output) if output is not None else nullcontext() as file:
+    with atomic_file(output) if output is not None else nullcontext() as file:
         with progress("read") as done:
-            past = Past([log_at(path, given, damage)], done)
+            past = Past([log_at(path, log_options, damage)], done)
         numbers = document(past, prices, damage)
         if file is not None:
             file.write(page(numbers).encode())
@@ -263,15 +181,18 @@ def command(
 
 
 def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
-    """All of a report. Times are milliseconds since 1970, costs dollars; no number is NaN. Of what
-    there may be any number of it holds the newest terms, the longest pauses and the first dead."""
+    """The JSON document of a report.
+
+    Times are milliseconds since 1970, costs are dollars, and no number is NaN. Long lists are cut
+    to the newest terms, the longest pauses and the first dead positions.
+    """
     (looked,) = past.logs
     log, chain = looked.log, looked.chain
     assert log.head is not None and log.live is not None and log.spark_schema is not None
     head = log.live.header
     stored = past.stored(looked)
-    every = lines(past, prices, "day")
-    paid = costs(past, prices, every)
+    periods = lines(past, prices, "day")
+    sums = costs(past, prices, periods)
     (totals,) = past.query(f"SELECT {_SUMS}")
     (rates,) = past.query(_RATES)
     (intervals,) = past.query(
@@ -296,16 +217,16 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
         "format": 4,
         "made_ms": past.until_ms,
         "damage": damage.lines(),
-        "totals": {**totals, "requests": paid["total"]["requests"]},
+        "totals": {**totals, "requests": sums["total"]["requests"]},
         "rates": rates,
         "stored": {"bytes": stored["stored"], "objects": stored["objects"]},
         "series": _series(past, prices),
-        "cost": {**paid, "lines": every},
+        "cost": {**sums, "lines": periods},
         "terms": {"count": len(terms), "newest": terms[:200]},
         "interval_ms": intervals,
         "pauses": pauses,
-        "dead": {"count": totals["dead"], "first": [list(each.values()) for each in dead]},
-        "consumers": [asdict(each) for each in readers],
+        "dead": {"count": totals["dead"], "first": [list(row.values()) for row in dead]},
+        "consumers": [asdict(reader) for reader in readers],
         "lifecycle": chain and {**asdict(chain), "is_open": chain.is_open},
         "log": {
             "url": log.log.url,
@@ -335,159 +256,10 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
 
 def _series(past: Past, prices: Prices) -> dict[str, Any]:
     span = past.value("SELECT max(ms) - min(ms) FROM steps") or 0
-    width = next(each for each in _WIDTHS_MS if each * 200 > span)
+    width = next(width for width in _WIDTHS_MS if width * 200 > span)
     query = (
         "SELECT ms // $width * $width AS start_ms, coalesce(sum(puts * $put + gets * $get + "
         f"lists * $list) / 1000, 0) AS request_cost, {_SUMS} GROUP BY 1 ORDER BY 1"
     )
-    each = {name: prices[name] for name in ("put", "get", "list")}
-    return {"width_ms": width, "buckets": past.query(query, width=width, **each)}
-
-
-def page(document: Mapping[str, Any]) -> str:
-    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-    url, made = safe(document["log"]["url"]), text("last_ms", document["made_ms"])
-    parts = [
-        f"<section>{_part(name, value)}</section>"
-        for name, value in document.items()
-        if name not in ("format", "made_ms", "damage", "series")
-    ]
-    # No text in it ends the element.
-    data = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'sha256-{digest}';
- base-uri 'none'; form-action 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{url} · sparkwal report</title>
-<style>{_STYLE}</style>
-<h1><bdi>{url}</bdi></h1>
-{_verdict(document)}
-{_table([{"what": name, "is": value} for name, value in _status(document).items()])}
-{_charts(**document["series"])}
-<div class="parts">{"".join(parts)}</div>
-<p>Made {made} by <code>sparkwal report</code>. All times are UTC.
-The exact numbers are in this file as JSON, in the element <code>#report</code>.</p>
-<script type="application/json" id="report">{data}</script>
-"""
-
-
-def _verdict(document: Mapping[str, Any]) -> str:
-    """The first sentence of the page: whether anything needs attention."""
-    if document["damage"]:
-        damage = safe("; ".join(document["damage"]))
-        text = f"Something is damaged, and not counted: {damage}"
-    elif (life := document["lifecycle"]) and life["is_open"]:
-        text = f"Compaction is not finished: positions {life['cut']}…{life['to'] - 1} are promised"
-    else:
-        return '<p class="verdict good">Sound: every record in this range could be read.</p>'
-    return f'<p class="verdict bad"><bdi>{text}</bdi></p>'
-
-
-def _status(document: Mapping[str, Any]) -> dict[str, str]:
-    """The few facts that an operator looks for first."""
-    log = document["log"]
-    totals = document["totals"]
-    life = document["lifecycle"]
-    idle_ms = document["made_ms"] - log["last_ms"]
-    state = f"idle for {length(idle_ms)}" if idle_ms > _IDLE_MS else "writing"
-    behind = [f"{reader['name']}: {reader['lag']:,}" for reader in document["consumers"]]
-    status = {
-        "head": f"position {log['next_position'] - 1:,}, at {moment(log['last_ms'])}",
-        "writer": f"{state}, on {log['host']}, term {log['term']}",
-        "written": f"{totals['rows']:,} rows in {totals['commits']:,} commits, "
-        f"{totals['takeovers']:,} takeovers",
-        "PUT of a record": f"median {text('put_p50', totals['put_p50'])}, "
-        f"99th percentile {text('put_p99', totals['put_p99'])}",
-        "floor": f"position {log['floor']:,}",
-    }
-    if life and life["target"]:
-        status["table"] = f"{life['target']['table']}, all rows below position {life['cut']:,}"
-    if behind:
-        status["positions that consumers have to read"] = "; ".join(behind)
-    if month := document["cost"]["month"]:
-        status["cost of a month at this rate"] = text("cost", month["cost"])
-    return status
-
-
-def _label(name: str) -> str:
-    """A name of the document in words."""
-    if name in _LABELS:
-        return _LABELS[name]
-    first, _, last = name.rpartition("_")
-    if last in ("p50", "p99", "max") and first in _LABELS:
-        return f"{_LABELS[first]}, {_LABELS.get(last, 'longest' if first != 'size' else 'largest')}"
-    return words(name)
-
-
-def safe(value: object) -> str:
-    """For an element or in quotes; what cannot be seen is spelled out."""
-    return html.escape(escape(str(value)))
-
-
-def _part(name: str, value: Any, level: int = 2) -> str:
-    """A part of the document: a table of what is plain in it, and below it the rest."""
-    title = f"<h{level}>{_TITLES.get(name) or _label(name).capitalize()}</h{level}>"
-    if not value:
-        return f"{title}<p>None.</p>"
-    if isinstance(value, list):
-        return title + _table(value)
-    plain, below = [], ""
-    for key, each in value.items():
-        match each:
-            case dict() | [dict(), *_] if key != "requests":
-                below += _part(key, each, 3)
-            case _:
-                plain.append({"what": _label(key), "is": text(key, each)})
-    return title + _table(plain) + below
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    heads = "".join(f"<th>{_label(name)}</th>" for name in rows[0])
-    lines = (
-        "".join(f"<td><bdi>{safe(text(*cell))}</bdi></td>" for cell in row.items()) for row in rows
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="table"><table><tr>{heads}</tr>{body}</table></div>'
-
-
-def _charts(width_ms: int, buckets: Sequence[Mapping[str, Any]]) -> str:
-    """The charts in two columns, as one picture."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    charts = {
-        title: names
-        for title, names in _CHARTS.items()
-        if any(each[name] is not None for each in buckets for name in names)
-    }
-    if not charts:
-        return "<p>Nothing was written in this time.</p>"
-    # Matplotlib needs some centuries at the end of the calendar.
-    moments = [min(each["start_ms"], 22 * 10**13) / 1000 for each in buckets]
-    starts: Any = [datetime.fromtimestamp(each, UTC) for each in moments]
-    width: Any = timedelta(milliseconds=width_ms)
-    out = io.BytesIO()
-    with matplotlib.rc_context(_LOOK):
-        lines = -(-len(charts) // 2)
-        figure = Figure((11, 1.9 * lines))
-        grid = [*figure.subplots(lines, 2, sharex=True, squeeze=False).flat]
-        for axes in grid[len(charts) :]:
-            axes.remove()
-        for axes, (title, names) in zip(grid, charts.items(), strict=False):
-            for name in names:
-                values = [each[name] for each in buckets]
-                if len(names) == 1:
-                    axes.bar(starts, [value or 0 for value in values], width, align="edge")
-                else:
-                    axes.plot(starts, values, ".-", label=name.rpartition("_")[2])
-                    axes.legend()
-            axes.set(title=title, ylim=(0, None))
-            axes.tick_params(labelbottom=True)
-            axes.yaxis.set_major_formatter(lambda value, _, name=names[0]: text(name, value))
-        figure.savefig(out, format="svg")
-    picture = base64.b64encode(out.getvalue()).decode()
-    source, shown = f"data:image/svg+xml;base64,{picture}", ", ".join(charts)
-    return f'<h2>Steps of {length(width_ms)}</h2><img alt="{shown}" src="{source}">'
+    price_of = {name: prices[name] for name in ("put", "get", "list")}
+    return {"width_ms": width, "buckets": past.query(query, width=width, **price_of)}

@@ -1,4 +1,4 @@
-"""`sparkwal status`, `at`, `consumers` and `metrics`: looks at a log, for people and programs."""
+"""`sparkwal status`, `at`, `consumers` and `metrics`: print the state of a log."""
 
 import time
 from typing import Any
@@ -29,21 +29,23 @@ from sparkwal.reading.log_range import LogRange
     "--expiry",
     metavar="TIME",
     callback=time_with_unit,
-    help="As compaction is run with, e.g. 7d: who has not published for longer holds nothing back.",
+    help="The expiry of your compaction, e.g. 7d. A consumer that has not published for longer "
+    "does not hold the floor back.",
 )
 @as_json
-def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: bool) -> None:
-    """2 requests for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log."""
-    found, damage = [], Damage()
+def consumers(path: str, log_options: dict[str, str], expiry: str | None, *, as_json: bool) -> None:
+    """Requests: 2 for each consumer, 1 more for one that lags; 2 LIST and 1 GET for each log."""
+    infos = []
+    damage = Damage()
     expiry_ms = None if expiry is None else duration(expiry)
-    for log in logs_at(path, given, damage, looks=False):
+    for log in logs_at(path, log_options, damage, look=False):
         log.look(floor=False)
-        found += consumer_infos(log.log, log.name, head_of(log), expiry_ms)
+        infos += consumer_infos(log.log, log.name, head_of(log), expiry_ms)
     if as_json:
-        for each in found:
-            print_json(vars(each))
-    elif found:
-        table([vars(each) for each in found])
+        for info in infos:
+            print_json(vars(info))
+    elif infos:
+        table([vars(info) for info in infos])
     else:
         click.echo("no consumers")
     damage.check()
@@ -52,28 +54,28 @@ def consumers(path: str, given: dict[str, str], expiry: str | None, as_json: boo
 @click.command()
 @takes_logs
 @as_json
-def command(path: str, given: dict[str, str], as_json: bool) -> None:
-    """Rates are of the last five minutes. What is estimated from samples has a ≈ before it.
+def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
+    """Rates are those of the last five minutes. The sign ≈ marks estimates from samples.
 
-    Requests for each log: for its head 1 LIST and 1 GET (of an appender's log as many GETs as it
-    may have in flight), for its lifecycle 1 and 1; for the size 1 LIST, and 4 more above a
-    thousand objects; for the rates no GET of an idle log, else log₂ n and 16; for consumers 1 LIST,
-    and 2 or 3 requests each. To list the logs with --all: 1 LIST for each, and 1.
+    Requests for each log: for its head 1 LIST and 1 GET (for an appender's log as many GETs as it
+    may have in flight); for its lifecycle 1 LIST and 1 GET; for its size 1 LIST, and 4 more above a
+    thousand objects; for its rates log₂ n + 16 GETs, none if it is idle; for its consumers 1 LIST,
+    and 2 or 3 for each. With --all also 1 LIST, and 1 for each log.
     """
     now_ms = time.time_ns() // 1_000_000
     damage = Damage()
-    for place, log in enumerate(logs_at(path, given, damage)):
+    for number, log in enumerate(logs_at(path, log_options, damage)):
         try:
             consumers = consumer_infos(log.log, log.name, head_of(log), None)
         except InvalidLogError as error:
             consumers = []
             damage.add(log.name, error)
         status = _document(log, now_ms)
-        readers = [vars(each) for each in consumers]
+        readers = [vars(consumer) for consumer in consumers]
         if as_json:
             print_json({**status, "consumers": readers, "damage": damage.lines(log.name)})
         else:
-            if place:
+            if number:
                 click.echo()
             _show(status)
             if readers:
@@ -143,71 +145,74 @@ def _show(status: dict[str, Any]) -> None:
             "rate": pace if status["commits_per_second"] else "idle for five minutes",
             "size": f"{about}{size(status['bytes'])} in {about}{status['objects']:,} "
             f"objects{above}",
-            **(_life(life, status) if life else {"lifecycle": "none: nothing of it is in a table"}),
+            **(_life(life, status) if life else {"lifecycle": "none: the log has no table"}),
         }
     )
 
 
 def _life(life: dict[str, Any], status: dict[str, Any]) -> dict[str, str | Text]:
-    found: dict[str, str | Text] = {"table": "none: old positions are let go by the policy alone"}
-    cut, open_to = life["cut"], life["open_to"]
+    lines: dict[str, str | Text] = {"table": "none: the policy alone releases old positions"}
+    cut = life["cut"]
+    open_to = life["open_to"]
     if life["table"]:
         by = f" by {', '.join(life['keys'])}" if life["keys"] else ""
-        found["table"] = f"{life['table']}  ({life['mode']}{by})"
+        lines["table"] = f"{life['table']}  ({life['mode']}{by})"
         waiting = status["position"] + 1 - cut
-        found["cut"] = f"{cut}: below it all is in the table; {waiting:,} positions wait"
+        lines["cut"] = f"{cut}: the table has all rows below; {waiting:,} positions wait"
     if open_to is not None:
         promised = f"{cut}…{open_to - 1} is promised to the table as range {life['ranges']}"
-        found["open"] = Text(promised, "yellow")
+        lines["open"] = Text(promised, "yellow")
     grace = length(life["gc_grace_ms"])
-    found["floor"] = f"{status['floor']}: what is below goes {grace} after it was passed"
-    return found
+    lines["floor"] = f"{status['floor']}: objects below it may be deleted {grace} after it passed"
+    return lines
 
 
 @click.command("at")
 @takes_log
 @click.argument("timestamp", metavar="TIME", callback=as_moment)
 @as_json
-def at(path: str, given: dict[str, str], timestamp: int, as_json: bool) -> None:
+def at(path: str, log_options: dict[str, str], timestamp: int, *, as_json: bool) -> None:
     """TIME is 1h (an hour ago), 30min, 2026-01-31T12:00:00Z or milliseconds since 1970.
 
     \b
     sparkwal at s3://bucket/wal 1h
 
-    Requests: for head and floor as sparkwal log, and log₂ n GETs; at each that meets the records
-    of a former leader as many more as that had in flight.
+    Requests: for head and floor as sparkwal log, and log₂ n GETs. A GET that meets a record of a
+    former leader costs as many more as that leader had in flight.
     """
     damage = Damage()
-    log = log_at(path, given, damage)
-    head, floor = head_of(log), log.floor.current()
+    log = log_at(path, log_options, damage)
+    head = head_of(log)
+    floor = log.floor.current()
     assert head.live is not None
-    position, found = log.at(timestamp), None
+    position = log.at(timestamp)
+    record_time = None
     if position < log.gap:
         try:
             record = read_slot(log.log, position, head.window, GLANCE)
-            found = None if record is None else moment(record.header.timestamp_ms)
+            record_time = None if record is None else moment(record.header.timestamp_ms)
         except InvalidLogError as error:
             damage.add(log.name, error)
-    before = 0 < floor == position
+    at_floor = 0 < floor == position
     if as_json:
         print_json(
             {
                 "position": position,
-                "timestamp": found,
+                "timestamp": record_time,
                 "asked": moment(timestamp),
-                "before_the_floor": before,
+                "before_the_floor": at_floor,
             }
         )
     else:
-        what = f"of {found}" if found else "which cannot be read"
+        about = f"of {record_time}" if record_time else "which is unreadable"
         if position == log.gap:
-            what = "not written yet"
-        if before and (found or timestamp <= head.live.header.timestamp_ms):
-            what += ": the floor; older positions may be collected at any time"
+            about = "not written yet"
+        if at_floor and (record_time or timestamp <= head.live.header.timestamp_ms):
+            about += ": the floor; older positions may be collected at any time"
         facts(
             {
-                "asked for": moment(timestamp),
-                "position": f"{position}, {what}",
+                "time": moment(timestamp),
+                "position": f"{position}, {about}",
                 "to read": f'.option("startingPosition", {position})',
             }
         )
@@ -219,8 +224,8 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
         return None
     host, _, port = value.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise click.BadParameter("HOST:PORT or :PORT is expected")
-    # Loopback, unless a person opens it: metrics show how much a log takes.
+        raise click.BadParameter("expected HOST:PORT or :PORT")
+    # Loopback by default: metrics reveal the traffic of a log.
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -231,8 +236,8 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     "address",
     callback=_address,
     metavar="[HOST]:PORT",
-    help="Answer GET /metrics until a signal comes; without HOST to this machine only. "
-    "0 picks a free port and prints it.",
+    help="Answer GET /metrics until a signal; without HOST on this machine only. Port 0 picks a "
+    "free port and prints it.",
 )
 @click.option(
     "--interval",
@@ -249,12 +254,18 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     help="How many of the newest records to count at the start: 1 GET for each.",
 )
 def metrics(
-    path: str, given: dict[str, str], address: tuple[str, int] | None, interval: float, backlog: int
+    path: str,
+    log_options: dict[str, str],
+    address: tuple[str, int] | None,
+    interval: float,
+    backlog: int,
 ) -> None:
-    from_keywords(SourceOptions, path, given)  # refuses an option `backlog`
-    meter, damage = new_meter(), Damage()
+    # Check the options: an option called `backlog` would reach `Following` as its argument.
+    from_keywords(SourceOptions, path, log_options)
+    meter = new_meter()
+    damage = Damage()
     on_damage = damage.add if address is None else None
-    following = Following(path, meter, backlog=backlog, on_damage=on_damage, **given)
+    following = Following(path, meter, backlog=backlog, on_damage=on_damage, **log_options)
     if address is None:
         following.update()
         if not following.has_log:

@@ -1,9 +1,11 @@
-"""The first rows of a log, the newest, and those that come: no record is read that is not needed
-for them, and each row is shown once."""
+"""Reads the first rows of logs, the newest rows, and new rows as they arrive.
+
+It reads only the records that it needs, and returns each row once.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -16,139 +18,181 @@ from sparkwal.reading.rows import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, Pushdown, join_batches
 from sparkwal.sql.relations import bounds, read, rows
 
-# Read together, however many rows are wanted.
-_MOST_TOGETHER = 16 * 2**20
+# The bytes that `last_rows` reads together at most, although more rows are missing.
+_GROUP_BYTES = 16 * 2**20
+# The longest time between two attempts while the store does not answer.
 _LONGEST_MS = 30_000
 
 
 @dataclass(frozen=True)
-class Shown:
-    known: pa.Schema
+class Selection:
+    """The columns and rows to print.
+
+    Attributes:
+        known_columns: all columns of the logs, including the `_wal_…` columns.
+        columns: the columns to print.
+        condition: which rows to print. The default is all rows.
+    """
+
+    known_columns: pa.Schema
     columns: tuple[str, ...]
-    where: Condition | None = None
+    condition: Condition | None = None
 
     @property
     def target(self) -> pa.Schema:
-        """All columns that are read: those shown come first."""
-        others = sorted(self.where.columns - set(self.columns)) if self.where is not None else ()
-        return pa.schema([self.known.field(name) for name in (*self.columns, *others)])
+        """The columns to read: those to print, then others that the condition names."""
+        others: Sequence[str] = ()
+        if self.condition is not None:
+            others = sorted(self.condition.columns - set(self.columns))
+        return pa.schema([self.known_columns.field(name) for name in (*self.columns, *others)])
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([self.known.field(name) for name in self.columns])
+        """The columns to print."""
+        return pa.schema([self.known_columns.field(name) for name in self.columns])
 
     @property
     def pushdown(self) -> Pushdown | None:
-        return self.where.pushdown if self.where is not None else None
+        return self.condition.pushdown if self.condition is not None else None
 
 
-def kept(batches: Iterable[pa.RecordBatch], shown: Shown) -> Iterator[pa.RecordBatch]:
-    """What the condition leaves of batches, with the columns that are shown; none is empty."""
+def matching_rows(
+    batches: Iterable[pa.RecordBatch], selection: Selection
+) -> Iterator[pa.RecordBatch]:
+    """The rows that match the condition, with the columns to print. No batch is empty."""
     for batch in batches:
-        left = shown.where.filter(batch) if shown.where is not None else batch
-        if left.num_rows:
-            yield left.select(list(shown.columns))
+        matching = batch if selection.condition is None else selection.condition.filter(batch)
+        if matching.num_rows:
+            yield matching.select(list(selection.columns))
 
 
-def first_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
-    def in_turn(log: LogRange) -> Iterator[pa.RecordBatch]:
-        """One piece after the other: nothing is asked for that may not be needed."""
+def first_rows(
+    logs: Sequence[LogRange], selection: Selection, count: int
+) -> Iterator[pa.RecordBatch]:
+    """The first `count` rows of a range; for several logs in the order of their commits' times."""
+
+    def one_by_one(log: LogRange) -> Iterator[pa.RecordBatch]:
+        """Read one piece at a time, so that no request is made in vain."""
         for record in log.records(*bounds(log), at_once=1, size=WHOLE):
-            found = pieces_of(log.log, record)
-            # `count` is what is left to show.
-            for piece in split(found) if sum(each.rows for each in found) > count else found:
-                yield from read(log, [piece], shown.target)
+            pieces = pieces_of(log.log, record)
+            # `count` is now the number of rows that are still missing.
+            is_too_much = sum(piece.rows for piece in pieces) > count
+            for piece in split(pieces) if is_too_much else pieces:
+                yield from read(log, [piece], selection.target)
 
-    is_plain = len(logs) == 1 and shown.where is None
-    batches = in_turn(logs[0]) if is_plain else rows(logs, shown.target, shown.pushdown)
-    for batch in kept(batches, shown) if count else ():
+    if len(logs) == 1 and selection.condition is None:
+        batches = one_by_one(logs[0])
+    else:
+        batches = rows(logs, selection.target, selection.pushdown)
+    for batch in matching_rows(batches, selection) if count else ():
         yield batch.slice(0, count)
         count -= batch.num_rows
         if count <= 0:
             return
 
 
-def last_rows(logs: Sequence[LogRange], shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
-    """The last `count` rows of a range, of several logs in the order of their commits' times."""
+def last_rows(
+    logs: Sequence[LogRange], selection: Selection, count: int
+) -> Iterator[pa.RecordBatch]:
+    """The last `count` rows of a range; for several logs in the order of their commits' times."""
     if not count:
         return
     if len(logs) == 1:
-        yield from _last_of(logs[0], shown, count)
+        yield from _last_of(logs[0], selection, count)
         return
-    extra = [name for name in ("_wal_timestamp", "_wal_sequencer") if name not in shown.columns]
-    order = Shown(shown.known, (*shown.columns, *extra), shown.where)
-    found = [batch for log in logs for batch in _last_of(log, order, count)]
-    if found:
-        # Stable: the rows of one log come in its order.
+    to_sort = [
+        name for name in ("_wal_timestamp", "_wal_sequencer") if name not in selection.columns
+    ]
+    sortable = replace(selection, columns=(*selection.columns, *to_sort))
+    batches = [batch for log in logs for batch in _last_of(log, sortable, count)]
+    if batches:
+        # The sort is stable, so the rows of one log keep their order.
         keys = [("_wal_timestamp", "ascending"), ("_wal_sequencer", "ascending")]
-        table = pa.Table.from_batches(found).sort_by(keys)[-count:]
-        yield from table.select(list(shown.columns)).to_batches()
+        table = pa.Table.from_batches(batches).sort_by(keys)[-count:]
+        yield from table.select(list(selection.columns)).to_batches()
 
 
-def _last_of(log: LogRange, shown: Shown, count: int) -> Iterator[pa.RecordBatch]:
-    backwards = _newest_pieces(log, shown.pushdown)
-    held: deque[pa.RecordBatch] = deque()
-    wanted, there = count, 0
-    while there < count:
+def _last_of(log: LogRange, selection: Selection, count: int) -> Iterator[pa.RecordBatch]:
+    backwards = _newest_pieces(log, selection.pushdown)
+    batches: deque[pa.RecordBatch] = deque()
+    group_rows = count
+    matched = 0
+    while matched < count:
         group: list[Piece] = []
-        found = size = 0
+        number = 0
+        size = 0
         for piece in backwards:
             group.insert(0, piece)
-            found, size = found + piece.rows, size + piece.length
-            if found >= wanted or size >= _MOST_TOGETHER:
+            number += piece.rows
+            size += piece.length
+            if number >= group_rows or size >= _GROUP_BYTES:
                 break
         if not group:
             break
-        newer = list(kept(join_batches(read(log, group, shown.target)), shown))
-        there += sum(batch.num_rows for batch in newer)
-        held.extendleft(reversed(newer))
-        wanted *= 2
-    if held:
-        yield from pa.Table.from_batches(held).slice(max(there - count, 0)).to_batches()
+        older = list(matching_rows(join_batches(read(log, group, selection.target)), selection))
+        matched += sum(batch.num_rows for batch in older)
+        batches.extendleft(reversed(older))
+        # The condition may match few rows: read twice as many in the next group.
+        group_rows *= 2
+    if batches:
+        yield from pa.Table.from_batches(batches).slice(max(matched - count, 0)).to_batches()
 
 
 def _newest_pieces(log: LogRange, pushdown: Pushdown | None) -> Iterator[Piece]:
-    """From the last back to the first, each of one frame."""
+    """The pieces of a range, one for each frame, from the last back to the first."""
     first, after = bounds(log, pushdown)
     for record in apply_policy(log, walk(log, first, after, newest_first=True, at_once=1)):
         if isinstance(record, SlotRecord):
             yield from reversed(split(pieces_of(log.log, record)))
 
 
-def followed(
+def follow_rows(
     logs: Sequence[LogRange],
-    shown: Callable[[Sequence[str | None]], Shown],
+    select: Callable[[Sequence[str | None]], Selection],
     interval_ms: int,
     notify: Callable[[str], None],
 ) -> Iterator[pa.RecordBatch | None]:
-    """The rows after those that `logs` had when they were looked at last, without end; None stands
-    for a pause: everything that is there was shown. A look that finds nothing is 1 GET of each log.
+    """The rows that arrive after `logs` read their heads, without end.
+
+    While there are no new records, each round costs 1 GET for each log.
 
     Args:
-        shown: what is shown of logs with these Spark schemas, which may get more columns.
+        logs: the logs.
+        select: the selection for logs with these Spark schemas. A schema may get new columns.
+        interval_ms: the time between two rounds.
+        notify: receives messages for people.
 
-    Raises AnotherLog where a log was recreated or is gone, InvalidLogError, BrokenPipeError.
+    Yields:
+        Batches, and None after each round, when the caller should flush its output.
+
+    Raises:
+        AnotherLog: a log was recreated or deleted.
+        InvalidLogError: a record is damaged.
+        BrokenPipeError: the reader of standard output ended.
     """
     followers = [Follower(log, log.gap) for log in logs]
     schemas = [log.spark_schema for log in logs]
-    now, patience = shown(schemas), interval_ms
+    selection = select(schemas)
+    patience = interval_ms
     while True:
         try:
-            for place, follower in enumerate(followers):
+            for number, follower in enumerate(followers):
                 for record in follower.new(at_once=1, size=WHOLE):
                     if isinstance(record, Collected):
                         notify(
                             f"positions {record.start}…{record.end - 1} were collected before they "
-                            f"were shown; going on at {record.end}"
+                            f"were shown; continuing at {record.end}"
                         )
                         continue
                     # A writer may have added columns.
-                    if schemas[place] != record.spark_schema:
-                        schemas[place] = record.spark_schema
-                        now = shown(schemas)
-                    # All of a record at once: where the store goes away meanwhile it comes again.
+                    if schemas[number] != record.spark_schema:
+                        schemas[number] = record.spark_schema
+                        selection = select(schemas)
+                    # Read a record completely before its first row is shown: if the store fails
+                    # in between, the follower returns the same record again.
                     pieces = pieces_of(follower.log.log, record)
-                    yield from [*kept(read(follower.log, pieces, now.target), now)]
+                    batches = read(follower.log, pieces, selection.target)
+                    yield from [*matching_rows(batches, selection)]
             patience = interval_ms
         except StoreUnavailableError as error:
             if patience == interval_ms:

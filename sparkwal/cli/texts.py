@@ -1,5 +1,7 @@
-"""Values as text, exactly: as JSON, and bare for CSV and tables. docs/cli.md says what each type
-becomes."""
+"""Converts Arrow values to exact text: JSON, and text without quotes for CSV and tables.
+
+docs/cli.md lists the text of each type.
+"""
 
 import base64
 import json
@@ -13,7 +15,7 @@ from pyarrow import types
 
 from sparkwal.cli.output import escape
 
-# An answer may hold values that no log has and JSON does not know: they become texts.
+# The result of a query may have types that a log cannot have and JSON lacks: convert with `str`.
 _as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
 
@@ -23,7 +25,7 @@ def json_rows(batch: pa.RecordBatch) -> list[str]:
     rows = _rows(batch.columns, batch.num_rows)
     if len(set(names)) == len(names):
         return [escape(_as_json(dict(zip(names, row, strict=True)))) for row in rows]
-    # A query may give two columns one name.
+    # Two columns of a query's result may have the same name, which a dict cannot hold.
     heads = [f"{_as_json(name)}:" for name in names]
     return [
         escape("{" + ",".join(map(str.__add__, heads, map(_as_json, row))) + "}") for row in rows
@@ -31,7 +33,7 @@ def json_rows(batch: pa.RecordBatch) -> list[str]:
 
 
 def bare_texts(array: pa.Array) -> list[str | None]:
-    """Each value as text without quotes, None for null; what is nested as JSON."""
+    """Each value as text without quotes, a nested value as JSON, null as None."""
     plain = not (types.is_nested(array.type) or types.is_boolean(array.type))
     return [
         value
@@ -55,21 +57,27 @@ def _values(array: pa.Array) -> list[Any]:
         return list(array.to_pylist())
     if types.is_struct(kind):
         names = [field.name for field in kind]
-        # Of `flatten` a null struct's fields are null too, and a slice's are its own.
-        found: Iterable[Any] = (
+        # Unlike `field`, `flatten` respects the offset of a slice and the nulls of the struct.
+        values: Iterable[Any] = (
             dict(zip(names, row, strict=True)) for row in _rows(array.flatten(), len(array))
         )
     else:
         offsets = array.offsets.to_pylist() or [0]
         first, last = offsets[0], offsets[-1]
         inner = [array.keys, array.items] if types.is_map(kind) else [array.values]
-        parts = [_values(each.slice(first, last - first)) for each in inner]
+        parts = [_values(part.slice(first, last - first)) for part in inner]
         items = list(zip(*parts, strict=True)) if types.is_map(kind) else parts[0]
-        found = (items[low - first : high - first] for low, high in pairwise(offsets))
+        values = (items[low - first : high - first] for low, high in pairwise(offsets))
         if types.is_map(kind) and types.is_string(kind.key_type):
-            found = (each if len(each := dict(pairs)) == len(pairs) else pairs for pairs in found)
+            values = map(_dict_or_pairs, values)
     valid = array.is_valid().to_pylist()
-    return [value if there else None for value, there in zip(found, valid, strict=True)]
+    return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
+
+
+def _dict_or_pairs(pairs: Sequence[tuple[str, Any]]) -> Any:
+    """A map as a dict, or as its pairs if a key occurs twice."""
+    as_dict = dict(pairs)
+    return as_dict if len(as_dict) == len(pairs) else pairs
 
 
 def _leaves(array: pa.Array) -> list[Any]:
@@ -82,9 +90,10 @@ def _leaves(array: pa.Array) -> list[Any]:
     elif types.is_binary(kind):
         value_of = lambda value: base64.b64encode(value).decode()  # noqa: E731
     elif types.is_interval(kind):
-        value_of = _parts
+        value_of = _iso_interval
     elif types.is_duration(kind):
-        value_of, array = _interval, array.cast(pa.int64())
+        value_of = _iso_duration
+        array = array.cast(pa.int64())
     elif isinstance(kind, pa.BaseExtensionType):
         value_of = str
     if value_of is not None:
@@ -100,18 +109,21 @@ def _leaves(array: pa.Array) -> list[Any]:
 
 
 def _moments(array: pa.Array, zone: str = "") -> list[str | None]:
-    """ISO 8601 also for years outside of 1…9999, which neither Arrow nor Python can write."""
+    """ISO 8601, also for years outside of 1…9999, which neither Arrow nor Python can write."""
     texts = array.to_numpy(zero_copy_only=False).astype(str).tolist()
     valid = array.is_valid().to_pylist()
-    return [_iso(text) + zone if there else None for text, there in zip(texts, valid, strict=True)]
+    return [
+        _iso_moment(text) + zone if is_valid else None
+        for text, is_valid in zip(texts, valid, strict=True)
+    ]
 
 
-def _iso(text: str) -> str:
-    if text == "NaT":  # to numpy the least of all numbers is none
+def _iso_moment(text: str) -> str:
+    if text == "NaT":  # numpy prints the least 64-bit integer as NaT
         return "-290308-12-21T19:59:05.224192"
     if text[0] == "-":
-        year, _, rest = text[1:].partition("-")
-        return f"-{year:0>4}-{rest}"
+        year, _, day = text[1:].partition("-")
+        return f"-{year:0>4}-{day}"
     return text if text[4] == "-" else f"+{text}"
 
 
@@ -121,31 +133,33 @@ def _number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-_CSVS_OWN = (types.is_integer, types.is_boolean, types.is_floating, types.is_string)
+_CSV_TYPES = (types.is_integer, types.is_boolean, types.is_floating, types.is_string)
 
 
 def csv_batch(batch: pa.RecordBatch, *, terminal: bool = False) -> pa.RecordBatch:
-    """The batch with what CSV has no form for as text: as in JSON, but bare; escaped for a
-    `terminal`."""
+    """Convert the columns that pyarrow cannot write as CSV to text.
+
+    The text is that of JSON without quotes. For a `terminal`, texts and names are escaped too.
+    """
     safe: Callable[[str], str] = escape if terminal else str
     columns = []
     for column in batch.columns:
-        own = any(holds(column.type) for holds in _CSVS_OWN)
-        if not own or (terminal and types.is_string(column.type)):
+        writable = any(is_of(column.type) for is_of in _CSV_TYPES)
+        if not writable or (terminal and types.is_string(column.type)):
             texts = (text and safe(text) for text in bare_texts(column))
             column = pa.array(texts, pa.string())
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names=[*map(safe, batch.schema.names)])
 
 
-def _parts(value: pa.MonthDayNano) -> str:
-    time = _interval(value.nanoseconds // 1000).removeprefix("-PT").removeprefix("PT")
+def _iso_interval(value: pa.MonthDayNano) -> str:
+    time = _iso_duration(value.nanoseconds // 1000).removeprefix("-PT").removeprefix("PT")
     sign = "-" if value.nanoseconds < 0 else ""
     days = (f"{value.months}M" if value.months else "") + (f"{value.days}D" if value.days else "")
     return f"P{days}T{sign}{time}"
 
 
-def _interval(microseconds: int) -> str:
-    whole, fraction = divmod(abs(microseconds), 10**6)
+def _iso_duration(microseconds: int) -> str:
+    seconds, fraction = divmod(abs(microseconds), 10**6)
     digits = f".{fraction:06d}".rstrip("0") if fraction else ""
-    return f"{'-' if microseconds < 0 else ''}PT{whole}{digits}S"
+    return f"{'-' if microseconds < 0 else ''}PT{seconds}{digits}S"

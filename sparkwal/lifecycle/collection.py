@@ -1,7 +1,7 @@
-"""Deleting what nobody needs any more, below a bound that no reader and no writer can cross.
+"""Deletes the objects below a bound that no reader and no writer needs.
 
-It deletes in any order, and an old view only sees a lower bound: a collector may die, sleep or run
-twice. The next one finds what is left.
+The order of deletes does not matter, and a collector with an old view computes a lower bound. So a
+collector may crash, pause or run twice; the next one deletes the remaining objects.
 """
 
 from bisect import bisect
@@ -13,7 +13,7 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import LifecycleRecord, decode
-from sparkwal.lifecycle.compaction import confirmed
+from sparkwal.lifecycle.compaction import confirm_table
 from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.consumers import forget_expired_leases, holders
 from sparkwal.lifecycle.table import Table
@@ -22,7 +22,8 @@ from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.store.base import Entry, LogStore, NotFound, numbered
 
-_AT_ONCE = 1000  # keys of one DELETE
+# Keys in one DELETE.
+_KEYS_OF_DELETE = 1000
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,24 @@ class Collection:
     held_by: str = ""
 
 
+@dataclass(frozen=True)
+class Safeguards:
+    """The settings that keep objects from collection.
+
+    Attributes:
+        table: the log's table, which must hold all rows below the bound.
+        grace_ms: the floor must have passed an object at least this long ago.
+        expiry_ms: a consumer that has not published for longer holds nothing back.
+    """
+
+    table: Table | None
+    grace_ms: int
+    expiry_ms: int | None
+
+
 def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
-    """The floor of the newest record that is older than the grace, by the store's clock; 0 where
-    none is: O(log n) requests."""
+    """The floor of the newest lifecycle record that is older than the grace, or 0: O(log n)
+    requests. The store's clock decides the age."""
 
     def is_older(number: int) -> bool:
         # SAFETY(grace-before-delete) §10: only a floor older than the grace allows a delete
@@ -60,64 +76,76 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
         # Older records have higher numbers.
         number = head.number + bisect(range(head.number, keys.MAX + 1), False, key=is_older)
     except NotFound:
-        # Something else deletes them, a rule of the bucket for example: one by one then.
-        found = numbered(log.store, keys.lifecycle_prefix(log.prefix))
-        number = next((each for each, _ in found if is_older(each)), keys.MAX + 1)
+        # A rule of the bucket or a person deleted a record: check the existing ones one by one.
+        existing = numbered(log.store, keys.lifecycle_prefix(log.prefix))
+        number = next((number for number, _ in existing if is_older(number)), keys.MAX + 1)
     if number > keys.MAX:
         return 0
     key = keys.lifecycle_key(log.prefix, number)
     return decode(log.store.get(key), f"{log.store.url}/{key}").floor
 
 
-def _bound(
-    log: LogStore, state: LifecycleRecord, table: Table | None, grace_ms: int, expiry_ms: int | None
-) -> tuple[int, str]:
-    """The first position that stays, and what keeps it from being higher. A consumer that joins
-    later begins at the floor or above."""
+def _bound(log: LogStore, state: LifecycleRecord, safeguards: Safeguards) -> tuple[int, str]:
+    """The first position that stays, and for people what keeps it from being higher.
+
+    A consumer that joins later begins at the floor or above.
+    """
+    grace_ms = max(safeguards.grace_ms, state.gc_grace_ms)
     floor = old_floor(log, state, grace_ms)
-    held = "the grace" if floor < state.floor else ""
+    held_by = "the grace" if floor < state.floor else ""
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it
-    bound = consumers_bound(log, state.log_id, floor, expiry_ms)
+    bound = consumers_bound(log, state.log_id, floor, safeguards.expiry_ms)
     if bound < floor:
-        names = holders(log, state.log_id, bound, expiry_ms)
-        held = ", ".join(names) or "a consumer that is gone now"
+        names = holders(log, state.log_id, bound, safeguards.expiry_ms)
+        held_by = ", ".join(names) or "a consumer that was forgotten meanwhile"
     if state.target is not None and bound > 0:
-        if table is None:
-            raise InvalidLogError(f"{log.url} has a table; collecting it needs Delta to look at it")
+        if safeguards.table is None:
+            raise InvalidLogError(f"{log.url} has a table, and collection must read it: pass it")
         # SAFETY(table-before-delete) §10: a collection confirms the table before it deletes
-        confirmed(log, state, table)
+        confirm_table(log, state, safeguards.table)
         bound = min(bound, state.cut)
-    return bound, held
+    return bound, held_by
 
 
 def collect(
     log: LogStore,
     head: Head,
     state: LifecycleRecord,
+    safeguards: Safeguards,
     *,
-    table: Table | None,
-    grace_ms: int,
-    expiry_ms: int | None,
     above: int = -1,
     dry_run: bool = False,
 ) -> Collection | None:
     """Delete data objects, orphans and unfinished uploads below the bound, and slot records below
-    bound − KEPT_SLOTS: for each thousand objects 1 LIST and 1 DELETE. None where the bound is not
-    above `above`. The head is of a look after the one at the floor.
+    bound − KEPT_SLOTS.
 
-    Raises ConfirmError where the table no longer holds what the log would lose, MovedOn.
+    It costs 1 LIST and 1 DELETE for each thousand objects.
+
+    Args:
+        log: the log.
+        head: its head, read after `state`.
+        state: the newest record of its lifecycle.
+        safeguards: keep objects from collection.
+        above: do nothing unless the bound is above this position.
+        dry_run: count the objects only.
+
+    Returns:
+        The collected objects, or None if the bound is not above `above`.
+
+    Raises:
+        ConfirmError: the table no longer holds rows that the log would lose.
+        MovedOn: another process changed the lifecycle meanwhile.
     """
-    grace_ms = max(grace_ms, state.gc_grace_ms)
-    bound, held = _bound(log, state, table, grace_ms, expiry_ms)
+    bound, held_by = _bound(log, state, safeguards)
     if bound <= above:
         return None
-    if not held and bound < head.gap:
-        # The floor itself may stand at a consumer that has not read on.
-        held = ", ".join(holders(log, state.log_id, bound, expiry_ms))
+    if not held_by and bound < head.gap:
+        # A consumer that does not continue may keep the floor itself from moving.
+        held_by = ", ".join(holders(log, state.log_id, bound, safeguards.expiry_ms))
     objects = records = size = 0
     below = _below(log, head, bound)
-    while listed := [*islice(below, _AT_ONCE)]:
+    while listed := [*islice(below, _KEYS_OF_DELETE)]:
         batch = [entry for entry, stays in listed if not stays]
         records += len(listed) - len(batch)
         if not batch:
@@ -125,16 +153,17 @@ def collect(
         objects += len(batch)
         size += sum(entry.size for entry in batch)
         if not dry_run:
-            # What was put there since the LIST stays, where the store compares ETags.
-            log.store.delete_many([x.key for x in batch], [x.etag for x in batch])
-    uploads = _discard_uploads(log, head, bound, dry_run)
+            # If the store compares ETags, an object that replaced one since the LIST stays.
+            names = [entry.key for entry in batch]
+            log.store.delete_many(names, [entry.etag for entry in batch])
+    uploads = _discard_uploads(log, head, bound, dry_run=dry_run)
     if not dry_run:
         forget_expired_leases(log)
         if objects or uploads:
             events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))
-    if records and not held:
-        held = f"{records} records that stay"
-    return Collection(bound, objects, uploads, size, records, held)
+    if records and not held_by:
+        held_by = f"{records} records that stay"
+    return Collection(bound, objects, uploads, size, records, held_by)
 
 
 def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, bool]]:
@@ -142,26 +171,33 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, bool]
     if bound <= 0:
         return
     assert head.live is not None
-    window, header = head.window, head.live.header
-    found = [*header.checkpoints.values()]
+    window = head.window
+    header = head.live.header
+    checkpoints = [*header.checkpoints.values()]
     if header.txns_archive:
-        found += read_archive(log, header.txns_archive).checkpoints.values()
+        checkpoints += read_archive(log, header.txns_archive).checkpoints.values()
     # §12: records that hold a query's checkpoint stay
-    pinned = {each.position for each in found}
-    pinned |= {position for each in found for position, _ in each.files.values()}
-    # Numbers count down: what follows the slot at the bound is of positions below it.
+    pinned = {checkpoint.position for checkpoint in checkpoints}
+    for checkpoint in checkpoints:
+        pinned |= {position for position, _ in checkpoint.files.values()}
+    # Numbers count down, so the objects after the slot of the bound belong to positions below it.
     after = log.key(keys.slot(bound, window))
     for number, entry in numbered(log.store, keys.batches_prefix(log.prefix), after):
         position = keys.position(number, window)
         # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
-        is_near = position >= bound - KEPT_SLOTS or position in pinned
-        yield entry, is_near and keys.is_slot(number, window)
+        may_stay = position >= bound - KEPT_SLOTS or position in pinned
+        yield entry, may_stay and keys.is_slot(number, window)
 
 
-def _discard_uploads(log: LogStore, head: Head, bound: int, dry_run: bool) -> int:
-    """How many unfinished uploads were begun below the bound: 1 request for a thousand."""
+def _discard_uploads(log: LogStore, head: Head, bound: int, *, dry_run: bool) -> int:
+    """Discard, or only count, the unfinished uploads below the bound: 1 LIST for each thousand.
+
+    Returns:
+        Their number.
+    """
     prefix = keys.batches_prefix(log.prefix)
-    count, after = 0, ""
+    count = 0
+    after = ""
     while True:
         page = log.store.unfinished(prefix, after)
         for upload in page.uploads:

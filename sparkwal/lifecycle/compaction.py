@@ -1,10 +1,10 @@
-"""Bring one range of a log into its table, exactly once, whichever process crashes in between.
+"""Writes one range of a log into its table, exactly once, despite crashes at any step.
 
     intent → write → confirm → publish
 
-The intent fixes the range before any row is written, so every process writes the same rows; the
-table's transaction (log_id, k) keeps them from being written twice. The range is done when the
-table was read again and holds it. Any process can finish a range that a crashed one left open.
+The intent fixes the range before the first row is written, so every process writes the same rows.
+The table's transaction (log_id, k) prevents a second write. A range is done after the table was
+read again and holds it. Any process can finish a range that a crashed process left open.
 """
 
 from collections.abc import Iterator
@@ -38,19 +38,24 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.reading.floor import ends_before
 from sparkwal.store.base import LogStore
 
-# How often other writers of the table may be faster, and the first pause after that, in seconds.
+# Attempts to write a range while other writers of the table commit first.
 CONFLICTS = 8
+# The first pause after such a conflict, in seconds.
 _FIRST_PAUSE = 0.5
 
 
 class MovedOn(Exception):
-    """Somebody else moved the lifecycle on meanwhile: look again and decide anew."""
+    """Another process changed the lifecycle meanwhile: read the chain again and decide again."""
 
 
 @contextmanager
 def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
-    """Work that began at `state`. Raises MovedOn where it fails after the chain moved on: what it
-    relied on is old, and rows that it reads may be collected."""
+    """Run a step that relies on `state`.
+
+    Raises:
+        MovedOn: the step failed, and the chain has a newer record than `state`. The rows that it
+            reads may be collected.
+    """
     try:
         yield
     except (CompactionError, InvalidLogError) as error:
@@ -61,8 +66,17 @@ def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
 
 
 def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
-    """Raises PlanError where `state`, which was looked at first, does not describe the log that is
-    there."""
+    """Check that a lifecycle belongs to the log at its path.
+
+    Args:
+        log: the log.
+        gap: its first gap, read after `state`.
+        log_id: its id.
+        state: the newest record of the lifecycle.
+
+    Raises:
+        PlanError: the log was recreated, or restored from an older copy.
+    """
     # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
     if state.log_id != log_id:
         raise PlanError(
@@ -70,7 +84,7 @@ def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> N
             f"now is {log_id}: it was deleted and recreated. Delete lifecycle/ and consumers/ "
             "there too, and give the new log a table of its own"
         )
-    # A log that came back older is not what its floor has passed.
+    # A log that ends below its floor was restored from an older copy.
     if gap < state.floor:
         cut = ends_before(log.url, gap, state.floor)
         raise PlanError(f"{cut}. Restore lifecycle/ of that copy too")
@@ -78,20 +92,24 @@ def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> N
 
 @dataclass(frozen=True)
 class Chain:
-    """The records of one log's lifecycle, as one process puts them."""
+    """Puts the records of one log's lifecycle."""
 
     log: LogStore
     clock: Clock
     host: str
 
     def put(self, head: LifecycleRecord, kind: str, **changes: Any) -> LifecycleRecord:
-        """The next record. Emits the event of an intent, and of a range that is in the table.
-        Raises PublishError, MovedOn."""
+        """Put the record after `head`, and emit an event for an intent or a finished range.
+
+        Raises:
+            PublishError: the store did not answer.
+            MovedOn: another process put a record first.
+        """
         url = self.log.url
         try:
             new = put_next(self.log, head, kind, self.clock, self.host, **changes)
         except StoreUnavailableError as error:
-            raise PublishError(f"the lifecycle of {url} could not be moved on: {error}") from error
+            raise PublishError(f"the record of {url}'s lifecycle failed: {error}") from error
         if new is None:
             raise MovedOn
         if kind == INTENT:
@@ -105,32 +123,44 @@ class Chain:
 def put_intent(
     chain: Chain, head: LifecycleRecord, to: int, target: Target, table: Table, spark_schema: str
 ) -> LifecycleRecord:
-    """Put the intent for positions cut … to−1. Raises PlanError, ReadError, ConfirmError,
-    MovedOn."""
+    """Put the intent for positions cut … to−1.
+
+    Raises:
+        PlanError: the table does not fit the target, or holds ranges that the lifecycle does not
+            have.
+        ReadError: the log is unreadable.
+        ConfirmError: the table may have lost rows.
+        MovedOn: another process changed the lifecycle first.
+    """
     assert not head.is_open and to > head.cut
     if head.k:
-        # Before `prepare`, which would put an empty table where one was dropped.
-        confirmed(chain.log, head, table)
-    table.prepare(chain.log, spark_schema, not head.k)
+        # Before `prepare`, which would create an empty table if the table was dropped.
+        confirm_table(chain.log, head, table)
+    table.prepare(chain.log, spark_schema, first=not head.k)
     changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
     if not head.k:
-        found = table.look(head.log_id, NEWEST)
-        if found is None:
-            raise PlanError(f"{target.table} was just made and is not there; run it again")
-        if found.k:
+        snapshot = table.look(head.log_id, NEWEST)
+        if snapshot is None:
+            raise PlanError(f"{target.table} was just created and does not exist; run it again")
+        if snapshot.k:
             raise PlanError(
-                f"{target.table} holds {found.k} ranges of this log, whose lifecycle knows none: "
-                "its records were deleted, or the log was restored from an older copy. Name a "
-                "new table"
+                f"{target.table} holds {snapshot.k} ranges of this log, and the log's lifecycle "
+                "has none: its records were deleted, or the log was restored from an older copy. "
+                "Name a new table"
             )
-        changes |= {"table_id": found.table_id, "table_version": found.version}
+        changes |= {"table_id": snapshot.table_id, "table_version": snapshot.version}
     return chain.put(head, INTENT, **changes)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Positions start … end−1, which the table has as range `k`, and how many rows it took for it,
-    and bytes as stored there; None for unknown."""
+    """A range of the log that is in the table: positions start … end−1.
+
+    Attributes:
+        k: the range's number.
+        table_version: the table's version after it.
+        rows, bytes: the rows, and their bytes as stored in the table; None if unknown.
+    """
 
     k: int
     start: int
@@ -143,27 +173,38 @@ class Range:
 def finish_range(
     chain: Chain, intent: LifecycleRecord, table: Table
 ) -> tuple[LifecycleRecord, Range]:
-    """Write the open range unless the table has it, confirm it, publish it. Returns the record that
-    says so, and the range. Raises ReadError, WriteError, ConfirmError, PublishError, MovedOn."""
-    found = _written(chain, intent, table)
-    done = chain.put(intent, DONE, cut=intent.to, table_version=found.version)
-    brought = {(each.log_id, each.k): (each.rows, each.bytes) for each in found.changes}
-    rows, size = brought.get((done.log_id, done.k), (None, None))
-    return done, Range(done.k, intent.cut, done.cut, found.version, rows, size)
+    """Write the open range unless the table has it, confirm it, and publish it.
+
+    Returns:
+        The new record of the lifecycle, and the range.
+
+    Raises:
+        ReadError: the log's rows are unreadable.
+        WriteError: the table did not take them.
+        ConfirmError: the table may have lost rows.
+        PublishError: the store did not answer.
+        MovedOn: another process changed the lifecycle first.
+    """
+    snapshot = _write_range(chain, intent, table)
+    done = chain.put(intent, DONE, cut=intent.to, table_version=snapshot.version)
+    sizes = {(change.log_id, change.k): (change.rows, change.bytes) for change in snapshot.changes}
+    rows, size = sizes.get((done.log_id, done.k), (None, None))
+    return done, Range(done.k, intent.cut, done.cut, snapshot.version, rows, size)
 
 
-def _written(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
-    """The newest snapshot, which holds the range."""
-    log, attempts = chain.log, 0
-    while (found := confirmed(log, intent, table)).k != intent.k:
+def _write_range(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
+    """Write until the newest snapshot holds the range, and return that snapshot."""
+    log = chain.log
+    attempts = 0
+    while (snapshot := confirm_table(log, intent, table)).k != intent.k:
         if attempts == CONFLICTS:
             assert intent.target is not None
             raise WriteError(
-                f"other writers of {intent.target.table} were faster {CONFLICTS} times; run it "
-                "again when they are done (OPTIMIZE, VACUUM, a MERGE or another job)"
+                f"other writers of {intent.target.table} committed first {CONFLICTS} times; run it "
+                "again after they end (OPTIMIZE, VACUUM, a MERGE or another job)"
             )
         attempts += 1
-        # Safe to repeat: the table takes each transaction once.
+        # The write may be repeated: the table takes each transaction once.
         # SAFETY(read-table-after-write) §10: a range is published only after the table was read
         # again
         # SAFETY(range-is-fixed) §10: every process writes exactly [cut, to) of an open range
@@ -174,91 +215,116 @@ def _written(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
             events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
             if attempts < CONFLICTS:
                 chain.clock.sleep(_FIRST_PAUSE * 2 ** (attempts - 1))
-    return found
+    return snapshot
 
 
-def confirmed(log: LogStore, state: LifecycleRecord, table: Table) -> TableState:
-    """The newest snapshot of the table, which holds all that `state` says, and may hold the open
-    range. Raises ConfirmError, MovedOn."""
-    before = state.confirmed_k
-    found = table.look(state.log_id, state.table_version, before)
+def confirm_table(log: LogStore, state: LifecycleRecord, table: Table) -> TableState:
+    """Read the newest snapshot of the table, and check that it holds all confirmed ranges.
+
+    The snapshot may also hold the open range.
+
+    Raises:
+        ConfirmError: the table may have lost rows.
+        MovedOn: another process changed the lifecycle meanwhile.
+    """
+    confirmed_k = state.confirmed_k
+    snapshot = table.look(state.log_id, state.table_version, confirmed_k)
     with unless_moved_on(log, state):
-        check_history(state, found)
-        assert found is not None and state.target is not None
+        check_history(state, snapshot)
+        assert snapshot is not None and state.target is not None
         # SAFETY(table-knows-k) §10: the table's last range is the confirmed one or the open one
-        if found.k not in (before, state.k):
+        if snapshot.k not in (confirmed_k, state.k):
             raise ConfirmError(
-                f"{state.target.table} says it holds range {found.k} of the log last, and it must "
-                f"be {before} or {state.k}: its transactions were cut off, or the log is older"
+                f"the last range of the log in {state.target.table} is {snapshot.k}, and it must "
+                f"be {confirmed_k} or {state.k}: the table forgot its transactions, or the log was "
+                "restored from an older copy"
             )
-    return found
+    return snapshot
 
 
 def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecord:
-    """Take the table as it is now, after somebody restored or overwrote it, for one that holds all
-    rows below the cut, and of those after it the open range or nothing: 1 conditional PUT. Raises
-    PlanError where the table's history contradicts that, MovedOn.
+    """Accept the present table, after a person restored or overwrote it: 1 conditional PUT.
 
-    A transaction outlives a RESTORE: its number says which ranges were written, only the history
-    says which are still there. A range that is gone is promised again, under a number that the
-    table has not seen: who still writes the old one is too late, the table has it.
+    The person guarantees that the table holds all rows below the cut. It may also hold the open
+    range, and no other rows of the log.
+
+    A transaction survives a RESTORE: its number shows which ranges were written, but only the
+    history shows which are still in the table. If the open range was removed, this promises it
+    again as a number that the table has not seen. A process that still writes the old number is
+    harmless, because the table has that transaction and ignores the write.
+
+    Raises:
+        PlanError: the table's history contradicts the guarantee.
+        MovedOn: another process changed the lifecycle first.
     """
     assert state.target is not None
-    # With the confirmed version itself, which may be a RESTORE that was accepted before.
-    found = table.look(state.log_id, state.table_version - 1)
-    if found is None or found.k < state.confirmed_k:
-        holds = "it is not there" if found is None else f"it says it holds range {found.k}"
-        wanted = f"one that holds range {state.confirmed_k} of {chain.log.url}"
-        raise PlanError(f"{state.target.table} cannot be taken for {wanted}: {holds}")
+    # Include the confirmed version itself, which may be a RESTORE that was accepted before.
+    snapshot = table.look(state.log_id, state.table_version - 1)
+    if snapshot is None or snapshot.k < state.confirmed_k:
+        why = "it does not exist" if snapshot is None else f"its last range is {snapshot.k}"
+        raise PlanError(
+            f"{state.target.table} cannot be accepted as the table that holds range "
+            f"{state.confirmed_k} of {chain.log.url}: {why}"
+        )
     # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
-    held = _held(state, found)
-    if held:
-        ks, first = [each.k for each in held], held[0]
-        is_known = not first.to or (first.cut, first.to) == (state.cut, state.to)
-        if not (state.is_open and ks == [state.k] and is_known):
-            why = f"it holds the ranges {ks} of the log, from position {first.cut} on, which the "
-            raise _refused(state, f"{why}lifecycle does not know")
+    newer = _ranges_after_confirmed(state, snapshot)
+    if newer:
+        ks = [change.k for change in newer]
+        first = newer[0]
+        is_promised = not first.to or (first.cut, first.to) == (state.cut, state.to)
+        if not (state.is_open and ks == [state.k] and is_promised):
+            raise _cannot_accept(
+                state,
+                f"it holds the ranges {ks} of the log, from position {first.cut} on, which the "
+                "lifecycle does not have",
+            )
     # SAFETY(lost-range-new-k) §10: an open range that a RESTORE took away is promised again under a
     # higher k
-    k = found.k + 1 if state.is_open else found.k
+    k = snapshot.k + 1 if state.is_open else snapshot.k
     kind = INTENT if state.is_open and k != state.k else FLOOR
-    changes: dict[str, Any] = {"cut": state.to} if held else {"k": k}
-    changes |= {"table_id": found.table_id, "table_version": found.version}
-    return chain.put(state, DONE if held else kind, **changes)
+    changes: dict[str, Any] = {"cut": state.to} if newer else {"k": k}
+    changes |= {"table_id": snapshot.table_id, "table_version": snapshot.version}
+    return chain.put(state, DONE if newer else kind, **changes)
 
 
-def _held(state: LifecycleRecord, found: TableState) -> tuple[Change, ...]:
-    """The ranges that came after the confirmed version and are there now. Raises PlanError where
-    the history does not show it, and for a RESTORE to a version before the confirmed one: a range
-    may have been confirmed after somebody chose it."""
+def _ranges_after_confirmed(state: LifecycleRecord, snapshot: TableState) -> tuple[Change, ...]:
+    """The ranges of the log that the snapshot holds besides the confirmed ones.
+
+    It replays the history since the confirmed version. For each version it computes the ranges that
+    the version holds, or as text why they are unknown.
+
+    Raises:
+        PlanError: the history does not show them, or the table was restored to a version before the
+            confirmed one. A range may have been confirmed after a person chose that version.
+    """
     confirmed = state.table_version
-    since = [each for each in found.changes if each.version > confirmed]
-    held: tuple[Change, ...] | str = ()
-    # Whatever the history lacks: by its transaction a range came since.
-    if len(since) < found.version - confirmed and found.k != state.confirmed_k:
-        held = f"its history does not reach back to version {confirmed}"
-    at = {confirmed: held}
-    for each in found.changes:
-        if each.version == confirmed and each.restores is not None:
-            at[each.restores] = held
+    since = [change for change in snapshot.changes if change.version > confirmed]
+    ranges: tuple[Change, ...] | str = ()
+    # The history is incomplete, and the transaction shows that a range was added since.
+    if len(since) < snapshot.version - confirmed and snapshot.k != state.confirmed_k:
+        ranges = f"its history does not reach back to version {confirmed}"
+    ranges_of = {confirmed: ranges}
+    for change in snapshot.changes:
+        if change.version == confirmed and change.restores is not None:
+            ranges_of[change.restores] = ranges
     for change in since:
         if change.restores is not None:
-            held = at.get(change.restores, at[confirmed])
+            ranges = ranges_of.get(change.restores, ranges_of[confirmed])
             # SAFETY(restore-not-before) §10: a RESTORE to before the confirmed version is refused
-            if change.restores < confirmed and change.restores not in at:
-                held = f"it was restored to version {change.restores}, which is older"
+            if change.restores < confirmed and change.restores not in ranges_of:
+                ranges = f"it was restored to version {change.restores}, which is older"
         elif change.operation.upper().startswith("RESTORE"):
-            held = f"version {change.version} is a RESTORE that names no version"
+            ranges = f"version {change.version} is a RESTORE that names no version"
         elif change.undoes:
-            held = ()
-        elif change.log_id == state.log_id and change.k and not isinstance(held, str):
-            held = (*held, change)
-        at[change.version] = held
-    if isinstance(held, str):
-        raise _refused(state, held)
-    return held
+            ranges = ()
+        elif change.log_id == state.log_id and change.k and not isinstance(ranges, str):
+            ranges = (*ranges, change)
+        ranges_of[change.version] = ranges
+    if isinstance(ranges, str):
+        raise _cannot_accept(state, ranges)
+    return ranges
 
 
-def _refused(state: LifecycleRecord, why: str) -> PlanError:
+def _cannot_accept(state: LifecycleRecord, why: str) -> PlanError:
     assert state.target is not None
     return PlanError(f"{state.target.table} cannot be accepted: {why}. {way_back(state)}")

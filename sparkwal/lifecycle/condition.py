@@ -1,7 +1,7 @@
-"""The conditions of `delete_when` that a log may hold: a small part of SQL, as a tree.
+"""Parses the delete condition of a log, a small part of SQL, into a tree.
 
-A reader that gave the text to Spark would run whatever its writer likes: Spark's SQL calls methods
-of Java. So a reader builds its expression from this tree, and evaluates no other condition.
+Spark's SQL can call methods of Java, so a reader that passed the text to Spark would run code of
+the log's writer. Instead a reader builds its expression from this tree, and refuses any other text.
 
     condition := and (OR and)*
     and       := not (AND not)*
@@ -50,14 +50,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Literal:
-    """A number without a point or an exponent is an int, with a point alone a Decimal."""
+    """A constant. A number with an exponent is a float, otherwise with a point a Decimal."""
 
     value: None | bool | int | Decimal | float | str
 
 
 @dataclass(frozen=True)
 class Compare:
-    """`sign` is one of = <=> <> < <= > >=."""
+    """A comparison. `sign` is one of = <=> <> < <= > >=."""
 
     sign: str
     left: "Node"
@@ -74,7 +74,7 @@ class In:
 
 @dataclass(frozen=True)
 class Like:
-    """Whether the value has the pattern, which holds no backslash."""
+    """Whether the value matches the pattern, which has no backslash."""
 
     value: "Node"
     pattern: str
@@ -89,51 +89,51 @@ class IsNull:
 
 @dataclass(frozen=True)
 class Not:
-    """The opposite."""
+    """The negation of a condition."""
 
     value: "Node"
 
 
 @dataclass(frozen=True)
-class Every:
-    """AND of two or more."""
+class And:
+    """AND of two or more conditions."""
 
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True)
-class Some:
-    """OR of two or more."""
+class Or:
+    """OR of two or more conditions."""
 
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One of FUNCTIONS."""
+    """A call of one of FUNCTIONS."""
 
     name: str
     arguments: tuple["Node", ...]
 
 
-Node = Column | Literal | Compare | In | Like | IsNull | Not | Every | Some | Call
+Node = Column | Literal | Compare | In | Like | IsNull | Not | And | Or | Call
 
 
 @lru_cache(maxsize=16)
 def parse(text: str) -> Node:
-    """The tree of a condition.
+    """Parse a condition.
 
     Raises:
-        ValueError: it is longer or deeper than a log's may be, or holds something else.
+        ValueError: it is too long, too deep or outside of the grammar.
     """
     if len(text) > LONGEST:
-        raise ValueError(f"it has {len(text)} characters, of which {LONGEST} are read")
-    return _Parser([*_tokens(text)]).whole()
+        raise ValueError(f"it has {len(text)} characters, and the limit is {LONGEST}")
+    return _Parser([*_tokens(text)]).parse()
 
 
 @dataclass(frozen=True)
 class _Token:
-    """A word or a sign in lower case; or a name, a text or a number as it is written."""
+    """A keyword or sign in lower case, or a name, text or number with its spelling."""
 
     kind: str
     text: str
@@ -143,10 +143,11 @@ def _tokens(text: str) -> Iterator[_Token]:
     text = text.rstrip()
     at = 0
     while at < len(text):
-        if (found := _TOKEN.match(text, at)) is None:
+        if (match := _TOKEN.match(text, at)) is None:
             raise ValueError(f"{text[at:].lstrip()[:20]!r} is no part of such a condition")
-        at = found.end()
-        kind, value = found.lastgroup or "", found[found.lastgroup or 0]
+        at = match.end()
+        kind = match.lastgroup or ""
+        value = match[match.lastgroup or 0]
         if kind == "word" and value.lower() in _WORDS:
             yield _Token("sign", value.lower())
         elif kind == "quoted":
@@ -159,22 +160,25 @@ _END = _Token("end", "its end")
 
 
 class _Parser:
+    """A recursive descent parser."""
+
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> Node:
-        found = self._condition()
+    def parse(self) -> Node:
+        """Parse all tokens as one condition."""
+        node = self._condition()
         if self._peek() is not _END:
             raise self._unexpected()
-        return found
+        return node
 
     def _peek(self) -> _Token:
         return self._tokens[self._at] if self._at < len(self._tokens) else _END
 
     def _take(self, *signs: str) -> str:
-        """The next token's sign if it is one of these; "" if it is not."""
+        """Consume the next token if it is one of these signs. Otherwise return ""."""
         token = self._peek()
         if token.kind != "sign" or token.text not in signs:
             return ""
@@ -186,27 +190,27 @@ class _Parser:
             raise self._unexpected()
 
     def _unexpected(self) -> ValueError:
-        return ValueError(f"{self._peek().text!r} stands where it cannot")
+        return ValueError(f"{self._peek().text!r} is unexpected")
 
     def _deeper(self, part: Callable[[], Node]) -> Node:
         self._depth += 1
         if self._depth > DEEPEST:
             raise ValueError(f"it has more than {DEEPEST} levels")
-        found = part()
+        node = part()
         self._depth -= 1
-        return found
+        return node
 
     def _condition(self) -> Node:
-        parts = [self._all()]
+        parts = [self._conjunction()]
         while self._take("or"):
-            parts.append(self._all())
-        return Some(tuple(parts)) if len(parts) > 1 else parts[0]
+            parts.append(self._conjunction())
+        return Or(tuple(parts)) if len(parts) > 1 else parts[0]
 
-    def _all(self) -> Node:
+    def _conjunction(self) -> Node:
         parts = [self._negated()]
         while self._take("and"):
             parts.append(self._negated())
-        return Every(tuple(parts)) if len(parts) > 1 else parts[0]
+        return And(tuple(parts)) if len(parts) > 1 else parts[0]
 
     def _negated(self) -> Node:
         if self._take("not"):
@@ -222,37 +226,37 @@ class _Parser:
             self._need("null")
             return Not(IsNull(value)) if is_not else IsNull(value)
         is_not = self._take("not")
-        found: Node
+        node: Node
         if self._take("in"):
             self._need("(")
-            found = In(value, self._choices())
+            node = In(value, self._choices())
         elif self._take("like"):
             pattern = self._literal()
             if pattern is None or not isinstance(pattern.value, str):
                 raise self._unexpected()
-            found = Like(value, pattern.value)
+            node = Like(value, pattern.value)
         elif is_not:
             raise self._unexpected()
         else:
             return value
-        return Not(found) if is_not else found
+        return Not(node) if is_not else node
 
     def _choices(self) -> tuple[Literal, ...]:
-        found: list[Literal] = []
+        choices: list[Literal] = []
         while True:
             literal = self._literal()
             if literal is None:
                 raise self._unexpected()
-            found.append(literal)
+            choices.append(literal)
             if not self._take(","):
                 self._need(")")
-                return tuple(found)
+                return tuple(choices)
 
     def _value(self) -> Node:
         if self._take("("):
-            found = self._deeper(self._condition)
+            node = self._deeper(self._condition)
             self._need(")")
-            return found
+            return node
         literal = self._literal()
         if literal is not None:
             return literal
@@ -282,9 +286,9 @@ class _Parser:
 
     def _literal(self) -> Literal | None:
         token = self._peek()
-        named = {"null": None, "true": True, "false": False}
-        if token.kind == "sign" and token.text in named:
-            value: None | bool | int | Decimal | float | str = named[token.text]
+        constants = {"null": None, "true": True, "false": False}
+        if token.kind == "sign" and token.text in constants:
+            value: None | bool | int | Decimal | float | str = constants[token.text]
         elif token.kind == "text":
             value = token.text[1:-1]
         elif token.kind == "number":
@@ -296,12 +300,16 @@ class _Parser:
 
 
 def _number(text: str) -> int | Decimal | float:
-    """As Spark reads it. Raises ValueError for one that no column holds."""
+    """A number with the type that Spark gives it.
+
+    Raises:
+        ValueError: no column can hold it.
+    """
     if "e" in text.lower():
         if not isfinite(float(text)):
             raise ValueError(f"{text} is no number")
         return float(text)
-    # Spark makes a decimal of what is more than a bigint.
+    # Spark would make a decimal of an integer that exceeds a bigint.
     if sum(map(str.isdigit, text)) > (38 if "." in text else 18):
         raise ValueError(f"{text[:40]} has too many digits")
     return Decimal(text) if "." in text else int(text)

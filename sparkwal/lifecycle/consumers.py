@@ -1,11 +1,11 @@
-"""Consumers: readers with a name, for which the log keeps what they have not read.
+"""Consumers: readers with a name, for which the log keeps the rows that they have not read.
 
-Each publishes its position in an object, `{path}/consumers/{name}`. The floor passes no
-live consumer. A consumer that has not published for longer than its expiry is not live any more: it
-learns from the floor, which it reads after the rows, what was collected.
+A consumer publishes its position in the object `{path}/consumers/{name}`. The floor passes no live
+consumer. A consumer that has not published for longer than its expiry is not live any more. It
+reads the floor after its rows, and so detects rows that were collected.
 
 A consumer of all logs under a path has one more object there, `{path}/consumers/{name}.all`. In a
-log where it has not registered yet it counts as one at position 0.
+log where it has not registered yet, it counts as a consumer at position 0.
 """
 
 import socket
@@ -76,18 +76,20 @@ def read(log: LogStore, name: str) -> Consumer | None:
 
 def _read(log: LogStore, entry: str, name: str) -> Consumer | None:
     key = keys.consumers_prefix(log.prefix) + entry
-    where = f"{log.store.url}/{key}"
+    url = f"{log.store.url}/{key}"
     try:
-        found = decode(log.store.get(key), where)
+        consumer = decode(log.store.get(key), url)
     except NotFound:
         return None
     except InvalidLogError as error:
         raise InvalidLogError(
-            f"{error}. If it is no other log's, and no reader needs it any more, delete it"
+            f"{error}. If it belongs to no other log, and no reader needs it, delete it"
         ) from None
-    if found.name != name:
-        raise InvalidLogError(f"{where}: the consumer says its name is {found.name!r}; delete it")
-    return found
+    if consumer.name != name:
+        raise InvalidLogError(
+            f"{url}: the consumer in it has the name {consumer.name!r}; delete it"
+        )
+    return consumer
 
 
 def forget(log: LogStore, name: str) -> None:
@@ -95,8 +97,8 @@ def forget(log: LogStore, name: str) -> None:
     log.store.delete(keys.consumer_key(log.prefix, name))
 
 
-def standing(log: LogStore, log_id: str = "") -> list[tuple[Consumer, int]]:
-    """List all consumers by name, and the age of their positions by the store's clock.
+def consumers_and_ages(log: LogStore, log_id: str = "") -> list[tuple[Consumer, int]]:
+    """List all consumers by name, and the age of their positions in ms by the store's clock.
 
     It costs 1 LIST for each thousand, and 2 requests for each; 1 LIST more in a sequencer's log.
 
@@ -107,10 +109,14 @@ def standing(log: LogStore, log_id: str = "") -> list[tuple[Consumer, int]]:
     Raises:
         InvalidLogError: a consumer's object is damaged.
     """
-    consumers = _consumers(log, log_id)
-    found = run_parallel(log.store, lambda each: (each[0], _age_ms(log, each[1])), consumers)
-    listed = [(consumer, age_ms) for consumer, age_ms in found if age_ms is not None]
-    return sorted(listed, key=lambda each: each[0].name)
+
+    def with_age(consumer_and_key: tuple[Consumer, str]) -> tuple[Consumer, int | None]:
+        consumer, key = consumer_and_key
+        return consumer, _age_ms(log, key)
+
+    pairs = run_parallel(log.store, with_age, _consumers(log, log_id))
+    listed = [(consumer, age_ms) for consumer, age_ms in pairs if age_ms is not None]
+    return sorted(listed, key=lambda pair: pair[0].name)
 
 
 def _consumers(log: LogStore, log_id: str = "") -> Iterator[tuple[Consumer, str]]:
@@ -171,7 +177,7 @@ def _age_ms(log: LogStore, key: str) -> int | None:
 def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
     """Find the highest floor up to `floor` that passes no live consumer (see `is_live`).
 
-    The result is below the present floor if a consumer came too late; the floor then stays. It
+    The result is below the present floor if a consumer joined too late; the floor then stays. It
     costs 1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is
     below `floor` and might have expired; 1 LIST more in a sequencer's log.
 
@@ -200,7 +206,7 @@ def holders(log: LogStore, log_id: str, position: int, expiry_ms: int | None) ->
     """
     return sorted(
         consumer.name
-        for consumer, age_ms in standing(log, log_id)
+        for consumer, age_ms in consumers_and_ages(log, log_id)
         if consumer.position <= position and is_live(consumer, log_id, age_ms, expiry_ms)
     )
 
@@ -219,13 +225,19 @@ def join(log: LogStore, consumer: Consumer) -> int:
     """
     before = read(log, consumer.name)
     if before is None or before.log_id != consumer.log_id:
-        return _begin(log, consumer)
-    kept = replace(consumer, position=min(before.position, consumer.position))
-    return max(_begin(log, kept), consumer.position)
+        return _register(log, consumer)
+    lowest = replace(consumer, position=min(before.position, consumer.position))
+    return max(_register(log, lowest), consumer.position)
 
 
-def _begin(log: LogStore, consumer: Consumer) -> int:
-    # Either the coordinator lists this consumer, or the second look here sees the new floor.
+def _register(log: LogStore, consumer: Consumer) -> int:
+    """Publish a consumer at its position, or at the floor if that is higher.
+
+    Returns:
+        The published position.
+    """
+    # If a coordinator listed the consumers before this PUT, the read after it returns the new
+    # floor.
     while True:
         publish(log, consumer)
         head = look(log, consumer.log_id)
@@ -262,7 +274,7 @@ def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]
         f"lease-{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
     )
     try:
-        if _begin(log.log, lease) > first:
+        if _register(log.log, lease) > first:
             log.floor.look()
             first = start()
         yield first, lease.name
@@ -303,7 +315,8 @@ class ConsumerInfo:
         age_ms: the time since it last published, by the store's clock.
         host: the machine that it runs on.
         expires_ms: the duration of a lease, or None for other consumers.
-        of_this_log: False: it read a former log at this path; forget it.
+        of_this_log: whether it reads this log. Otherwise it read a former log at this path; forget
+            it.
         live: whether the floor waits for it.
     """
 
@@ -339,15 +352,15 @@ def consumers(path: str, *, expiry: str | None = None, **options: object) -> lis
         StoreUnavailableError: the store did not answer.
     """
     settings = from_keywords(SourceOptions, path, options)
-    given = {} if expiry is None else {"consumerExpiry": expiry}
-    expiry_ms = from_keywords(LifecycleOptions, path, given).consumer_expiry_ms
+    expiry_options = {} if expiry is None else {"consumerExpiry": expiry}
+    expiry_ms = from_keywords(LifecycleOptions, path, expiry_options).consumer_expiry_ms
     logs = _logs(settings).items()
-    found = (consumer_infos(log, name, find_head(log), expiry_ms) for name, log in logs)
-    return [*chain.from_iterable(found)]
+    infos = (consumer_infos(log, name, find_head(log), expiry_ms) for name, log in logs)
+    return [*chain.from_iterable(infos)]
 
 
 def _logs(settings: SourceOptions) -> dict[str, LogStore]:
-    """By sequencer."""
+    """The logs of these options, by sequencer."""
     root = open_log(settings, fail_fast=True)
     if settings.sequencers:
         return {name: root.sequencer(name) for name in all_logs(root)}
@@ -357,19 +370,26 @@ def _logs(settings: SourceOptions) -> dict[str, LogStore]:
 def consumer_infos(
     log: LogStore, sequencer: str, head: Head, expiry_ms: int | None
 ) -> list[ConsumerInfo]:
-    """Do `consumers` in one open log whose head is known."""
+    """List the consumers of one open log, as `consumers`."""
     log_id = head.live.header.log_id if head.live else ""
 
-    def info(found: tuple[Consumer, int]) -> ConsumerInfo:
-        each, age_ms = found
-        of_this_log, at = each.log_id == log_id, each.position
-        lag = max(0, head.gap - at) if of_this_log else 0
-        behind_ms = lag_ms(log, head, at) if of_this_log else None
-        live = is_live(each, log_id, age_ms, expiry_ms)
-        about = (lag, behind_ms, age_ms, each.host, each.expires_ms, of_this_log, live)
-        return ConsumerInfo(each.name, sequencer, at, *about)
+    def info(consumer_and_age: tuple[Consumer, int]) -> ConsumerInfo:
+        consumer, age_ms = consumer_and_age
+        of_this_log = consumer.log_id == log_id
+        return ConsumerInfo(
+            name=consumer.name,
+            sequencer=sequencer,
+            position=consumer.position,
+            lag=max(0, head.gap - consumer.position) if of_this_log else 0,
+            lag_ms=lag_ms(log, head, consumer.position) if of_this_log else None,
+            age_ms=age_ms,
+            host=consumer.host,
+            expires_ms=consumer.expires_ms,
+            of_this_log=of_this_log,
+            live=is_live(consumer, log_id, age_ms, expiry_ms),
+        )
 
-    return list(run_parallel(log.store, info, standing(log, log_id)))
+    return list(run_parallel(log.store, info, consumers_and_ages(log, log_id)))
 
 
 def lag_ms(log: LogStore, head: Head, position: int) -> int | None:

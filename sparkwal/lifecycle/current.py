@@ -1,7 +1,8 @@
-"""Table and log as one: which version of the table, and where each log goes on after it.
+"""Plans a read of table and log as one: a version of the table, and the newer part of each log.
 
-A range of the log is one transaction of the table. What is read is a version of the table and the
-log from the end of its last transaction on: every row once, whatever a compaction does meanwhile.
+A range of the log is one transaction of the table. So a reader takes one version of the table, and
+the log from the end of that version's last range on. It gets every row once, also while a
+compaction runs.
 """
 
 import json
@@ -24,15 +25,23 @@ from sparkwal.protocol.replay import AnotherLog
 from sparkwal.reading.floor import Looked
 from sparkwal.reading.log_range import LogRange
 
-# A version of the table, and where each log goes on after it.
+# A version of the table, and the first position of each log that it does not hold.
 _Pins = tuple[int, list[int]]
-# Looks at chain and table before giving up. A look takes less than a second, a compaction many.
+# Attempts to read lifecycle and table in agreement. An attempt takes less than a second, and a
+# compaction several.
 ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
 class Tail:
-    """What the table does not have of a log: positions start … end−1; and its schema at its end."""
+    """The part of a log that the table does not hold: positions start … end−1.
+
+    Attributes:
+        name: the log's sequencer.
+        start, end: the positions.
+        spark_schema: the log's columns at its end.
+        pinned: the floor, as it was read for the plan.
+    """
 
     name: str
     start: int
@@ -43,8 +52,14 @@ class Tail:
 
 @dataclass(frozen=True)
 class CurrentPlan:
-    """What to read: this version of the table, NO_TABLE_VERSION without one, and the tail of each
-    log. `spark_schema` has all columns of the logs."""
+    """A read of table and log as one.
+
+    Attributes:
+        target: the table, or None.
+        table_version: the table's version; NO_TABLE_VERSION without a table.
+        tails: the newer part of each log.
+        spark_schema: all columns of the logs.
+    """
 
     target: Target | None
     table_version: int
@@ -58,7 +73,11 @@ class CurrentPlan:
 
 
 def refuse_parts(options: SourceOptions) -> None:
-    """Raises OptionError for options that would show less than all."""
+    """Refuse options that select a part of the log.
+
+    Raises:
+        OptionError: one is set.
+    """
     why = "does not go with the current state, which is the whole log"
     refuse(options, why, *RANGE, *TRIGGERS, "failOnDataLoss", "includeMetadata", "onCorruption")
 
@@ -66,25 +85,30 @@ def refuse_parts(options: SourceOptions) -> None:
 def plan_current(
     logs: Sequence[LogRange], open_table: Callable[[Target], Snapshots]
 ) -> CurrentPlan:
-    """Pin a version of the table, and the end of each of the logs of one path. `open_table` looks
-    at one version, the newest at each attempt.
+    """Pin a version of the table, and the end of each of the logs of one path.
 
-    Raises ConfirmError where the table is not what the logs' chains know, OptionError for logs with
-    different tables or without any record, InvalidLogError.
+    Args:
+        logs: the logs.
+        open_table: reads the newest version of the table. It is called again for each attempt.
+
+    Raises:
+        ConfirmError: the table is not the one that the logs' lifecycles confirmed.
+        OptionError: the logs have different tables, or no log exists.
+        InvalidLogError: a record is damaged or missing.
     """
     for log in logs:
         log.look()
-    at = logs[0].log.url if logs else "this path"
+    url = logs[0].log.url if logs else "this path"
     logs = [log for log in logs if log.log_id is not None]
     if not logs:
-        raise OptionError(f"there is no log at {at}; check the path")
+        raise OptionError(f"there is no log at {url}; check the path")
     for _ in range(ATTEMPTS):
         heads = [look(log.log, log.log_id) for log in logs]
         targets = {head.target: None for head in heads if head and head.target}
         if len(targets) > 1:
             raise OptionError(
                 "the logs of this path are compacted into different tables, or in different ways "
-                f"({', '.join(each.table for each in targets)}): read one sequencer"
+                f"({', '.join(target.table for target in targets)}): read one sequencer"
             )
         target = next(iter(targets), None)
         pins: _Pins | None = (NO_TABLE_VERSION, [head.floor if head else 0 for head in heads])
@@ -93,7 +117,7 @@ def plan_current(
             pins = _pin(heads, open_table(target))
         if pins is None:
             continue
-        # Only now: the chain may have gone on since the first look at the log.
+        # Read the logs' ends after the table: a compaction may have run since the first `look`.
         tails = tuple(_tail(log, start) for log, start in zip(logs, pins[1], strict=True))
         union = union_of((tail.spark_schema, f"sequencer {tail.name}") for tail in tails)
         if target is not None:
@@ -102,38 +126,46 @@ def plan_current(
             emit(CurrentRead(log.log.url, pins[0], tail.start, tail.end))
         return CurrentPlan(target, pins[0], tails, union)
     raise ConfirmError(
-        f"{target.table if target else 'the table'} and what the log's chain says of it did not "
-        f"agree in {ATTEMPTS} looks: one holds a range that the other does not. Compare the table "
-        "with the log; if compactions follow each other without a pause, try again"
+        f"{target.table if target else 'the table'} and the log's lifecycle did not agree in "
+        f"{ATTEMPTS} attempts: one has a range that the other has not. Compare the table with the "
+        "log; if compactions run without a pause, try again"
     )
 
 
 def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | None:
-    """A version, and where each log goes on after it; None to look again."""
-    versions, starts = set[int](), list[int]()
+    """A version of the table, and the first position of each log after it; None to try again."""
+    versions = set[int]()
+    starts = list[int]()
     for head in heads:
         if head is None or head.target is None:
             starts.append(head.floor if head else 0)
             continue
         state = table.look(head.log_id, head.table_version, head.confirmed_k)
-        start = _goes_on_at(head, state)
+        start = _first_after(head, state)
         if start is None or state is None:
             return None
         versions.add(state.version)
         starts.append(start)
-    # Else another version came between two looks.
+    # With two versions, the table changed between the reads for two logs.
     return (versions.pop(), starts) if len(versions) == 1 else None
 
 
-def _goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
-    """The first position that this version of the table does not hold. None: the chain moved on, or
-    is about to; look at both again. Raises ConfirmError as `check_history`."""
+def _first_after(head: LifecycleRecord, table: TableState | None) -> int | None:
+    """The first position that this version of the table does not hold.
+
+    Returns:
+        The position, or None if lifecycle and table must be read again, because a compaction
+        changes them.
+
+    Raises:
+        ConfirmError: as `check_history`.
+    """
     # SAFETY(table-ahead-again) §10: if the table is ahead of the chain, both are read again
     if table is not None and table.table_id == head.table_id and table.k > head.k:
         return None
     check_history(head, table)
     assert table is not None
-    # Written, and perhaps not published yet.
+    # The open range is in the table, although the lifecycle may not have published it yet.
     # SAFETY(log-after-table) §10: the log continues after the last range that the table version
     # holds
     if table.k == head.k:
@@ -142,13 +174,14 @@ def _goes_on_at(head: LifecycleRecord, table: TableState | None) -> int | None:
 
 
 def _tail(log: LogRange, start: int) -> Tail:
-    """From `start` to the log's end now, and the columns that it has there."""
-    seen, log_id = log.gap, log.log_id
-    if log.look() > seen:
+    """The part of a log from `start` to its end now, with the columns at that end."""
+    gap = log.gap
+    log_id = log.log_id
+    if log.look() > gap:
         log.head = None
         log.look()
     if log.log_id != log_id:
-        raise AnotherLog(f"the log at {log.log.url} was recreated while it was looked at")
+        raise AnotherLog(f"the log at {log.log.url} was recreated during this read")
     if log.gap < start:
         raise InvalidLogError(
             f"the log {log.log.url} ends at position {log.gap - 1}, yet its table holds it up to "
@@ -202,8 +235,12 @@ def _check_same_columns(tails: Sequence[Tail], target: Target, union: str) -> No
 
 
 def schema_of(table: DeltaLog) -> str:
-    """The columns of a table, as its files say. Raises OptionError for a type that no log has,
-    TableReadError."""
+    """The columns of a table, from its transaction log.
+
+    Raises:
+        OptionError: a column has a type that a log cannot have.
+        TableReadError: the schema is damaged.
+    """
     try:
         return schema.read(table.spark_schema.encode())
     except OptionError:
@@ -213,17 +250,23 @@ def schema_of(table: DeltaLog) -> str:
 
 
 def with_table(spark_schema: str, table_schema: str) -> str:
-    """The logs' columns, and after them those that only the table has; of the table's types where
-    those are wider. A table may spell a name in another case. Raises OptionError as `union_of`."""
+    """The logs' columns, and after them those that only the table has.
+
+    A column has the wider type of the two. A table may spell a name in another case; the result has
+    the log's spelling.
+
+    Raises:
+        OptionError: the types of a column contradict each other.
+    """
     in_log = {name.lower(): name for name in schema.columns(spark_schema)}
     table = json.loads(table_schema)
     for field in table["fields"]:
         field["name"] = in_log.get(field["name"].lower(), field["name"])
-    spelled = json.dumps(table)
-    wide = widened(spark_schema, schema.columns(spelled))
-    for name, kind, narrow in contradictions(schema.columns(wide), schema.columns(spelled)):
+    in_table = json.dumps(table)
+    wide = widened(spark_schema, schema.columns(in_table))
+    for name, kind, narrow in contradictions(schema.columns(wide), schema.columns(in_table)):
         raise OptionError(
             f"column {name!r} is {schema.type_name(kind)} in the log and "
             f"{schema.type_name(narrow)} in its table: read the two by themselves, and cast"
         )
-    return union_of([(wide, "the log"), (spelled, "its table")])
+    return union_of([(wide, "the log"), (in_table, "its table")])

@@ -1,4 +1,4 @@
-"""What the transaction log of a Delta table holds, read as plain files: JSON and checkpoints."""
+"""Reads the transaction log of a Delta table as plain files: JSON commits and checkpoints."""
 
 import io
 import json
@@ -14,45 +14,57 @@ from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
 from sparkwal.lifecycle.table import Change, TableState
 from sparkwal.protocol.clock import SYSTEM
 
-# So many versions are read without asking which of them matter.
+# Up to this number of new versions, read all of them; for more, select with the checkpoint.
 _FEW = 20
-# Requests for commits at the same time.
+# The number of commits that are read at the same time.
 _AT_ONCE = 16
-# So many versions before the confirmed one are looked at for what was removed shortly before it.
+# The number of versions before the confirmed one that are searched for removed files.
 _BEFORE = 64
-# Two clocks of a table's writers differ by less: S3 refuses one that is 15 minutes off.
+# The clocks of a table's writers differ by less: S3 refuses requests from a clock that is 15
+# minutes off.
 _SKEW_MS = 30 * 60_000
-# For so long Delta keeps which files were removed, unless the table's settings say otherwise.
-_KEPT_MS = 7 * 86_400_000
+# The time for which a checkpoint lists removed files, unless the table's properties change it.
+_RETENTION_MS = 7 * 86_400_000
 _RETENTION = "delta.deletedFileRetentionDuration"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)"
 )
-# Not the files that are there, which are many.
 _REMOVED = ("remove.path", "remove.deletionTimestamp", "remove.deletionVector")
+# The columns of a checkpoint to read. The existing files, column `add`, are many and not needed.
 _COLUMNS = ("txn", "metaData", "sidecar.path", *_REMOVED)
 
-# A checkpoint up to this size is one request.
+# Read a checkpoint up to this size with one request.
 _WHOLE_BYTES = 8 * 2**20
 # A file's path, its deletion vector, and when it was removed.
 Removed = tuple[str, str, int]
 
 
 class Files(Protocol):
-    """The files of a table's `_delta_log`. Raises TableReadError where its store fails."""
+    """The files of a table's `_delta_log`. The methods raise TableReadError if the store fails."""
 
     def sizes(self, start: int) -> Mapping[str, int]:
-        """By name those of the versions from `start` on, and perhaps others."""
+        """The sizes of the files of versions from `start` on, by name; perhaps other files too."""
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        """A file, or so many bytes of it. Raises FileNotFoundError."""
+        """Read a file, or a range of it.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+        """
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One version: a fingerprint of its bytes, when it was made, what it says of itself, the files
-    that it removed, and what it changed besides files."""
+    """One version of the table.
+
+    Attributes:
+        fingerprint: a hash of the commit's bytes.
+        timestamp_ms: the commit's time, as its writer recorded it.
+        change: the commit's own description.
+        removed: the files that it removed.
+        actions: its other actions: transactions and metadata.
+    """
 
     fingerprint: int
     timestamp_ms: int
@@ -62,29 +74,40 @@ class Commit:
 
 
 class DeltaLog:
-    """The transaction log of one table, at the version that was the newest at the last `update`;
-    NO_TABLE_VERSION where there is no table, and so no `table_id`, `spark_schema`, `partitioned`
-    and `properties`."""
+    """The transaction log of one table, at the newest version of the last `update`.
+
+    Attributes:
+        version: that version; NO_TABLE_VERSION without a table. Then the other attributes do not
+            exist.
+        table_id: the table's id.
+        spark_schema: its columns.
+        partitioned: the columns that partition it.
+        properties: its properties.
+    """
 
     def __init__(self, files: Files, table: str) -> None:
-        self._files, self._table = files, table
-        self._forget()
+        self._files = files
+        self._table = table
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.version = NO_TABLE_VERSION
         self._txns: dict[str, int] = {}
         self._commits: dict[int, Commit] = {}
-        # Of the checkpoint that was read: its version, its transactions, and the files that were
-        # removed before it; None where it does not hold these itself.
+        # The version of the checkpoint that was read, and its transactions.
         self._start = NO_TABLE_VERSION
         self._start_txns: dict[str, int] = {}
+        # The removed files that the checkpoint lists, or None if its sidecars list them.
         self._removed: set[Removed] | None = set()
 
     def update(self) -> bool:
-        """Read what came since the last time, and everything where the table is another: at rest 1
-        LIST, 1 GET. Whether there is a table."""
-        if self.version == NO_TABLE_VERSION or not self._goes_on():
-            self._forget()
+        """Read the new versions, or all if the table was recreated: at rest 1 LIST and 1 GET.
+
+        Returns:
+            Whether the table exists.
+        """
+        if self.version == NO_TABLE_VERSION or not self._read_new_versions():
+            self._reset()
             try:
                 self._load()
             except FileNotFoundError as error:
@@ -94,69 +117,81 @@ class DeltaLog:
         return self.version != NO_TABLE_VERSION
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """As `Table.look`, at the version that was read last."""
+        """The snapshot of the last `update`, as `Table.look`."""
         if self.version == NO_TABLE_VERSION:
             return None
-        wanted = [*range(since + 1, self.version + 1)]
+        versions = [*range(since + 1, self.version + 1)]
         if self._start_txns.get(log_id, 0) == k and self._start - since > _FEW:
-            wanted = self._that_matter(since, wanted)
-        self._fetch(wanted)
-        known = self._commits
-        changes = tuple(known[each].change for each in wanted if each in known)
-        # Nobody asks for what is older again.
-        kept = min(since, self.version)
-        self._commits = {n: commit for n, commit in known.items() if n >= kept}
-        whole = len(changes) == len(wanted)
-        return TableState(self.table_id, self.version, self._txns.get(log_id, 0), changes, whole)
+            versions = self._versions_that_may_undo(since, versions)
+        self._fetch(versions)
+        commits = self._commits
+        changes = tuple(commits[version].change for version in versions if version in commits)
+        # Later calls need no older commits.
+        oldest = min(since, self.version)
+        self._commits = {n: commit for n, commit in commits.items() if n >= oldest}
+        return TableState(
+            table_id=self.table_id,
+            version=self.version,
+            k=self._txns.get(log_id, 0),
+            changes=changes,
+            complete=len(changes) == len(versions),
+        )
 
-    def _that_matter(self, since: int, everything: list[int]) -> list[int]:
-        """Of all versions after `since` those that may have taken rows away.
+    def _versions_that_may_undo(self, since: int, versions: list[int]) -> list[int]:
+        """Select the versions after `since` that may have removed rows.
 
-        A restore and an overwrite remove files, and a checkpoint keeps which were removed, and
-        when. A version of which the checkpoint lists no removed file took nothing away.
+        A restore or an overwrite removes files, and a checkpoint lists removed files with the times
+        of their removals. A version of which the checkpoint lists no removed file removed no rows.
+
+        Args:
+            since: the confirmed version.
+            versions: all versions after it. They are returned if the selection is not possible.
         """
         self._fetch([since])
         if since not in self._commits or self._removed is None or _RETENTION in self.properties:
-            return everything
+            return versions
         confirmed_ms = self._commits[since].timestamp_ms
-        if SYSTEM.now_ms() - confirmed_ms > _KEPT_MS - _SKEW_MS:
-            return everything
-        left = {each for each in self._removed if each[2] > confirmed_ms - _SKEW_MS}
-        while left:
+        if SYSTEM.now_ms() - confirmed_ms > _RETENTION_MS - _SKEW_MS:
+            return versions
+        earliest_ms = confirmed_ms - _SKEW_MS
+        unexplained = {removed for removed in self._removed if removed[2] > earliest_ms}
+        while unexplained:
             # §10: a file counts as removed by the version that its own commit shows
-            at = self._first(min(each[2] for each in left), max(since - _BEFORE, 0))
-            while left and at <= self._start:
-                self._fetch([at])
-                before = len(left)
-                left -= self._commits[at].removed if at in self._commits else frozenset()
-                at += 1
-                if len(left) < before:
+            first_removal_ms = min(removed[2] for removed in unexplained)
+            version = self._first_version_at(first_removal_ms, max(since - _BEFORE, 0))
+            while unexplained and version <= self._start:
+                self._fetch([version])
+                before = len(unexplained)
+                if version in self._commits:
+                    unexplained -= self._commits[version].removed
+                version += 1
+                if len(unexplained) < before:
                     break
             else:
-                return everything
-        known = {each for each in self._commits if each > since}
-        return sorted(known | {*range(self._start + 1, self.version + 1)})
+                return versions
+        fetched = {version for version in self._commits if version > since}
+        return sorted(fetched | {*range(self._start + 1, self.version + 1)})
 
-    def _first(self, moment_ms: int, low: int) -> int:
-        """The first version from `low` on that was made at this moment or later; by halving."""
+    def _first_version_at(self, time_ms: int, low: int) -> int:
+        """The first version, from `low` on, with this time or a later one, by binary search."""
 
         def is_later(version: int) -> bool:
             self._fetch([version])
-            there = self._commits.get(version)
-            return there is not None and there.timestamp_ms >= moment_ms
+            commit = self._commits.get(version)
+            return commit is not None and commit.timestamp_ms >= time_ms
 
         return low + bisect(range(low, self._start), False, key=is_later)
 
     def _fetch(self, versions: Iterable[int]) -> None:
-        """Read these commits unless they are known, the newest first, until one of them is gone."""
+        """Read the commits that were not read yet, newest first, up to the first missing one."""
         unread = sorted({*versions} - self._commits.keys(), reverse=True)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for at in range(0, len(unread), _AT_ONCE):
-                some = unread[at : at + _AT_ONCE]
+            for begin in range(0, len(unread), _AT_ONCE):
+                some = unread[begin : begin + _AT_ONCE]
                 bodies = [*pool.map(self._read, some)]
                 for version, body in zip(some, bodies, strict=True):
                     if body is not None:
-                        self._commits[version] = _parsed(version, body)
+                        self._commits[version] = _parse_commit(version, body)
                 if None in bodies:
                     return
 
@@ -166,31 +201,33 @@ class DeltaLog:
         except FileNotFoundError:
             return None
 
-    def _goes_on(self) -> bool:
-        newest = max(_commits(self._files.sizes(self.version)), default=NO_TABLE_VERSION)
-        # Another table may have as many versions.
+    def _read_new_versions(self) -> bool:
+        """Read the versions after `version`. Return False if everything must be read again."""
+        newest = max(_commit_versions(self._files.sizes(self.version)), default=NO_TABLE_VERSION)
+        # A recreated table may have as many versions, so compare the commit.
         body = self._read(self.version)
         if body is None or hash(body) != self._commits[self.version].fingerprint:
             return False
-        came = range(self.version + 1, newest + 1)
-        self._fetch(came)
-        return self._apply(came)
+        new_versions = range(self.version + 1, newest + 1)
+        self._fetch(new_versions)
+        return self._apply(new_versions)
 
     def _apply(self, versions: Iterable[int]) -> bool:
-        """Whether they were all there."""
+        """Apply the commits of these versions. Return False if one is missing."""
         for version in versions:
             if version not in self._commits:
                 return False
             for action in self._commits[version].actions:
-                self._take(action)
+                self._apply_action(action)
             self.version = version
         return True
 
-    def _take(self, action: Mapping[str, Any]) -> None:
+    def _apply_action(self, action: Mapping[str, Any]) -> None:
         if txn := action.get("txn"):
             self._txns[txn["appId"]] = txn["version"]
         if metadata := action.get("metaData"):
-            self.table_id, self.spark_schema = str(metadata["id"]), str(metadata["schemaString"])
+            self.table_id = str(metadata["id"])
+            self.spark_schema = str(metadata["schemaString"])
             self.partitioned = tuple(metadata["partitionColumns"])
             self.properties = dict(metadata["configuration"])
 
@@ -202,8 +239,9 @@ class DeltaLog:
         sizes = self._files.sizes(start)
         if start and not newest_checkpoint(sizes):
             sizes = self._files.sizes(0)
-        checkpoint, commits = newest_checkpoint(sizes), _commits(sizes)
-        if not commits and not checkpoint:
+        checkpoint = newest_checkpoint(sizes)
+        versions = _commit_versions(sizes)
+        if not versions and not checkpoint:
             return
         if checkpoint:
             self._start = int(checkpoint[0][:20])
@@ -212,106 +250,111 @@ class DeltaLog:
                     self._removed = None
                 elif "remove" in action and self._removed is not None:
                     self._removed.add(_removed(action["remove"]))
-                self._take(action)
+                self._apply_action(action)
             self._start_txns = dict(self._txns)
-        self.version = newest = max([*commits, self._start])
-        # The newest one, to know the table again.
+        self.version = newest = max([*versions, self._start])
+        # Read the newest commit too, for its fingerprint.
         self._fetch(range(min(self._start + 1, newest), newest + 1))
         if newest not in self._commits or not self._apply(range(self._start + 1, newest + 1)):
             raise TableReadError(f"the table {self._table} lacks versions before {newest}")
 
 
-def _commits(names: Iterable[str]) -> list[int]:
-    return [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
+def _commit_versions(names: Iterable[str]) -> list[int]:
+    return [int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))]
 
 
-def _parsed(version: int, body: bytes) -> Commit:
-    all_ = [json.loads(line) for line in body.splitlines() if line.strip()]
-    info = next((each["commitInfo"] for each in all_ if "commitInfo" in each), None)
-    removed = frozenset(_removed(each["remove"]) for each in all_ if "remove" in each)
-    others = tuple(each for each in all_ if not each.keys().isdisjoint(("txn", "metaData")))
-    timestamp_ms = int((info or {}).get("timestamp", 0))
-    return Commit(hash(body), timestamp_ms, change(version, info), removed, others)
+def _parse_commit(version: int, body: bytes) -> Commit:
+    lines = [json.loads(line) for line in body.splitlines() if line.strip()]
+    info = next((line["commitInfo"] for line in lines if "commitInfo" in line), None)
+    return Commit(
+        fingerprint=hash(body),
+        timestamp_ms=int((info or {}).get("timestamp", 0)),
+        change=change(version, info),
+        removed=frozenset(_removed(line["remove"]) for line in lines if "remove" in line),
+        actions=tuple(line for line in lines if not line.keys().isdisjoint(("txn", "metaData"))),
+    )
 
 
 def _removed(action: Mapping[str, Any]) -> Removed:
     vector = action.get("deletionVector") or {}
     name = f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}{vector.get('offset')}"
-    # Without a moment it may have been at any.
+    # A removal without a time may have happened at any time.
     return action["path"], name, action.get("deletionTimestamp") or 2**63
 
 
 def change(version: int, info: Mapping[str, Any] | None) -> Change:
-    """One version of the table, of the commitInfo of its writer; None where that left it out."""
+    """Describe one version of the table by the commitInfo of its writer.
+
+    Args:
+        version: the version.
+        info: the commitInfo, or None if the commit has none.
+    """
     if info is None:
-        # Who leaves out what was done may have done anything.
+        # Without a commitInfo, the commit may have done anything.
         return Change(version, "version without a commitInfo", undoes=True)
     operation = str(info.get("operation", ""))
     words = operation.upper()
-    given = info.get("operationParameters") or {}
+    parameters = info.get("operationParameters") or {}
     metrics = info.get("operationMetrics") or {}
-    log_id, k, cut, to = _range(info.get("userMetadata"))
-    # Version 0 makes the table: there was nothing before it.
+    # Version 0 creates the table, so it cannot remove rows.
     undoes = version > 0 and (
         words.startswith(("RESTORE", "CREATE TABLE", "CLONE", "TRUNCATE", "CONVERT"))
         or "REPLACE TABLE" in words
-        or str(given.get("mode", "")).lower() == "overwrite"
-        or str(given.get("outputMode", "")).lower() == "complete"
-        or any(given.get(name) for name in ("replaceOnCond", "replaceUsingCols"))
+        or str(parameters.get("mode", "")).lower() == "overwrite"
+        or str(parameters.get("outputMode", "")).lower() == "complete"
+        or any(parameters.get(name) for name in ("replaceOnCond", "replaceUsingCols"))
     )
-    restored = str(given.get("version")).strip('"') if words.startswith("RESTORE") else ""
+    restored = str(parameters.get("version")).strip('"') if words.startswith("RESTORE") else ""
     return Change(
         version,
         operation,
-        log_id,
-        k,
-        undoes,
-        # Of a write, and of a merge.
-        rows=_first(metrics, "numOutputRows" if operation == "WRITE" else "numSourceRows"),
-        bytes=_first(metrics, "numOutputBytes", "numTargetBytesAdded"),
-        cut=cut,
-        to=to,
+        undoes=undoes,
+        # The first metric is of a write, the second of a merge.
+        rows=_metric(metrics, "numOutputRows" if operation == "WRITE" else "numSourceRows"),
+        bytes=_metric(metrics, "numOutputBytes", "numTargetBytesAdded"),
         restores=int(restored) if restored.isdecimal() else None,
+        **_range_of(info.get("userMetadata")),
     )
 
 
-def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
-    found = (str(metrics[name]) for name in names if name in metrics)
-    return next((int(text) for text in found if text.isdecimal()), None)
+def _metric(metrics: Mapping[str, Any], *names: str) -> int | None:
+    """The first of these metrics that is a number."""
+    texts = (str(metrics[name]) for name in names if name in metrics)
+    return next((int(text) for text in texts if text.isdecimal()), None)
 
 
-def _range(field: object) -> tuple[str, int, int, int]:
-    """The log and k of the range that a version holds, and its positions, of its userMetadata."""
+def _range_of(user_metadata: object) -> dict[str, Any]:
+    """The fields of a `Change` about the range that a version added, from its userMetadata."""
     try:
-        match json.loads(str(field)):
+        match json.loads(str(user_metadata)):
             case {"log_id": str(log_id), "k": int(k), "cut": int(cut), "to": int(to)}:
-                return log_id, k, cut, to
+                return {"log_id": log_id, "k": k, "cut": cut, "to": to}
             case {"log_id": str(log_id), "k": int(k)}:
-                return log_id, k, 0, 0
+                return {"log_id": log_id, "k": k}
     except ValueError:
         pass
-    return "", 0, 0, 0
+    return {}
 
 
 def newest_checkpoint(names: Iterable[str]) -> list[str]:
-    """The files of the newest one that is whole."""
-    kinds: dict[tuple[str, str], list[str]] = {}
+    """The files of the newest complete checkpoint."""
+    checkpoints: dict[tuple[str, str], list[str]] = {}
     for name in sorted(names):
-        if found := _CHECKPOINT.fullmatch(name):
-            # Each by itself, or all those of so many parts.
-            kinds.setdefault((found[1], found[2] or name), []).append(name)
-    whole = [
+        if match := _CHECKPOINT.fullmatch(name):
+            # A file is a checkpoint by itself, or one of the parts of its checkpoint.
+            checkpoints.setdefault((match[1], match[2] or name), []).append(name)
+    complete = [
         files
-        for (_, parts), files in kinds.items()
+        for (_, parts), files in checkpoints.items()
         if not parts.isdecimal() or len(files) == int(parts)
     ]
-    return max(whole, default=[])
+    return max(complete, default=[])
 
 
 def actions(
     files: Files, names: Sequence[str], sizes: Mapping[str, int]
 ) -> Iterator[Mapping[str, Any]]:
-    """What a checkpoint says besides the files that are there."""
+    """The actions of a checkpoint, without those of the existing files."""
     import pyarrow.parquet as pq
 
     for name in names:
@@ -328,6 +371,8 @@ def actions(
 
 
 class _Ranges(io.RawIOBase):
+    """A file that is read by ranges."""
+
     def __init__(self, files: Files, name: str, size: int) -> None:
         self._files = files
         self._name = name

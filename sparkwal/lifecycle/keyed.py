@@ -1,9 +1,8 @@
-"""The last row for each key, the rows of a table that it replaces, and which of them delete their
-key; on Arrow alone.
+"""Merges rows of the log into rows of a table by keys, with Arrow and without Spark.
 
-A null in a key is a value like others here: two rows whose keys are null are one. Of the conditions
-of `delete_when` those are evaluated that mean the same without Spark: they compare columns with
-literals of the same kind, or name columns of booleans.
+A null in a key equals a null, so two rows whose keys are null have the same key. `delete_when` is
+evaluated only if it means the same without Spark: it compares columns with literals of their types,
+or names columns of booleans.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,13 +19,13 @@ from sparkwal.errors import OptionError
 from sparkwal.format.schema import gathered
 from sparkwal.lifecycle import condition
 
-# Rows that are gathered before those that lost are dropped, and rows of the table that are
-# compared at once: an index of the winners is made for each such part.
+# Rows are processed in parts of this size: Arrow builds an index of the winners for each part.
 PART_ROWS = 1_000_000
 PART_BYTES = 64 * 2**20
 _ORDER = "order"
-_SHOWN = 200
-# What a comparison becomes where its sides change places; the others stay as they are.
+# The length to which an error cuts a condition.
+_QUOTED_LENGTH = 200
+# The comparison with exchanged sides. The other comparisons are symmetric.
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _COMPARISONS = {
     "=": pc.equal,
@@ -38,14 +37,21 @@ _COMPARISONS = {
 }
 
 
-def resolve(names: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Columns as those that are there spell them; Spark reads names without regard to case."""
-    folded = {name.lower(): name for name in there}
+def resolve(names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """Find columns by their names, without regard to case, as Spark does.
+
+    Returns:
+        The names as `columns` spells them.
+
+    Raises:
+        OptionError: a column does not exist.
+    """
+    folded = {name.lower(): name for name in columns}
     missing = [name for name in names if name.lower() not in folded]
     if missing:
         raise OptionError(
-            f"column {missing[0]!r}, which the compaction goes by, is not there; "
-            f"there are {', '.join(there)}"
+            f"column {missing[0]!r}, which the compaction uses, does not exist; the columns are "
+            f"{', '.join(columns)}"
         )
     return [folded[name.lower()] for name in names]
 
@@ -53,19 +59,26 @@ def resolve(names: Sequence[str], there: Sequence[str]) -> list[str]:
 def winners(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str], sequence_by: str
 ) -> pa.Table:
-    """The row of each key that stays: the last, or the last of those with the greatest
-    `sequence_by`, where a null is less than any value. Holds one row for each key in memory, and
-    PART_ROWS or as many again. Raises OptionError for columns that only Spark compares."""
+    """The winning row of each key: the last, or the last with the greatest `sequence_by`.
+
+    A null of `sequence_by` is less than any value. This holds one row for each key in memory, and
+    PART_ROWS more or as many again.
+
+    Raises:
+        OptionError: only Spark can compare the values of a column.
+    """
     for name in keys:
         _comparable(name, pa.chunked_array([], schema.field(name).type))
     if sequence_by and pa.types.is_nested(schema.field(sequence_by).type):
         raise _only_spark(sequence_by, schema.field(sequence_by).type)
-    kept, waiting = schema.empty_table(), list[pa.Table]()
+    winning = schema.empty_table()
+    waiting = list[pa.Table]()
     for part in gathered(batches, PART_BYTES, PART_ROWS):
         waiting.append(part)
-        if sum(each.num_rows for each in waiting) >= kept.num_rows:
-            kept, waiting = _last([kept, *waiting], keys, sequence_by), []
-    return _last([kept, *waiting], keys, sequence_by) if waiting else kept
+        if sum(table.num_rows for table in waiting) >= winning.num_rows:
+            winning = _last([winning, *waiting], keys, sequence_by)
+            waiting = []
+    return _last([winning, *waiting], keys, sequence_by) if waiting else winning
 
 
 def _last(tables: Sequence[pa.Table], keys: Sequence[str], sequence_by: str) -> pa.Table:
@@ -73,24 +86,23 @@ def _last(tables: Sequence[pa.Table], keys: Sequence[str], sequence_by: str) -> 
     order = pa.array(range(table.num_rows), pa.int64())
     if sequence_by:
         by = table.column(sequence_by)
-        # First those that have none.
-        names = ("there", "by", _ORDER)
-        columns = pa.table(dict(zip(names, (by.is_valid(), by, order), strict=True)))
-        ranks = pc.sort_indices(columns, sort_keys=[(name, "ascending") for name in names])
-        table = table.take(ranks)
-    values = {f"key{i}": each for i, each in enumerate(_values(table, keys))}
+        # The column `valid` sorts nulls first.
+        columns = pa.table({"valid": by.is_valid(), "by": by, _ORDER: order})
+        sort_keys = [(name, "ascending") for name in columns.column_names]
+        table = table.take(pc.sort_indices(columns, sort_keys=sort_keys))
+    values = {f"key{number}": column for number, column in enumerate(_key_columns(table, keys))}
     groups = pa.table({**values, _ORDER: order}).group_by(list(values), use_threads=False)
     last = groups.aggregate([(_ORDER, "max")]).column(f"{_ORDER}_max")
     return table.take(last.combine_chunks().sort())
 
 
-def _values(rows: pa.Table, keys: Sequence[str]) -> list[pa.ChunkedArray]:
-    """The keys' values as columns that Arrow compares as Spark compares the keys."""
-    return [each for name in keys for each in _comparable(name, rows.column(name))]
+def _key_columns(rows: pa.Table, keys: Sequence[str]) -> list[pa.ChunkedArray]:
+    """The keys as columns that Arrow compares as Spark compares the keys."""
+    return [column for name in keys for column in _comparable(name, rows.column(name))]
 
 
 def _comparable(name: str, column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    """−0.0 is 0.0, and every NaN the same; a struct is whether it is there, and its fields."""
+    """Make −0.0 equal 0.0 and NaN equal NaN. Split a struct into its validity and its fields."""
     if pa.types.is_struct(column.type):
         inner = (_comparable(name, field) for field in column.flatten())
         return [column.is_valid(), *chain.from_iterable(inner)]
@@ -104,8 +116,8 @@ def _comparable(name: str, column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
 
 def _only_spark(name: str, kind: pa.DataType) -> OptionError:
     return OptionError(
-        f"column {name!r}, which the compaction goes by, is a {kind}, whose values only Spark "
-        "compares: use sparkwal.read_current(spark, path)"
+        f"column {name!r}, which the compaction uses, is a {kind}, and only Spark compares such "
+        "values: use sparkwal.read_current(spark, path)"
     )
 
 
@@ -117,64 +129,76 @@ def merged(
     sequence_by: str,
     only_table: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """A table's rows, with the columns of `tail`, as they are after a MERGE of `tail`, one row for
-    each key; `deleted`: which of them delete their key. A MERGE leaves the columns `only_table`,
-    which the log does not have, as they are."""
+    """The rows of a table after a MERGE of the log's winning rows.
+
+    Args:
+        batches: the table's rows, with the columns of `tail`.
+        tail: the log's winning rows, one for each key.
+        deleted: which of them delete their key.
+        keys: the key columns.
+        sequence_by: the column whose greater value wins, or "".
+        only_table: columns that the log does not have. A MERGE does not change them.
+    """
     if not tail.num_rows:
         yield from batches
         return
-    index = _Index(_values(tail, keys))
-    lives = pc.invert(deleted)
-    # Which rows of the tail the table has a row for.
-    known: list[pa.Array] = []
+    index = _Index(_key_columns(tail, keys))
+    stays = pc.invert(deleted)
+    # The numbers of the rows of `tail` whose keys are in the table.
+    matched: list[pa.Array] = []
     for part in gathered(batches, PART_BYTES, PART_ROWS):
-        found = index.find(_values(part, keys))
-        taken = found.is_valid()
-        known.append(pc.unique(found.drop_null()))
+        row_numbers = index.find(_key_columns(part, keys))
+        replaced = row_numbers.is_valid()
+        matched.append(pc.unique(row_numbers.drop_null()))
         if sequence_by:
-            old, new = part.column(sequence_by), tail.column(sequence_by).take(found)
+            old = part.column(sequence_by)
+            new = tail.column(sequence_by).take(row_numbers)
             # Null is less than any value, and NaN greater.
             later = pc.greater(old, new)
             if pa.types.is_floating(old.type):
                 later = pc.or_(later, pc.and_(pc.is_nan(old), pc.invert(pc.is_nan(new))))
             later = pc.or_(pc.fill_null(later, False), pc.and_(old.is_valid(), new.is_null()))
-            taken = pc.and_(taken, pc.invert(later))
-        yield from part.filter(pc.invert(taken)).to_batches()
-        # Each row of a key for itself: the table may have it twice.
-        before, places = part.filter(taken), found.filter(taken)
-        after = tail.take(places)
+            replaced = pc.and_(replaced, pc.invert(later))
+        yield from part.filter(pc.invert(replaced)).to_batches()
+        # The table may have several rows of a key: replace each of them.
+        before = part.filter(replaced)
+        numbers = row_numbers.filter(replaced)
+        after = tail.take(numbers)
         for name in only_table:
-            at = after.schema.get_field_index(name)
-            after = after.set_column(at, after.field(at), before.column(name))
-        yield from after.filter(lives.take(places)).to_batches()
+            column = after.schema.get_field_index(name)
+            after = after.set_column(column, after.field(column), before.column(name))
+        yield from after.filter(stays.take(numbers)).to_batches()
     order = pa.array(range(tail.num_rows), pa.int32())
-    there = pc.is_in(order, value_set=pa.concat_arrays([pa.array([], pa.int32()), *known]))
-    yield from tail.filter(pc.and_(lives, pc.invert(there))).to_batches()
+    in_table = pc.is_in(order, value_set=pa.concat_arrays([pa.array([], pa.int32()), *matched]))
+    yield from tail.filter(pc.and_(stays, pc.invert(in_table))).to_batches()
 
 
 class _Index:
-    """Finds rows by keys of several columns: what stands before a column and its own values are
-    numbered, and the pair of numbers stands before the next. No number is null unless the key is
-    unknown; each row has another key."""
+    """Finds rows by keys of several columns. Each row has a different key.
+
+    It reduces the columns to one column of codes. The code of the first columns and the value of
+    the next column are numbered, and the pair of numbers becomes the next code. A code is null only
+    if the key is not in the index.
+    """
 
     def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
         self._steps: list[tuple[pa.Array, pa.Array]] = []
         codes = columns[0]
         for column in columns[1:]:
             self._steps.append((pc.unique(codes), pc.unique(column)))
-            codes = _joined(codes, column, *self._steps[-1])
+            codes = _combine(codes, column, *self._steps[-1])
         self._keys = codes.combine_chunks()
 
     def find(self, columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-        """For each key the number of its row, null where there is none."""
+        """The row number of each key; null if the key is not in the index."""
         codes = columns[0]
         for column, step in zip(columns[1:], self._steps, strict=True):
-            codes = _joined(codes, column, *step)
-        # A null is found where there is a null among the keys.
+            codes = _combine(codes, column, *step)
+        # `index_in` finds a null if a key of the index is null.
         return pc.index_in(codes, value_set=self._keys)
 
 
-def _joined(
+def _combine(
     codes: pa.ChunkedArray, column: pa.ChunkedArray, before: pa.Array, values: pa.Array
 ) -> pa.ChunkedArray:
     high = pc.index_in(codes, value_set=before).cast(pa.int64())
@@ -183,28 +207,35 @@ def _joined(
 
 
 def holds(text: str, rows: pa.Table) -> pa.ChunkedArray:
-    """For each row whether the condition is true; null counts as false. Raises OptionError for a
-    condition that only Spark can evaluate: a row that is deleted here and stays there would be
-    worse than an error."""
+    """Whether a condition is true, for each row. Null counts as false.
+
+    Raises:
+        OptionError: only Spark can evaluate the condition. An approximation could delete a row that
+            a compaction keeps.
+    """
     if not text.strip():
         return pa.chunked_array([pa.repeat(False, rows.num_rows)])
     try:
-        found = _truth(condition.parse(text), rows)
+        result = _truth(condition.parse(text), rows)
     except (ValueError, pa.ArrowException) as why:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        quote = text if len(text) <= _QUOTED_LENGTH else f"{text[:_QUOTED_LENGTH]}…"
         raise OptionError(
-            f"the delete condition {shown!r} cannot be evaluated without Spark ({why}): use "
+            f"the delete condition {quote!r} cannot be evaluated without Spark ({why}): use "
             "sparkwal.read_current(spark, path)"
         ) from None
-    return pc.fill_null(found, False)
+    return pc.fill_null(result, False)
 
 
 def _truth(node: condition.Node, rows: pa.Table) -> Any:
-    """True, false or null for each row. Raises ValueError for what Spark alone compares."""
+    """True, false or null for each row.
+
+    Raises:
+        ValueError: only Spark can evaluate the condition.
+    """
     match node:
-        case condition.Every(parts):
+        case condition.And(parts):
             return reduce(pc.and_kleene, (_truth(part, rows) for part in parts))
-        case condition.Some(parts):
+        case condition.Or(parts):
             return reduce(pc.or_kleene, (_truth(part, rows) for part in parts))
         case condition.Not(value):
             return pc.invert(_truth(value, rows))
@@ -216,14 +247,14 @@ def _truth(node: condition.Node, rows: pa.Table) -> Any:
             return _compared(sign, left, right, rows)
         case condition.In(value, choices):
             column = _column(value, rows)
-            known = (choice for choice in choices if choice.value is not None)
-            wanted = [_literal(choice, column.type).as_py() for choice in known]
-            found = pc.is_in(column, value_set=pa.array(wanted, column.type))
+            not_null = (choice for choice in choices if choice.value is not None)
+            values = [_literal(choice, column.type).as_py() for choice in not_null]
+            is_in = pc.is_in(column, value_set=pa.array(values, column.type))
             is_null = pc.is_null(column)
-            if len(wanted) < len(choices):
-                # Whether a value is the one that is not known is not known either.
-                is_null = pc.or_(is_null, pc.invert(found))
-            return pc.if_else(is_null, pa.scalar(None, pa.bool_()), found)
+            if len(values) < len(choices):
+                # With a null among the choices, the result is true or null, as in SQL.
+                is_null = pc.or_(is_null, pc.invert(is_in))
+            return pc.if_else(is_null, pa.scalar(None, pa.bool_()), is_in)
         case condition.Like(value, pattern):
             column = _column(value, rows)
             if not types.is_string(column.type):
@@ -234,7 +265,7 @@ def _truth(node: condition.Node, rows: pa.Table) -> Any:
             if types.is_boolean(column.type):
                 return column
             raise ValueError(f"a {column.type} is neither true nor false")
-    raise ValueError("something else is compared than a column with a literal")
+    raise ValueError("it does more than compare a column with a literal")
 
 
 def _compared(sign: str, left: condition.Node, right: condition.Literal, rows: pa.Table) -> Any:
@@ -254,15 +285,19 @@ def _compared(sign: str, left: condition.Node, right: condition.Literal, rows: p
 def _column(node: condition.Node, rows: pa.Table) -> Any:
     match node:
         case condition.Column((name,)):
-            same = [known for known in rows.column_names if known.lower() == name.lower()]
+            same = [column for column in rows.column_names if column.lower() == name.lower()]
             if len(same) == 1:
                 return rows.column(same[0])
             raise ValueError(f"there is no column {name!r}")
-    raise ValueError("something else stands where a column does")
+    raise ValueError("it compares something that is no column")
 
 
 def _literal(node: condition.Literal, kind: pa.DataType) -> pa.Scalar:
-    """One that compares with a column of this type as Spark would compare them."""
+    """A literal that Arrow compares with a column of this type as Spark does.
+
+    Raises:
+        ValueError: Arrow and Spark compare them differently.
+    """
     match node.value:
         case bool(value):
             if types.is_boolean(kind):
@@ -275,4 +310,4 @@ def _literal(node: condition.Literal, kind: pa.DataType) -> pa.Scalar:
                 return pa.scalar(Decimal(number))
             if types.is_integer(kind) and isinstance(number, int):
                 return pa.scalar(number)
-    raise ValueError(f"a {kind} is compared with something else")
+    raise ValueError(f"it compares a {kind} with another type")

@@ -1,6 +1,7 @@
-"""Readers of one machine that have one consumer's name in one log, such as both sides of a join.
+"""Coordinates readers of one machine with the same consumer name in one log.
 
-Each keeps a file with its position, and a lock on it that the kernel drops when its process ends.
+Both sides of a self-join are such readers. Each reader writes its position to a file and locks the
+file. The kernel releases the lock when the process ends.
 """
 
 import os
@@ -11,49 +12,61 @@ from typing import BinaryIO
 from sparkwal.errors import OptionError
 from sparkwal.protocol.hint import short_hash
 
-_POSITION = "%020d %020d"  # twice: a text that is only half written has two numbers
+# The position twice, to detect a torn write by two different numbers.
+_POSITION = "%020d %020d"
 
 
 @dataclass(frozen=True)
 class Namesake:
-    """One reader's file. It is locked as long as this lives."""
+    """One reader's file, which is locked while this object exists."""
 
     folder: Path
     run_id: str
     file: BinaryIO
 
     def move(self, position: int) -> None:
-        """Tell the others how far this reader is."""
+        """Write the reader's position for the others."""
         os.pwrite(self.file.fileno(), (_POSITION % (position, position)).encode(), 0)
 
     def others(self) -> dict[str, int]:
-        """{run_id: position} of the other readers that live. Removes the files of dead ones.
+        """The positions of the other running readers, by run id. Remove the files of ended ones.
 
         Raises:
-            OptionError: a file cannot be read.
+            OptionError: a file is unreadable.
         """
-        found: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for path in sorted(self.folder.iterdir()):
             if path.name.startswith(".") or path.name == self.run_id:
                 continue
             try:
                 with open(path, "rb") as file:
                     if _is_locked(file):
-                        found[path.name] = _position(file.read(), path)
+                        positions[path.name] = _position(file.read(), path)
                     else:
                         path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise OptionError(f"cannot read {path}: {error.strerror or error}") from None
-        return found
+        return positions
 
 
 def join_namesakes(
     state: Path | None, log_id: str, name: str, run_id: str, position: int
 ) -> Namesake | None:
-    """Become visible to the readers of this name in this log. None where the machine has no place
-    for the file: then each reader takes the others for readers of other machines."""
+    """Create the file of a reader.
+
+    Args:
+        state: the folder for state of sparkwal on this machine, or None.
+        log_id: the log.
+        name: the consumer's name.
+        run_id: the run of the stream.
+        position: the reader's position.
+
+    Returns:
+        The file, or None if it cannot be created. Then this reader and the others treat each other
+        as readers on different machines.
+    """
     import fcntl
 
     if state is None:

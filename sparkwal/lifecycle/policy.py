@@ -1,9 +1,9 @@
-"""What is due in a log's life: when rows go to the table, and up to which moment.
+"""Decides when rows of a log go to the table, and up to which commit time.
 
-Rows come late and out of order, so what is younger than one window stays in the log: a range that
-waits for it overlaps less with the next one. A log that nobody has written to for that window is
-cold: all of it goes. `decide` picks the moment at which the log is split, by what `measure` found
-with few requests. Whatever it says, no row is lost or doubled.
+Rows arrive late and out of order, so rows that are younger than a window stay in the log: then
+ranges overlap less. A log without a commit in that window is cold, and all of its rows go.
+`measure` reads the state of the log with few requests, and `decide` picks the commit time that
+splits it. No decision can lose or duplicate a row.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -20,32 +20,32 @@ from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_record
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.store.base import LogStore, numbered
 
-# S3 refuses requests from a clock that is further off. Dates that are this far ahead of the
-# reader's clock show nothing: to wait for them might take years.
+# S3 refuses requests from a clock that is further off. A record that is dated further ahead of this
+# machine's clock is misdated: to wait for its date might take years.
 MISDATED_MS = 15 * 60_000
 _SMALLEST_GRACE_MS = 3_600_000
-# Records whose sizes stand for all, where a limit is to be kept.
+# The number of records that are read to estimate the size of the waiting rows.
 _SAMPLES = 32
-# Records counted in one call, at most; the next goes on from there.
+# The most records that one call of `measure` counts. The next call continues after them.
 MOST_COUNTED = 10_000
 
 
 @dataclass(frozen=True)
 class Policy:
-    """When what is due; each of the three thresholds is enough by itself."""
+    """When rows go to the table and leave the log. Any of the three thresholds is sufficient."""
 
     late_window_seconds: int = option(
         "lateArriveWindowSeconds",
         integer,
         300,
-        "a commit stays in the log alone for this long, so that what comes late goes with it; "
-        "without a commit for so long the log is cold, and all of it goes; 0: all goes at once",
+        "rows stay only in the log for this long, so that late rows join the same range; without "
+        "a commit for this long the log is cold, and all rows go; 0: all rows go at once",
     )
     persist_rows: int = option(
         "persistRowThreshold",
         integer,
         1_000_000,
-        "rows that have waited out that window go to the table when they are this many",
+        "rows older than that window go to the table when they are this many",
     )
     persist_age_seconds: int = option(
         "persistAgeThresholdSeconds", integer, 1800, "… or when the oldest of them is this old"
@@ -64,29 +64,33 @@ class Policy:
         "hardLimitBytes",
         size,
         None,
-        "when they are about this large all of them go, late ones expected or not",
+        "when they are about this large all of them go, also those within the window",
     )
     retain_seconds: int | None = option(
         "retainSeconds",
         integer,
         None,
-        "what is older leaves the log; with a table only what the table has",
-        "for ever; with a table: until the table has it",
+        "older rows leave the log; with a table only rows that the table has",
+        "for ever; with a table: until the table has them",
     )
     retain_bytes: int | None = option(
         "retainBytes",
         size,
         None,
         "the log keeps its newest objects up to this size, and 1000 records before; with a "
-        "table more, until the table has it",
-        "all; with a table: what the table has not",
+        "table also the rows that the table lacks",
+        "all; with a table: the rows that the table lacks",
     )
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        """Raises OptionError for values out of range and for pairs that contradict each other."""
+        """Check the values.
+
+        Raises:
+            OptionError: a value is out of range, or two contradict each other.
+        """
         for field in fields(Policy):
             value = getattr(self, field.name)
             if value is not None and (not isinstance(value, int) or value < 0):
@@ -102,15 +106,15 @@ class LifecycleOptions(StoreOptions, Policy):
         "gcGrace",
         duration,
         86_400_000,
-        "what the floor has passed is deleted so much later at the earliest, by the store's "
-        "clock; at least 1h, and more than the planTtl of every writer plus 15min",
+        "objects are deleted at the earliest this long after the floor passed them, by the "
+        "store's clock; at least 1h, and more than the planTtl of every writer plus 15min",
         "24h",
     )
     consumer_expiry_ms: int | None = option(
         "consumerExpiry",
         duration,
         None,
-        "a consumer that has not published its position for so long holds nothing back any more",
+        "a consumer that has not published its position for longer does not hold the floor back",
         "never",
     )
 
@@ -120,8 +124,8 @@ class LifecycleOptions(StoreOptions, Policy):
         # §10: the grace is at least an hour, longer than any claim
         if self.gc_grace_ms < _SMALLEST_GRACE_MS:
             raise OptionError(
-                f"gcGrace is {self.gc_grace_ms} ms; at least 1h is needed: a request that is under "
-                "way must not outlive what it was made from"
+                f"gcGrace is {self.gc_grace_ms} ms; at least 1h is needed, because a request in "
+                "flight may still use an object that the floor has passed"
             )
         if self.consumer_expiry_ms == 0:
             raise OptionError("consumerExpiry must be greater than 0; leave it out for never")
@@ -129,22 +133,26 @@ class LifecycleOptions(StoreOptions, Policy):
 
 @dataclass(frozen=True)
 class LogState:
-    """What is known of a log; see `measure`.
+    """The state of a log, as `measure` reads it.
 
     Attributes:
-        cut, to: as in its chain; an intent is open while `to` is above `cut`.
-        first_ms: when the first commit at or after `cut` was made; None: there is none.
-        last_ms: of the log's last record; a writer that has just come makes it warm too.
-        counted: the commits from `cut` to before this position, all old enough, hold `rows` and
-            `bytes`.
-        waiting_bytes: about how much is neither in a table nor below the floor.
-        retained_from: the first position that is to stay in the log.
+        log_id: the log.
+        cut, to: as in its newest lifecycle record. An intent is open while `to` is above `cut`.
+        has_table: rows go to a table.
+        first_ms: the time of the first commit at or after `cut`, or None without such a commit.
+        last_ms: the time of the log's last record, which may be a leader record.
+        counted: the first position that was not counted. Commits from `cut` to before it are older
+            than the window.
+        rows, bytes: the rows and bytes of these commits.
+        waiting_bytes: the estimated size of the rows that are neither in a table nor below the
+            floor.
+        retained_from: the first position that the policy's retention keeps in the log.
     """
 
     log_id: str
     cut: int
     to: int
-    table: bool
+    has_table: bool
     first_ms: int | None = None
     last_ms: int | None = None
     counted: int = 0
@@ -156,32 +164,38 @@ class LogState:
 
 @dataclass(frozen=True)
 class Due:
-    """What is due: rows committed at or before `before_ms` go to the table, None: none do; `limit`
-    is the option whose limit is reached by what waits, "" for none."""
+    """A decision.
+
+    Attributes:
+        before_ms: rows that were committed at or before this time go to the table. If it is None,
+            no rows go.
+        limit: the option whose size limit the waiting rows have reached, or "".
+    """
 
     before_ms: int | None = None
     limit: str = ""
 
 
 def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
-    """What is due now; it stays due while time goes on and nothing else happens.
+    """Decide which rows go to the table now.
 
-    Dates a little ahead of `now_ms` count as new. A log whose last record is more than MISDATED_MS
-    ahead goes to its table at once and whole, because no window would end before that date.
+    A decision stays true while time passes and the log does not change. Dates up to MISDATED_MS
+    ahead of `now_ms` count as new. If the last record is dated further ahead, the whole log goes at
+    once, because its window would not end before that date.
     """
     limit = ""
     if policy.hard_limit is not None and state.waiting_bytes >= policy.hard_limit:
         limit = "hardLimitBytes"
     elif policy.soft_limit is not None and state.waiting_bytes >= policy.soft_limit:
         limit = "softLimitBytes"
-    # An open intent is finished before another range is begun.
-    if state.to > state.cut or not state.table or state.first_ms is None:
+    # Finish an open intent before the next range.
+    if state.to > state.cut or not state.has_table or state.first_ms is None:
         return Due(None, limit)
     last_ms = state.first_ms if state.last_ms is None else max(state.first_ms, state.last_ms)
-    before = _late_before(policy, now_ms)
-    # A log that is cold, or misdated, goes whole.
-    is_whole = last_ms <= before or last_ms > now_ms + MISDATED_MS
-    if is_whole or limit == "hardLimitBytes":
+    window_start_ms = _window_start(policy, now_ms)
+    is_cold = last_ms <= window_start_ms
+    is_misdated = last_ms > now_ms + MISDATED_MS
+    if is_cold or is_misdated or limit == "hardLimitBytes":
         return Due(last_ms, limit)
     is_enough = (
         state.rows >= policy.persist_rows
@@ -189,11 +203,12 @@ def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
         or now_ms - state.first_ms >= policy.persist_age_seconds * 1000
         or limit
     )
-    return Due(before if is_enough and state.first_ms <= before else None, limit)
+    is_due = is_enough and state.first_ms <= window_start_ms
+    return Due(window_start_ms if is_due else None, limit)
 
 
-def _late_before(policy: Policy, now_ms: int) -> int:
-    """The last moment whose rows have waited out the window."""
+def _window_start(policy: Policy, now_ms: int) -> int:
+    """The time at or before which rows are older than the window."""
     return now_ms - policy.late_window_seconds * 1000
 
 
@@ -203,39 +218,58 @@ def measure(
     chain: LifecycleRecord,
     policy: Policy,
     now_ms: int,
-    table: bool = False,
+    *,
+    has_table: bool = False,
     before: LogState | None = None,
 ) -> LogState:
-    """The state that `decide` needs, of a log whose newest lifecycle record is `chain`. `table`:
-    there is one to go to, though no intent names it yet; `before`: an earlier measure.
+    """Read the state that `decide` needs.
 
-    Requests: with a table 1 GET for the first commit after `cut`; then, unless the log is cold or
-    that commit is old enough by itself, 1 GET for each commit that has waited out the window, until
-    they reach a threshold, at most MOST_COUNTED; those that `before` has counted are not read
-    again. With a limit up to 32 GETs. With `retainSeconds` 1 GET, and log₂ n where anything is too
-    old. With `retainBytes` 1 LIST for every thousand objects that stay.
+    Requests with a table: 1 GET for the first commit after `cut`. Then, unless the log is cold or
+    that commit is old enough by itself, 1 GET for each commit that is older than the window, until
+    they reach a threshold, at most MOST_COUNTED. Commits that `before` has counted are not read
+    again. With a size limit up to 32 GETs more. With `retainSeconds` 1 GET, and log₂ n if a record
+    is too old. With `retainBytes` 1 LIST for each thousand objects that stay.
+
+    Args:
+        log: the log.
+        head: its head.
+        chain: the newest record of its lifecycle.
+        policy: the policy.
+        now_ms: the present time.
+        has_table: rows go to a table, although the lifecycle may have no intent yet.
+        before: an earlier result for this log.
     """
-    table = table or chain.target is not None
-    last_ms = head.live.header.timestamp_ms if head.live else None
-    state = LogState(chain.log_id, chain.cut, chain.to, table, last_ms=last_ms, counted=chain.cut)
+    state = LogState(
+        log_id=chain.log_id,
+        cut=chain.cut,
+        to=chain.to,
+        has_table=has_table or chain.target is not None,
+        last_ms=head.live.header.timestamp_ms if head.live else None,
+        counted=chain.cut,
+    )
     if before and (before.log_id, before.cut) == (state.log_id, state.cut):
-        kept = {x: getattr(before, x) for x in ("first_ms", "counted", "rows", "bytes")}
-        state = replace(state, **kept)
-    if state.table and not chain.is_open:
+        state = replace(
+            state,
+            first_ms=before.first_ms,
+            counted=before.counted,
+            rows=before.rows,
+            bytes=before.bytes,
+        )
+    if state.has_table and not chain.is_open:
         state = _count(log, head, state, policy, now_ms)
     if policy.soft_limit is not None or policy.hard_limit is not None:
-        start = state.cut if state.table else chain.floor
+        start = state.cut if state.has_table else chain.floor
         waiting = about_bytes(log, head.window, start, head.gap, _SAMPLES)
         state = replace(state, waiting_bytes=waiting)
     return replace(state, retained_from=_retained_from(log, head, chain.floor, policy, now_ms))
 
 
 def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> LogState:
-    """With the first commit's time and, where it matters, what has waited out the window."""
-    before_ms = _late_before(policy, now_ms)
+    """Add the first commit's time, and the commits that are older than the window if needed."""
+    window_start_ms = _window_start(policy, now_ms)
 
     def is_decided() -> bool:
-        is_young = state.first_ms is not None and state.first_ms > before_ms
+        is_young = state.first_ms is not None and state.first_ms > window_start_ms
         return is_young or decide(state, policy, now_ms).before_ms is not None
 
     if is_decided():
@@ -248,7 +282,7 @@ def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: i
         if isinstance(header, CommitHeader):
             if state.first_ms is None:
                 state = replace(state, first_ms=header.timestamp_ms)
-            if header.timestamp_ms > before_ms:
+            if header.timestamp_ms > window_start_ms:
                 break
             state = replace(state, rows=state.rows + header.rows, bytes=state.bytes + header.bytes)
         state = replace(state, counted=header.position + 1)
@@ -258,7 +292,7 @@ def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: i
 
 
 def _retained_from(log: LogStore, head: Head, first: int, policy: Policy, now_ms: int) -> int:
-    """The first position from the floor `first` on that is to stay, by age and by size."""
+    """The first position, from the floor `first` on, that retention by age and size keeps."""
     if policy.retain_seconds is not None and first < head.gap:
         expired_ms = now_ms - policy.retain_seconds * 1000
         record = read_slot(log, first, head.window, GLANCE)
@@ -267,13 +301,13 @@ def _retained_from(log: LogStore, head: Head, first: int, policy: Policy, now_ms
     if policy.retain_bytes is None:
         return first
     stored = 0
-    # The newest come first.
+    # The newest objects come first.
     for number, entry in numbered(log.store, keys.batches_prefix(log.prefix)):
         position = keys.position(number, head.window)
         if position < first:
             break
         stored += entry.size
         if stored > policy.retain_bytes:
-            # What is under way at the gap does not push the head's own position out.
+            # Objects of the next record, at the gap, must not push the head's position out.
             return min(position + 1, head.gap)
     return first

@@ -1,7 +1,7 @@
-"""A stream publishes how far it is: when it starts, and now and then when it commits.
+"""Publishes the position of a stream: when it starts, and at intervals when it commits.
 
-A publication that is late or lost only delays collection: one that fails is a warning, and the
-stream goes on. But a stream does not start before it is registered.
+A late or lost publication only delays collection, so a failure is a warning. But a stream does not
+start before it is registered.
 """
 
 import socket
@@ -20,8 +20,15 @@ from sparkwal.store.base import LogStore
 
 @dataclass
 class _LogState:
-    """One log of the stream: what it needs now, and what it published last and when; `published` is
-    None before this run knows that no other bears its name."""
+    """One log of the stream.
+
+    Attributes:
+        position: the first position that the stream still needs.
+        namesake: the file of this reader on this machine.
+        published: the position that this run published last. None before its first publication
+            after `join`.
+        boot_ms: the time of that publication, on the boot-time clock.
+    """
 
     log: LogStore
     log_id: str
@@ -32,8 +39,13 @@ class _LogState:
 
 
 class Publisher:
-    """One run of a stream that bears a consumer's `name`, or "", in each log that it reads. It
-    publishes at most every `interval_ms`; `holds`: what queries of this machine would read again.
+    """One run of a stream as a consumer of each log that it reads.
+
+    Args:
+        name: the consumer's name, or "" for a stream that is no consumer.
+        interval_ms: the least time between two publications.
+        holds: the positions from which queries of this machine would read again.
+        clock: replaces the system's clock.
     """
 
     def __init__(self, name: str, interval_ms: int, holds: Holds, clock: Clock = SYSTEM) -> None:
@@ -41,7 +53,8 @@ class Publisher:
         self._interval_ms = interval_ms
         self._holds = holds
         self._clock = clock
-        self._host, self._run_id = socket.gethostname(), uuid.uuid4().hex
+        self._host = socket.gethostname()
+        self._run_id = uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}
         self._protected_ms: int | None = None
 
@@ -62,21 +75,28 @@ class Publisher:
             events.emit(events.ConsumerNotPublished(root.url, self._name, 0, str(error)))
 
     def join(self, log: LogStore, log_id: str | None, position: int) -> int:
-        """Register before anything is read, once for each log that is there, and where the stream
-        may begin; see `consumers.join`."""
+        """Register before the first read of a log, once for each log.
+
+        Returns:
+            The position at which the stream may begin; see `consumers.join`.
+        """
         if not self._name or log_id is None or log.prefix in self._logs:
             return position
-        held = self._holds.lowest(log_id, position)
-        # Before this run publishes: a namesake that publishes meanwhile counts it in.
+        lowest = self._holds.lowest(log_id, position)
+        # Create the file before this run publishes, so that a namesake which publishes meanwhile
+        # includes this run.
         state = self._holds.state
         namesake = join_namesakes(state, log_id, self._name, self._run_id, position)
-        begin = max(position, join(log, self._consumer(log_id, held)))
+        begin = max(position, join(log, self._consumer(log_id, lowest)))
         self._logs[log.prefix] = _LogState(log, log_id, begin, namesake)
         return begin
 
     def committed(self, log: LogStore, position: int) -> None:
-        """Spark will not ask for anything below `position` again. The first time it is published at
-        once: what an earlier run published holds the floor down until then. 1 GET, 1 PUT."""
+        """Record that Spark will not read below `position` again: 1 GET and 1 PUT if it publishes.
+
+        The first call publishes at once: until then, the position of an earlier run holds the floor
+        back.
+        """
         if (state := self._logs.get(log.prefix)) is None:
             return
         state.position = max(state.position, position)
@@ -87,17 +107,17 @@ class Publisher:
             self._publish(state)
 
     def catch_up(self) -> None:
-        """The stream may end: publish what it needs when it comes back."""
+        """Publish all positions, before the stream may end."""
         for state in self._logs.values():
             if state.position != state.published:
                 self._publish(state)
 
     def _publish(self, state: _LogState) -> None:
-        # Where the store is down each attempt takes long: the next is an interval away too.
+        # Set the time also for a failed attempt: while the store is down each attempt takes long.
         state.boot_ms = self._clock.boot_ms()
         try:
-            held = self._holds.lowest(state.log_id, state.position)
-            position = min(held, self._of_others(state))
+            lowest = self._holds.lowest(state.log_id, state.position)
+            position = min(lowest, self._lowest_of_namesakes(state))
             publish(state.log, self._consumer(state.log_id, position))
             state.published = state.position
         except SparkWalError as error:
@@ -106,28 +126,27 @@ class Publisher:
             reason = str(error)
             events.emit(events.ConsumerNotPublished(path, name, state.position, reason))
 
-    def _of_others(self, state: _LogState) -> int:
-        """What all runs under this name need, as far as this one can see.
+    def _lowest_of_namesakes(self, state: _LogState) -> int:
+        """The lowest position that a run of this name needs, as far as this run can read it.
 
-        Of those on this machine it is the lowest. Of another that has published since this one did
-        it is what that published: while they alternate none publishes more than was published
-        before, and the floor waits until all but one are gone.
+        It includes all runs on this machine, and the position that a run on another machine has
+        published since this run did. While two machines publish in turn, none publishes a higher
+        position than the other, and the floor waits until one of them ends.
         """
         namesakes = state.namesake.others() if state.namesake else {}
         needed = min([state.position, *namesakes.values()])
-        found = read(state.log, self._name)
-        if found is None or found.run_id in {self._run_id, *namesakes}:
+        published = read(state.log, self._name)
+        if published is None or published.run_id in {self._run_id, *namesakes}:
             return needed
-        if found.log_id != state.log_id:
+        if published.log_id != state.log_id:
             raise InvalidLogError(
-                f"{state.log.url} was recreated: {self._name} on {found.host} reads the log "
-                f"{found.log_id}, this stream read {state.log_id}"
+                f"{state.log.url} was recreated: {self._name} on {published.host} reads the log "
+                f"{published.log_id}, this stream read {state.log_id}"
             )
-        path = state.log.url
-        name = self._name
-        host = found.host
-        events.emit(events.ConsumerShared(path, name, host, found.position))
-        return min(needed, found.position)
+        events.emit(
+            events.ConsumerShared(state.log.url, self._name, published.host, published.position)
+        )
+        return min(needed, published.position)
 
     def _consumer(self, log_id: str, position: int) -> Consumer:
         now_ms = self._clock.now_ms()

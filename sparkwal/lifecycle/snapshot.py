@@ -1,6 +1,6 @@
-"""The current state of a log without Spark: a version of its table and the newer rows, as one.
+"""Reads a log's table and the newer rows of the log as one, without Spark.
 
-sparkwal reads the files of a Delta table's log itself, and the table's rows by delta-rs.
+sparkwal itself reads the transaction log of the Delta table, and delta-rs reads the table's rows.
 """
 
 from __future__ import annotations
@@ -43,54 +43,58 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_NEEDED = "sparkwal[lake]"
+_EXTRA = "sparkwal[lake]"
 
 
 class StoreFiles:
-    """The `Files` of a table on a disk, or on a store that a log's options reach."""
+    """The `Files` of a table on a disk, or on the store that the log's options describe."""
 
     def __init__(self, table: str, store: Store, prefix: str) -> None:
-        self._table, self._store = table, store
+        self._table = table
+        self._store = store
         self._prefix = join_key(prefix, "_delta_log") + "/"
 
     def sizes(self, start: int) -> Mapping[str, int]:
         """List the files of the log from a version on, with their sizes."""
-        with _readable(self._table):
+        with _table_errors(self._table):
             entries = all_entries(self._store, self._prefix, after=f"{self._prefix}{start:020d}")
             return {entry.key.removeprefix(self._prefix): entry.size for entry in entries}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file of the log, or a range of it."""
-        get, key = self._store.get_range, self._prefix + name
-        with _readable(self._table):
-            return self._store.get(key) if length is None else get(key, offset, length)
+        key = self._prefix + name
+        with _table_errors(self._table):
+            if length is None:
+                return self._store.get(key)
+            return self._store.get_range(key, offset, length)
 
 
 class OtherFiles:
-    """The `Files` of a table that delta-rs reaches by separate options."""
+    """The `Files` of a table that delta-rs reads with options of its own."""
 
     def __init__(self, table: str, storage: Mapping[str, str]) -> None:
         from pyarrow import fs
 
-        require_library("deltalake", _NEEDED)
+        require_library("deltalake", _EXTRA)
         from deltalake.fs import DeltaStorageHandler
 
-        self._table, self._storage = table, storage
-        with _readable(table, storage):
+        self._table = table
+        self._storage = storage
+        with _table_errors(table, storage):
             self._files = fs.PyFileSystem(DeltaStorageHandler(_url(table), dict(storage)))
 
     def sizes(self, start: int) -> Mapping[str, int]:
         """List the files of the log from a version on, with their sizes."""
         from pyarrow import fs
 
-        with _readable(self._table, self._storage):
-            found = self._files.get_file_info(fs.FileSelector("_delta_log", allow_not_found=True))
-            return {each.base_name: each.size for each in found}
+        with _table_errors(self._table, self._storage):
+            files = self._files.get_file_info(fs.FileSelector("_delta_log", allow_not_found=True))
+            return {file.base_name: file.size for file in files}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file of the log, or a range of it."""
         with (
-            _readable(self._table, self._storage),
+            _table_errors(self._table, self._storage),
             self._files.open_input_file(f"_delta_log/{name}") as file,
         ):
             return bytes(file.read() if length is None else file.read_at(length, offset))
@@ -103,7 +107,7 @@ def delta_log(
 
     Args:
         table: its URL or folder.
-        options: the options of the log, which reach a table on a disk or on S3.
+        options: the options of the log; they are used for a table on a disk or on S3.
         storage: delta-rs' options for a table on another store.
 
     Returns:
@@ -119,7 +123,8 @@ class NewestLake:
     """A `Table` that is only read, without a JVM."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:
-        self._url, self._log = url, delta_log(url, options)
+        self._url = url
+        self._log = delta_log(url, options)
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """Read the newest version of the table. See `Table.look`."""
@@ -129,21 +134,27 @@ class NewestLake:
         except TableReadError as error:
             raise ConfirmError(str(error)) from error
 
-    def prepare(self, *_: object) -> None:
-        """Refuse: only Spark fills a table."""
-        raise PlanError(f"{self._url} is looked at without Spark, which fills it")
+    def prepare(self, *_: object, **__: object) -> None:
+        """Refuse, because only Spark writes a table.
+
+        Raises:
+            PlanError: always.
+        """
+        raise PlanError(f"{self._url} is opened without Spark, and only Spark can write it")
 
     write = prepare
 
 
-def storage_options(s3: S3Config, given: Mapping[str, str] | None) -> dict[str, str]:
-    """Build delta-rs' storage options for a table on the log's store.
+def storage_options(s3: S3Config, table_options: Mapping[str, str] | None) -> dict[str, str]:
+    """Build delta-rs' storage options.
 
-    If the table is on another store, these are the options that are `given`.
+    Args:
+        s3: how the log's store is reached. The table is on the same store.
+        table_options: the options of a table on another store, instead of these.
     """
-    if given is not None:
-        return dict(given)
-    known = {
+    if table_options is not None:
+        return dict(table_options)
+    options = {
         "aws_endpoint_url": s3.endpoint,
         "aws_region": s3.region,
         "aws_profile": s3.profile,
@@ -153,23 +164,28 @@ def storage_options(s3: S3Config, given: Mapping[str, str] | None) -> dict[str, 
         "aws_request_payer": "true" if s3.requester_pays else None,
         "aws_allow_http": "true" if (s3.endpoint or "").startswith("http:") else None,
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @contextmanager
-def _readable(url: str, storage: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """Turn each error into a TableReadError that shows no secret, or a FileNotFoundError."""
+def _table_errors(url: str, storage: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    """Convert errors.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        TableReadError: any other error. Its message contains no secret.
+    """
     try:
         yield
     except (FileNotFoundError, NotFound) as error:
         raise FileNotFoundError(str(error)) from None
-    except Exception as error:  # delta-rs has errors of many kinds
+    except Exception as error:  # delta-rs has many classes of errors
         text = " ".join(str(error).split())
         for name, value in storage.items():
             if value and re.search("key|token|secret", name, re.IGNORECASE):
                 text = text.replace(value, "***")
-        advice = "If a VACUUM took its files, look at the current state again"
-        raise TableReadError(f"the table {url} cannot be read: {text}. {advice}") from None
+        advice = "If a VACUUM deleted its files, read the current state again"
+        raise TableReadError(f"the table {url} is unreadable: {text}. {advice}") from None
 
 
 def _url(table: str) -> str:
@@ -177,15 +193,18 @@ def _url(table: str) -> str:
 
 
 def as_stored(batch: pa.RecordBatch, partitioned: Sequence[str]) -> pa.RecordBatch:
-    """Convert rows of the log as the table stores them: null for texts no partition can have."""
-    parts = {name.lower() for name in partitioned}
-    for place, field in enumerate(batch.schema):
-        text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
-        if text and field.name.lower() in parts:
-            column = batch.column(place)
-            nothing = pc.is_in(column, value_set=pa.array(NULL_PARTITIONS).cast(field.type))
-            column = pc.if_else(nothing, pa.scalar(None, field.type), column)
-            batch = batch.set_column(place, field, column)
+    """Convert rows of the log to the values that the table stores.
+
+    In a column that partitions the table, texts that Delta Lake stores as null become null.
+    """
+    partition_columns = {name.lower() for name in partitioned}
+    for number, field in enumerate(batch.schema):
+        is_text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+        if is_text and field.name.lower() in partition_columns:
+            column = batch.column(number)
+            stored_as_null = pc.is_in(column, value_set=pa.array(NULL_PARTITIONS).cast(field.type))
+            column = pc.if_else(stored_as_null, pa.scalar(None, field.type), column)
+            batch = batch.set_column(number, field, column)
     return batch
 
 
@@ -228,7 +247,8 @@ class Current:
             opened[-1].update()
             return opened[-1]
 
-        plan = plan_current([LogRange(options, *each) for each in logs.items()], open_table)
+        ranges = [LogRange(options, name, log) for name, log in logs.items()]
+        plan = plan_current(ranges, open_table)
         self._plan = plan
         self._logs = logs
         self._options = options
@@ -244,10 +264,10 @@ class Current:
             in_table = schema_of(opened[-1])
             self._in_table = schema.columns(in_table)
             spark_schema = with_table(spark_schema, in_table)
-            require_library("deltalake", _NEEDED)
+            require_library("deltalake", _EXTRA)
             from deltalake import DeltaTable
 
-            with _readable(self.table, self._storage):
+            with _table_errors(self.table, self._storage):
                 self._delta = DeltaTable(_url(self.table), self.table_version, self._storage)
         self.schema: pa.Schema = schema.to_arrow(spark_schema)
 
@@ -317,40 +337,43 @@ class Current:
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def _batches(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        how = self._plan.target
-        if how is not None and how.mode == MERGE:
-            yield from (schema.conform(batch, target) for batch in self._merged(target, how))
+        compaction = self._plan.target
+        if compaction is not None and compaction.mode == MERGE:
+            for batch in self._merged(target, compaction):
+                yield schema.conform(batch, target)
             return
-        if how is not None:
-            yield from self._in_the_table(target)
+        if compaction is not None:
+            yield from self._table_rows(target)
         for tail in self._plan.tails:
             yield from self._tail(tail, target)
 
-    def _in_the_table(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _table_rows(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Read the table's rows with the columns of `target`, in no particular order.
 
         A column that the table does not have is null.
         """
         wanted = {name.lower(): name for name in target.names}
         names = [name for name in self._in_table if name.lower() in wanted]
-        with _readable(str(self.table), self._storage):
-            # One column still gives the number of rows.
-            found = self._delta.scan(columns=names or list(self._in_table)[:1])
-            for batch in pa.RecordBatchReader.from_stream(found):
-                spelled = [wanted.get(name.lower(), name) for name in batch.schema.names]
-                yield schema.conform(batch.rename_columns(spelled), target)
+        with _table_errors(str(self.table), self._storage):
+            # Read at least one column, for the number of rows.
+            rows = self._delta.scan(columns=names or list(self._in_table)[:1])
+            for batch in pa.RecordBatchReader.from_stream(rows):
+                renamed = [wanted.get(name.lower(), name) for name in batch.schema.names]
+                yield schema.conform(batch.rename_columns(renamed), target)
 
-    def _merged(self, target: pa.Schema, how: Target) -> Iterator[pa.RecordBatch]:
-        keys = resolve(how.keys, self.schema.names)
-        by = resolve([how.sequence_by], self.schema.names)[0] if how.sequence_by else ""
+    def _merged(self, target: pa.Schema, compaction: Target) -> Iterator[pa.RecordBatch]:
+        keys = resolve(compaction.keys, self.schema.names)
+        by = ""
+        if compaction.sequence_by:
+            by = resolve([compaction.sequence_by], self.schema.names)[0]
         needed = [*dict.fromkeys([*target.names, *keys, *([by] if by else [])])]
         narrow = selected(self.schema, needed)
         # A condition may name any column.
-        wide = self.schema if how.delete_when else narrow
+        wide = self.schema if compaction.delete_when else narrow
         rows = (batch for tail in self._plan.tails for batch in self._tail(tail, wide))
         last = winners(rows, wide, keys, by)
-        deleted = holds(how.delete_when, last)
-        table = self._in_the_table(narrow)
+        deleted = holds(compaction.delete_when, last)
+        table = self._table_rows(narrow)
         in_log = schema.columns(self._plan.spark_schema)
         others = [name for name in needed if name not in in_log]
         yield from merged(table, last.select(needed), deleted, keys, by, others)
@@ -358,7 +381,7 @@ class Current:
     def _tail(self, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         if tail.end <= tail.start:
             return
-        # With the plan's look at the floor: the next compaction does not end this read.
+        # With the floor of the plan, so that a later compaction does not end this read.
         log = LogRange(self._options, tail.name, self._logs[tail.name], pinned=tail.pinned)
         log.look()
         for batch in log.scan(tail.start, tail.end, target):

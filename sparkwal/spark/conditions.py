@@ -1,4 +1,4 @@
-"""The condition that deletes a row's key, as an expression of Spark."""
+"""Converts the condition that deletes a row's key to a Spark expression."""
 
 import operator
 from collections.abc import Callable
@@ -28,73 +28,75 @@ _FUNCTIONS: dict[str, Callable[..., Column]] = {
     "trim": F.trim,
     "upper": F.upper,
 }
-_SHOWN = 200
+# The length to which an error cuts a condition.
+_QUOTED_LENGTH = 200
 
 
 def deletes(text: str, rows: StructType, *, is_own: bool) -> Column:
-    """Whether a row deletes its key: null counts as false.
+    """Whether a row deletes its key. Null counts as false.
 
     Args:
         text: a condition that is not empty.
         rows: the columns of the rows.
-        is_own: this process was given the text. One that only the log knows may be no more than
-            `condition.parse` reads: Spark's SQL calls methods of Java.
+        is_own: the text is an argument of the caller. A text that was read from the log must fit
+            the grammar of `condition.parse`, because Spark's SQL can call methods of Java.
 
     Raises:
-        OptionError: the text is not this process's own, and it is more.
+        OptionError: the text was read from the log and does not fit the grammar.
     """
     try:
-        found = _built(condition.parse(text), rows)
+        expression = _column(condition.parse(text), rows)
     except ValueError as error:
         if not is_own:
-            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+            quote = text if len(text) <= _QUOTED_LENGTH else f"{text[:_QUOTED_LENGTH]}…"
             raise OptionError(
-                f"the log's delete condition {shown!r} is more than a reader takes from a log, "
-                f"because Spark would run it: {error}. If you know it, give it yourself: "
-                "read_current(…, delete_when=…), the same text as its compaction has"
+                f"the log's delete condition {quote!r} is more than a reader takes from a log, "
+                f"because Spark would run it: {error}. If you trust it, pass it yourself: "
+                "read_current(…, delete_when=…), with the same text as the log's compaction"
             ) from None
-        found = F.expr(text)
-    return F.coalesce(found.cast("boolean"), F.lit(False))
+        expression = F.expr(text)
+    return F.coalesce(expression.cast("boolean"), F.lit(False))
 
 
 def quoted(name: str) -> str:
+    """A column's name in Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
-def _built(node: Node, rows: StructType) -> Column:
+def _column(node: Node, rows: StructType) -> Column:
     match node:
         case condition.Literal(value):
             return F.lit(value)
         case condition.Column(path):
-            return F.col(".".join(map(quoted, _spelled(path, rows))))
+            return F.col(".".join(map(quoted, _spelling(path, rows))))
         case condition.Compare(sign, left, right):
-            return _SIGNS[sign](_built(left, rows), _built(right, rows))
+            return _SIGNS[sign](_column(left, rows), _column(right, rows))
         case condition.In(value, choices):
-            return _built(value, rows).isin(*(choice.value for choice in choices))
+            return _column(value, rows).isin(*(choice.value for choice in choices))
         case condition.Like(value, pattern):
-            return _built(value, rows).like(pattern)
+            return _column(value, rows).like(pattern)
         case condition.IsNull(value):
-            return _built(value, rows).isNull()
+            return _column(value, rows).isNull()
         case condition.Not(value):
-            return ~_built(value, rows)
-        case condition.Every(parts):
-            return _joined(operator.and_, [_built(part, rows) for part in parts])
-        case condition.Some(parts):
-            return _joined(operator.or_, [_built(part, rows) for part in parts])
+            return ~_column(value, rows)
+        case condition.And(parts):
+            return _balanced(operator.and_, [_column(part, rows) for part in parts])
+        case condition.Or(parts):
+            return _balanced(operator.or_, [_column(part, rows) for part in parts])
         case condition.Call(name, arguments):
-            return _FUNCTIONS[name](*(_built(argument, rows) for argument in arguments))
+            return _FUNCTIONS[name](*(_column(argument, rows) for argument in arguments))
 
 
-def _joined(join: Callable[[Column, Column], Column], parts: list[Column]) -> Column:
-    """A balanced tree: Spark walks each level of it by a call."""
+def _balanced(join: Callable[[Column, Column], Column], parts: list[Column]) -> Column:
+    """Join the parts as a balanced tree. Spark recurses once for each level of an expression."""
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2
-    return join(_joined(join, parts[:half]), _joined(join, parts[half:]))
+    return join(_balanced(join, parts[:half]), _balanced(join, parts[half:]))
 
 
-def _spelled(path: tuple[str, ...], rows: StructType) -> list[str]:
-    """A column, and fields in it, as they are spelled; Spark reads names without regard to case."""
+def _spelling(path: tuple[str, ...], rows: StructType) -> list[str]:
+    """The spelling of a column and of fields inside it: in a condition, case does not matter."""
     names: list[str] = []
     inside: Any = rows
     for name in path:

@@ -1,4 +1,4 @@
-"""`format("weaselwal")`: what Spark instantiates for reading and for writing."""
+"""`format("weaselwal")`: the class that Spark instantiates for reading and for writing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.path import absolute
 
 T = TypeVar("T", bound=StoreOptions)
-# How this library hands a `Looked` to a read that Spark makes: no option of a user's.
+# An internal option, with which this library passes a `Looked` to a read of Spark.
 PINNED = "sparkwal_pinned"
 
 
@@ -32,12 +32,12 @@ class WeaselWalDataSource(PickledByValue, DataSource):
     df.writeStream.format("weaselwal").option("checkpointLocation", …).start("s3://bucket/wal")
     spark.read.format("weaselwal").option("startingPosition", 120).load("s3://bucket/wal")
 
-    Names of options are not case-sensitive; sizes take 1mb or bytes, times 500ms or
-    milliseconds; sparkwal/docs/options.md has all of them. A wrong one raises OptionError before
-    anything is read or written.
+    The names of options are not case-sensitive. Sizes are written as 1mb or as bytes, times as
+    500ms or as milliseconds. sparkwal/docs/options.md lists all options. A wrong option raises
+    OptionError before the first read or write.
     """
 
-    # How many tasks the session runs at once; Spark does not hand it to a reader.
+    # The number of tasks that the session runs at once. Spark does not pass it to a reader.
     parallelism: int | None = None
 
     @classmethod
@@ -46,22 +46,23 @@ class WeaselWalDataSource(PickledByValue, DataSource):
 
     @classmethod
     def with_parallelism(cls, tasks: int) -> type[WeaselWalDataSource]:
+        """A subclass for a session that runs this many tasks at once."""
         return type(cls.__name__, (cls,), {"parallelism": tasks})
 
     def _options(self, kind: type[T]) -> T:
-        given = {name: text for name, text in self.options.items() if name != PINNED}
+        texts = {name: text for name, text in self.options.items() if name != PINNED}
         if not self.options.get("path"):
-            # A name that is wrong may stand for it.
-            parse(kind, {**given, "path": "/"})
-            where = 'give it to load, save or start ("s3://bucket/wal")'
-            raise OptionError(f"option path is missing: {where}. {VIEW}")
-        options = parse(kind, given)
-        # Here, on the driver: executors have working directories of their own.
+            # First report a wrong name: it may be a misspelled `path`.
+            parse(kind, {**texts, "path": "/"})
+            advice = 'pass it to load, save or start ("s3://bucket/wal")'
+            raise OptionError(f"option path is missing: {advice}. {VIEW}")
+        options = parse(kind, texts)
+        # On the driver, because each executor has its own working directory.
         return replace(options, path=absolute(options.path))
 
     def schema(self) -> StructType:
         with readable_errors():
-            # Spark sets this only for a table that is about to be created.
+            # Spark sets this option only when it creates a table.
             if "provider" in self.options:
                 raise no_table()
             return log_schema(self._options(SourceOptions))
@@ -80,18 +81,18 @@ class WeaselWalDataSource(PickledByValue, DataSource):
         with readable_errors():
             if overwrite:
                 advice = 'use mode("append"), or write to a new path'
-                raise OptionError(f"a log is never overwritten: {advice}")
+                raise OptionError(f"a log cannot be overwritten: {advice}")
             return BatchWriter(self._options(SinkOptions), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        # Called again for every commit, in another worker: it must do nothing but this.
+        # Spark calls this for every commit in another worker, so it must not reach the store.
         with readable_errors():
             for name in self.options:
                 if "asyncprogresstracking" in name.lower():
                     raise OptionError(
                         f"option {name}: with asynchronous progress tracking a restarted query may "
-                        "give a batch id to other rows, which the log would take for rows that it "
-                        "has: remove the option"
+                        "reuse a batch id for other rows, which the log would skip as rows that it "
+                        "already has: remove the option"
                     )
             if overwrite:
                 raise OptionError(

@@ -1,6 +1,6 @@
-"""A Delta table that takes ranges of a log, by Spark: one range, one version of the table.
+"""Writes ranges of a log into a Delta table with Spark, each range as one version of the table.
 
-Who reads table and log as one makes the same rows of the log's.
+`read_current` uses the same conversion of the log's rows.
 """
 
 import json
@@ -22,60 +22,80 @@ from sparkwal.lifecycle.table import NULL_PARTITIONS, TableConflict, TableState
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.conditions import deletes, quoted
 from sparkwal.spark.datasource import PINNED
-from sparkwal.spark.delta_files import FORGETS, check_put_if_absent, delta_log, held, spark_path
+from sparkwal.spark.delta_files import (
+    FORGETS,
+    check_put_if_absent,
+    delta_log,
+    spark_path,
+    table_lock,
+)
 from sparkwal.spark.interfaces import to_struct
-from sparkwal.spark.readable import cause, failure_of_ours, line
+from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
 from sparkwal.store.base import LogStore
 
-# Another writer of the table was faster.
+# The errors of Delta if another writer of the table committed first.
 _CONFLICT = re.compile(
     r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
     r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
 )
-# Columns of the rows that win; none of the log or the table.
+# Temporary columns, which neither the log nor the table has.
 _ORDER = "_wal_order"
 _ROW = "_wal_row"
 DELETES = "_wal_deletes"
 
 
-def own_session(spark: SparkSession) -> SparkSession:
-    """Its settings reach no other session, and those of a reader change no row that wins."""
+def isolated_session(spark: SparkSession) -> SparkSession:
+    """A new session, so that the settings of readers and of compaction do not affect each other."""
     session = spark.newSession()
-    # On these the meaning of a condition depends.
+    # The meaning of a delete condition depends on these three settings.
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.ansi.enabled", "true")
     session.conf.set("spark.sql.caseSensitive", "false")
-    # By default Spark writes INT96, of which delta-rs misreads what is not in 1678 … 2262.
+    # By default Spark writes INT96, and delta-rs misreads INT96 outside of the years 1678…2262.
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    register_once(session, listens=False)
+    register_once(session, listen=False)
     return session
 
 
 def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[str]) -> DataFrame:
-    """Rows of the log as a table keeps them: of its types where those are wider, and null for texts
-    that no partition can have."""
-    own = normalize(rows.schema.jsonValue())
-    parts = {name.lower() for name in partitioned}
+    """Convert rows of the log to the values that a table stores.
+
+    A column takes the table's type if that is wider. In a column that partitions the table, texts
+    that Delta Lake stores as null become null.
+
+    Args:
+        rows: rows of the log.
+        table: the types of the table's columns.
+        partitioned: the columns that partition the table.
+    """
+    log_schema = normalize(rows.schema.jsonValue())
+    partition_columns = {name.lower() for name in partitioned}
     stored = []
-    for field in StructType.fromJson(json.loads(widened(own, table))):
+    for field in StructType.fromJson(json.loads(widened(log_schema, table))):
         column = F.col(quoted(field.name)).cast(field.dataType)
-        if isinstance(field.dataType, StringType | BinaryType) and field.name.lower() in parts:
+        is_text = isinstance(field.dataType, StringType | BinaryType)
+        if is_text and field.name.lower() in partition_columns:
             column = F.when(~column.cast("string").isin(*NULL_PARTITIONS), column)
         stored.append(column.alias(field.name))
     return rows.select(*stored)
 
 
-def last_of_each(rows: DataFrame, target: Target, *, is_own: bool = False) -> DataFrame:
-    """Of the rows of each key the one that wins, and whether it deletes the key. `is_own`: this
-    process was given the target's condition, as in `conditions.deletes`."""
+def winning_rows(rows: DataFrame, target: Target, *, is_own: bool = False) -> DataFrame:
+    """The winning row of each key, with the column `DELETES` if the target has a condition.
+
+    Args:
+        rows: a scan of the log. An operation that reorders rows, such as a shuffle, must not
+            precede.
+        target: names the keys, the column that decides which row wins, and the condition.
+        is_own: the target's condition is an argument of the caller, as in `conditions.deletes`.
+    """
     check_reserved(rows.columns)
-    # Read tasks come in the log's order, and the number counts first by task, then by row: safe
-    # only over the scan itself, and what looks at one row after the other.
+    # Read tasks are in the log's order, and this id counts by task, then by row.
     numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
     order = [quoted(target.sequence_by)] if target.sequence_by else []
-    whole = F.struct(*(F.col(quoted(name)) for name in rows.columns))
-    last = F.max_by(whole, F.struct(*order, _ORDER)).alias(_ROW)
+    row = F.struct(*(F.col(quoted(name)) for name in rows.columns))
+    last = F.max_by(row, F.struct(*order, _ORDER)).alias(_ROW)
     keys = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
     latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
     if target.delete_when:
@@ -85,47 +105,60 @@ def last_of_each(rows: DataFrame, target: Target, *, is_own: bool = False) -> Da
 
 
 def delta_tables(session: SparkSession) -> Any:
-    """Delta's tables in its jars. Its Python package pins PySpark: its installation could change
-    the user's version."""
+    """The class DeltaTable in Delta's jars.
+
+    Delta's Python package is not used: it pins PySpark, so its installation could change the
+    user's version.
+    """
     return getattr(session._jvm, "io.delta.tables.DeltaTable")
 
 
-def _sequence(session: SparkSession, names: Sequence[str]) -> Any:
-    """A sequence of Scala."""
+def _scala_sequence(session: SparkSession, names: Sequence[str]) -> Any:
     jvm: Any = session._jvm
     return jvm.PythonUtils.toSeq([*names])
 
 
 class SparkDeltaTable:
-    """A `sparkwal.lifecycle.table.Table`. The settings of `spark`, a session with Delta Lake, stay
-    as they are: every write has a session of its own. `log_options` reach the log."""
+    """A Delta table, as `sparkwal.lifecycle.table.Table`.
+
+    Each write uses a new session, so the settings of `spark` do not change.
+
+    Args:
+        spark: a session with Delta Lake.
+        target: the table.
+        log_options: the options with which Spark reads the log.
+
+    Raises:
+        PlanError: the session is one of Spark Connect.
+    """
 
     def __init__(self, spark: SparkSession, target: Target, log_options: Mapping[str, str]) -> None:
         if getattr(spark, "_jsparkSession", None) is None:
             raise PlanError(
-                "a session of Spark Connect cannot see what a Delta table holds: compact with a "
-                "session of Spark's own"
+                "a session of Spark Connect has no access to a table's transaction log: compact "
+                "with a classic session"
             )
         self.target = target
         self._options = dict(log_options)
         self._path = spark_path(target.table)
         self._spark = spark
-        self._session = own_session(spark)
+        self._session = isolated_session(spark)
         self._log = delta_log(self._session, target.table)
 
-    def prepare(self, log: LogStore, spark_schema: str, first: bool = False) -> None:
+    def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
+        """Check or create the table, as `Table.prepare`."""
         schema = to_struct(spark_schema)
         self._check_target(schema)
         if first and (condition := self.target.delete_when):
-            # The first intent fixes it: if it failed only when the range is written, that range
-            # would stay open for ever.
+            # The first intent fixes the condition. Try it now: if it failed later, when the range
+            # is written, that range could never be finished.
             rows = self._session.read.format("weaselwal").options(**self._options).load().limit(100)
             try:
                 rows.select(deletes(condition, schema, is_own=True)).collect()
             except Exception as error:
-                if failure_of_ours(error):
-                    raise ReadError(f"the log cannot be read: {line(error)}") from error
-                text = f"delete_when {condition!r} fails on rows of the log: {line(error)}"
+                if is_sparkwal_error(error):
+                    raise ReadError(f"the log is unreadable: {one_line(error)}") from error
+                text = f"delete_when {condition!r} fails on rows of the log: {one_line(error)}"
                 raise PlanError(text) from error
         try:
             check_put_if_absent(self._session, self._path)
@@ -137,9 +170,10 @@ class SparkDeltaTable:
         except PlanError:
             raise
         except Exception as error:
-            raise PlanError(f"{self.target.table} cannot be used: {line(error)}") from error
+            raise PlanError(f"{self.target.table} is unusable: {one_line(error)}") from error
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        """The newest snapshot of the table, as `Snapshots.look`."""
         try:
             self._log.update()
             return self._log.look(log_id, since, k)
@@ -147,24 +181,31 @@ class SparkDeltaTable:
             raise WriteError(str(error)) from error
 
     def write(self, state: LifecycleRecord) -> None:
-        session = own_session(self._spark)
-        delta = "spark.databricks.delta"  # a MERGE takes no options
+        """Write the range of an intent as one version of the table, as `Table.write`."""
+        session = isolated_session(self._spark)
+        # Settings and not options: a MERGE takes no options.
+        delta = "spark.databricks.delta"
         session.conf.set(f"{delta}.write.txnAppId", state.log_id)
         session.conf.set(f"{delta}.write.txnVersion", str(state.k))
-        kept = {n: getattr(state, n) for n in ("log_id", "k", "cut", "to", "sequencer")}
-        session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(kept))
-        asked = {"startingPosition": str(state.cut), "endingPosition": str(state.to - 1)}
-        asked[PINNED] = json.dumps({"log_id": state.log_id})
+        names = ("log_id", "k", "cut", "to", "sequencer")
+        metadata = {name: getattr(state, name) for name in names}
+        session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(metadata))
+        read_options = {
+            **self._options,
+            "startingPosition": str(state.cut),
+            "endingPosition": str(state.to - 1),
+            PINNED: json.dumps({"log_id": state.log_id}),
+        }
         range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
         try:
-            # In the log's order, from one partition to the next.
-            rows = session.read.format("weaselwal").options(**{**self._options, **asked}).load()
+            # The partitions of this read are in the log's order, as `winning_rows` needs it.
+            rows = session.read.format("weaselwal").options(**read_options).load()
             for problem in type_problems(
                 rows.schema.json(), self._log.spark_schema, self.target.table
             ):
                 raise WriteError(f"{self.target.table} does not take {range_}: {problem}")
             rows = as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
-            with held(self._path):
+            with table_lock(self._path):
                 if self.target.mode == APPEND:
                     writer = rows.write.format("delta").mode("append")
                     writer.option("mergeSchema", "true").save(self._path)
@@ -173,19 +214,19 @@ class SparkDeltaTable:
         except (TableConflict, ReadError, WriteError):
             raise
         except Exception as error:
-            if _CONFLICT.search(f"{type(error).__name__} {cause(error)}"):
-                raise TableConflict(f"{self.target.table}: {line(error)}") from error
-            if failure_of_ours(error):
-                raise ReadError(f"{range_} cannot be read: {line(error)}") from error
-            text = f"{self.target.table} did not take {range_}: {line(error)}"
+            if _CONFLICT.search(f"{type(error).__name__} {with_java_error(error)}"):
+                raise TableConflict(f"{self.target.table}: {one_line(error)}") from error
+            if is_sparkwal_error(error):
+                raise ReadError(f"{range_} cannot be read: {one_line(error)}") from error
+            text = f"{self.target.table} did not take {range_}: {one_line(error)}"
             raise WriteError(text) from error
 
     def _merge(self, session: SparkSession, rows: DataFrame) -> None:
         target = self.target
-        source = last_of_each(rows, target, is_own=True)
+        source = winning_rows(rows, target, is_own=True)
         if target.delete_when:
             source = self._without_idle_delete(session, source)
-        # py4j makes a map of the JVM of it.
+        # py4j converts a dict to a Java map.
         values = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
         by = quoted(target.sequence_by)
@@ -193,39 +234,41 @@ class SparkDeltaTable:
         table = delta_tables(session).forPath(session._jsparkSession, self._path).alias("t")
         merge = table.merge(source.alias("s")._jdf, same).withSchemaEvolution()
         if target.delete_when:
-            gone = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
-            merge = merge.whenMatched(gone).delete()
+            is_deleted = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
+            merge = merge.whenMatched(is_deleted).delete()
         merge = merge.whenMatched(newer or "true").updateExpr(values)
         inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
         merge.whenNotMatched(inserts).insertExpr(values).execute()
 
     def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
-        """Without the delete of the key of nulls where the table has no row of this key: a MERGE
-        that writes deletion vectors would fail there (Delta 4.4). It compares the keys again after
-        its outer join, where all are null of a row that is not there."""
+        """Drop a delete of the key whose values are all null, if the table has no row of it.
+
+        A MERGE of Delta 4.4 that writes deletion vectors fails on such a delete: after its outer
+        join it takes a missing row, whose keys are null, for a row of this key.
+        """
         keys = [quoted(key) for key in self.target.keys]
         if self._log.properties.get("delta.enableDeletionVectors", "").lower() != "true":
             return source
         if not all(field.nullable for field in source.select(*keys).schema):
             return source
         nulls = reduce(Column.__and__, (F.col(key).isNull() for key in keys))
-        # Inside the MERGE's transaction Delta reads the snapshot that the MERGE changes.
-        there = session.read.format("delta").load(self._path).where(nulls).exists()
-        return source.where(~(F.col(DELETES) & nulls) | there)
+        # A subquery in the MERGE's source reads the same snapshot that the MERGE changes.
+        has_row = session.read.format("delta").load(self._path).where(nulls).exists()
+        return source.where(~(F.col(DELETES) & nulls) | has_row)
 
     def _check_target(self, schema: StructType) -> None:
         target = self.target
         if FORGETS in dict(target.properties):
             raise PlanError(_forgets(target.table))
-        known = {field.name.lower(): field for field in schema.fields}
+        fields = {field.name.lower(): field for field in schema.fields}
         sequence = (target.sequence_by,) if target.sequence_by else ()
         for name in (*target.keys, *sequence, *target.partition_by, *target.cluster_by):
-            # A column that is clustered by may lie in another.
-            if name.lower() not in known and name.partition(".")[0].lower() not in known:
-                there = ", ".join(schema.names)
-                raise PlanError(f"the log has no column {name!r}; its columns are {there}")
+            # A table may be clustered by a field of a struct.
+            if name.lower() not in fields and name.partition(".")[0].lower() not in fields:
+                names = ", ".join(schema.names)
+                raise PlanError(f"the log has no column {name!r}; its columns are {names}")
         for name in (*target.keys, *sequence):
-            if isinstance(known[name.lower()].dataType, MapType | VariantType):
+            if isinstance(fields[name.lower()].dataType, MapType | VariantType):
                 raise PlanError(f"column {name} can be no key: Spark does not compare its values")
         if target.delete_when:
             try:
@@ -233,23 +276,23 @@ class SparkDeltaTable:
                 condition = deletes(target.delete_when, schema, is_own=True)
                 empty.select(condition).schema  # noqa: B018
             except Exception as error:
-                raise PlanError(f"delete_when {target.delete_when!r}: {line(error)}") from error
+                raise PlanError(f"delete_when {target.delete_when!r}: {one_line(error)}") from error
 
     def _create(self, schema: StructType) -> None:
         target = self.target
         session: Any = self._session._jsparkSession
-        making = delta_tables(self._session).createIfNotExists(session).location(self._path)
-        making = making.addColumns(session.parseDataType(schema.json()))
+        builder = delta_tables(self._session).createIfNotExists(session).location(self._path)
+        builder = builder.addColumns(session.parseDataType(schema.json()))
         if target.partition_by:
-            making = making.partitionedBy(_sequence(self._session, target.partition_by))
+            builder = builder.partitionedBy(_scala_sequence(self._session, target.partition_by))
         if target.cluster_by:
-            making = making.clusterBy(_sequence(self._session, target.cluster_by))
+            builder = builder.clusterBy(_scala_sequence(self._session, target.cluster_by))
         for name, value in target.properties:
-            making = making.property(name, value)
+            builder = builder.property(name, value)
         try:
-            making.execute()
+            builder.execute()
         except Exception:
-            # Another process may have made it at the same time.
+            # Another process may have created it at the same time.
             if not self._log.update():
                 raise
 
@@ -259,41 +302,45 @@ class SparkDeltaTable:
             return
         empty = self._session.createDataFrame([], schema)
         try:
-            with held(self._path):
+            with table_lock(self._path):
                 writer = empty.write.format("delta").mode("append")
                 writer.option("mergeSchema", "true").save(self._path)
         except Exception as error:
             # Another compaction may have added them at the same time.
             self._log.update()
             if adds_columns(schema.json(), self._log.spark_schema):
-                text = f"{self.target.table} does not take the log's new columns: {line(error)}"
+                text = f"{self.target.table} does not take the log's new columns: {one_line(error)}"
                 raise PlanError(text) from error
         self._log.update()
 
     def _check_table(self, schema: StructType) -> None:
-        target, there = self.target, self._log
-        for problem in problems(schema.json(), there.spark_schema, target, there.properties):
+        target = self.target
+        table = self._log
+        for problem in problems(schema.json(), table.spark_schema, target, table.properties):
             raise PlanError(problem)
         # §10: the table has no setting that forgets transactions
-        if FORGETS in there.properties:
+        if FORGETS in self._log.properties:
             raise PlanError(_forgets(target.table))
-        if asked := [*target.partition_by, *target.cluster_by]:
+        if expected := [*target.partition_by, *target.cluster_by]:
             table = delta_tables(self._session).forPath(self._session._jsparkSession, self._path)
             detail = DataFrame(table.detail(), self._session)
-            what = "partitioned" if target.partition_by else "clustered"
+            layout = "partitioned" if target.partition_by else "clustered"
             column = "partitionColumns" if target.partition_by else "clusteringColumns"
-            if (found := detail.select(column).collect()[0][0]) != asked:
-                found = ", ".join(found) or "nothing"
-                text = f"{target.table} is {what} by {found}, and {', '.join(asked)} was asked for"
-                raise PlanError(text)
-        known = {name.lower() for name in columns(there.spark_schema)}
+            actual = detail.select(column).collect()[0][0]
+            if actual != expected:
+                raise PlanError(
+                    f"{target.table} is {layout} by {', '.join(actual) or 'nothing'}, and not by "
+                    f"{', '.join(expected)}: name the same columns, or another table"
+                )
+        names = {name.lower() for name in columns(self._log.spark_schema)}
         for name in (*target.keys, target.sequence_by):
-            if name and name.lower() not in known:
+            if name and name.lower() not in names:
                 raise PlanError(f"{target.table} has no column {name!r}")
 
 
 def _forgets(table: str) -> str:
     return (
-        f"{table} has {FORGETS}: it would forget which range of the log it holds, and take it "
-        f"a second time. ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('{FORGETS}')"
+        f"{table} has the property {FORGETS}: it would forget the last range of the log, and "
+        f"compaction would write that range twice. Run ALTER TABLE delta.`{table}` UNSET "
+        f"TBLPROPERTIES ('{FORGETS}')"
     )

@@ -1,4 +1,4 @@
-"""How Spark reaches the transaction log of a Delta table, and whether it may be written."""
+"""Reads the transaction log of a Delta table through Hadoop, and checks that commits are safe."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -17,20 +17,20 @@ from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.spark import log_store
-from sparkwal.spark.readable import cause, line
+from sparkwal.spark.readable import one_line, with_java_error
 from sparkwal.store.path import absolute, is_local
 
-# So many seconds later who waits for a table says so again.
-_REPORT_EACH = 60
-_WAIT = "wait if it is at work; if it is stopped or hangs, let it go on (kill -CONT) or end it"
-# With it a table forgets the transactions of logs that were quiet for long.
+# Seconds between two reports of a process that waits for the lock of a table.
+_REPORT_SECONDS = 60
+_WAIT = "wait if it works; if it is stopped or hangs, resume it (kill -CONT) or end it"
+# With this property, a table forgets the transaction of a log that was idle for that time.
 FORGETS = "delta.setTransactionRetentionDuration"
 
 _DELTA = "org.apache.spark.sql.delta"
 _STORAGE = "io.delta.storage."
 
-# Which of Delta's LogStores put a version only if it is absent, and on which file systems. On a
-# local disk two processes of one machine are kept apart by `held`.
+# The LogStores of Delta that put a version only if it is absent, for each file system. On a local
+# disk, `table_lock` excludes two processes of one machine.
 _ATOMIC = {
     "file": {"HDFSLogStore", "LocalLogStore"},
     "hdfs": {"HDFSLogStore"},
@@ -43,32 +43,48 @@ _ATOMIC = {
 
 
 def spark_path(table: str) -> str:
+    """The URL of a table, as Spark and Hadoop write it."""
     if is_local(table):
-        return f"file:{absolute(table)}"  # as Hadoop writes it
-    scheme, _, rest = table.partition("://")
-    return f"s3a://{rest}" if scheme.lower() == "s3" else table.rstrip("/")
+        return f"file:{absolute(table)}"
+    scheme, _, path = table.partition("://")
+    return f"s3a://{path}" if scheme.lower() == "s3" else table.rstrip("/")
 
 
 class HadoopFiles:
+    """Reads the files of a table's transaction log through Hadoop."""
+
     def __init__(self, session: SparkSession, path: str) -> None:
-        self._session, self._path = session, path
-        # py4j would ask the JVM for each part of a name, every time: it looks through all jars.
+        self._session = session
+        self._path = path
+        # Look up classes once: for each part of a dotted name, the JVM searches all jars.
         jvm: Any = session._jvm
         self._file_name = getattr(jvm, "org.apache.hadoop.fs.Path")
         self._pattern = getattr(jvm, "org.apache.hadoop.fs.GlobFilter")
         self._bytes = getattr(jvm, "org.apache.commons.io.IOUtils").toByteArray
 
     def sizes(self, start: int) -> Mapping[str, int]:
+        """The sizes of the files of versions from `start` on, by name."""
         digits = f"{start:020d}"
-        later = (f"{digits[:at]}[{int(d) + 1}-9]" for at, d in enumerate(digits) if d < "9")
-        pattern = self._pattern(f"{{{','.join([digits, *later])}}}*")
-        with suppress(FileNotFoundError), self._readable():
-            found = self._system().listStatus(self._file(""), pattern)
-            return {str(each.getPath().getName()): int(each.getLen()) for each in found}
+        # A glob for numbers >= start: the same first digits, then a greater digit.
+        greater = (
+            f"{digits[:index]}[{int(digit) + 1}-9]"
+            for index, digit in enumerate(digits)
+            if digit < "9"
+        )
+        pattern = self._pattern(f"{{{','.join([digits, *greater])}}}*")
+        with suppress(FileNotFoundError), self._hadoop_errors():
+            files = self._system().listStatus(self._file(""), pattern)
+            return {str(file.getPath().getName()): int(file.getLen()) for file in files}
         return {}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        with self._readable():
+        """Read a file, or a range of it.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+            TableReadError: the file system failed.
+        """
+        with self._hadoop_errors():
             stream = self._system().open(self._file(name))
             try:
                 if length is None:
@@ -86,21 +102,26 @@ class HadoopFiles:
         return self._file("").getFileSystem(conf)
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def _hadoop_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if "FileNotFoundException" in cause(error):
-                raise FileNotFoundError(line(error)) from error
-            message = f"the table {self._path} cannot be read: {line(error)}"
+            if "FileNotFoundException" in with_java_error(error):
+                raise FileNotFoundError(one_line(error)) from error
+            message = f"the table {self._path} is unreadable: {one_line(error)}"
             raise TableReadError(message) from error
 
 
 def delta_log(session: SparkSession, table: str) -> DeltaLog:
-    """Raises OptionError in a session without Delta Lake."""
+    """The transaction log of a table.
+
+    Raises:
+        OptionError: the session has no Delta Lake.
+    """
     _require_delta(session)
     if is_local(table):
-        # Not by Hadoop: a writer without it leaves the checksum of the file that it replaced.
+        # Not through Hadoop, which checks .crc files: a writer without Hadoop replaces a file but
+        # not its .crc file.
         return snapshot.delta_log(table, StoreOptions())
     return DeltaLog(HadoopFiles(session, spark_path(table)), table)
 
@@ -112,10 +133,10 @@ def _require_delta(session: SparkSession) -> None:
         loader.loadClass(spark_versions.DELTA_EXTENSION)
     except Exception:
         package = spark_versions.delta_package(session.version)
-        given = {"spark.jars.packages": package, **spark_versions.DELTA_SETTINGS}
+        settings = {"spark.jars.packages": package, **spark_versions.DELTA_SETTINGS}
         raise OptionError(
             "this session has no Delta Lake: start it with "
-            f"{', '.join(f'{name}={value}' for name, value in given.items())} "
+            f"{', '.join(f'{name}={value}' for name, value in settings.items())} "
             "(sparkwal.Log(path).current() reads table and log without Spark)"
         ) from None
 
@@ -133,13 +154,18 @@ def _require_conditional_create(session: SparkSession) -> None:
 
 
 def check_put_if_absent(session: SparkSession, path: str) -> None:
-    """Raises PlanError where two writers of the table could both believe to have made a version."""
-    found, scheme = _log_store(session, path), urlsplit(path).scheme
-    # A class that is not Delta's was chosen by somebody who knows what it does.
-    is_deltas = found.startswith((_STORAGE, _DELTA))
-    if found == log_store.CLASS and scheme == "s3a":
+    """Check that two writers of a table cannot both commit the same version.
+
+    Raises:
+        PlanError: they can.
+    """
+    store = _log_store(session, path)
+    scheme = urlsplit(path).scheme
+    if store == log_store.CLASS and scheme == "s3a":
         _require_conditional_create(session)
-    if not is_deltas or found.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()):
+    # Trust a class that is not Delta's own: the user configured it.
+    is_deltas = store.startswith((_STORAGE, _DELTA))
+    if not is_deltas or store.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()):
         return
     advice = (
         f"Start Spark with --jars {log_store.jar()} --conf {log_store.SETTING}="
@@ -148,49 +174,50 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
         else f"Set spark.delta.logStore.{scheme}.impl to a LogStore that does"
     )
     raise PlanError(
-        f"for {scheme}:// Delta uses {found}, which does not put a version of the "
-        f"table only if it is absent: of two writers one could undo the other. {advice}"
+        f"for {scheme}:// Delta uses {store}, which does not put a version of the table only if it "
+        f"is absent: one of two writers could overwrite the other's commit. {advice}"
     )
 
 
 @contextmanager
-def held(path: str, clock: Clock = SYSTEM) -> Iterator[None]:
-    """Nobody else of this library writes the table at `path` meanwhile. Needed on a local disk
-    only: there Delta looks whether a version is absent and then renames a file over it."""
+def table_lock(path: str, clock: Clock = SYSTEM) -> Iterator[None]:
+    """Exclude other processes of this library from writing the table at `path`.
+
+    Only a table on a local disk needs it: there Delta checks that a version is absent, and then
+    renames a file to it.
+    """
     if urlsplit(path).scheme != "file":
         yield
         return
     import fcntl
 
-    place = os.open(path.removeprefix("file:"), os.O_RDONLY)
+    folder = os.open(path.removeprefix("file:"), os.O_RDONLY)
     try:
-        began, due = clock.boot_ms(), 0
+        began = clock.boot_ms()
+        next_report = 0
         while True:
             with suppress(BlockingIOError):
-                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             waited = (clock.boot_ms() - began) // 1000
-            if waited >= due:
-                due = waited + _REPORT_EACH
-                events.emit(events.CompactionWaits(path, waited, _holder(place), _WAIT))
+            if waited >= next_report:
+                next_report = waited + _REPORT_SECONDS
+                events.emit(events.CompactionWaits(path, waited, _lock_holder(folder), _WAIT))
             clock.sleep(0.1)
         yield
     finally:
-        os.close(place)
+        os.close(folder)
 
 
-def _holder(place: int) -> str:
-    """The process that has the lock of an open file, where Linux shows it."""
+def _lock_holder(descriptor: int) -> str:
+    """The process that holds the lock of an open file, if Linux shows it."""
     with suppress(OSError):
         locks = map(str.split, Path("/proc/locks").read_text().splitlines())
-        # Of a process in another container the number is none that helps.
-        held_by = [
-            int(each[4])
-            for each in locks
-            if each[1] == "FLOCK" and each[5].endswith(f":{os.fstat(place).st_ino}")
-        ]
-        if len(held_by) == 1 and held_by[0] > 0:
-            return f"process {held_by[0]}"
+        inode = f":{os.fstat(descriptor).st_ino}"
+        holders = [int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(inode)]
+        # For a process in another container, Linux prints 0.
+        if len(holders) == 1 and holders[0] > 0:
+            return f"process {holders[0]}"
     return "another process"
 
 

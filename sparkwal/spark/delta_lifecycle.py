@@ -1,4 +1,4 @@
-"""The lifecycle of a log, as a user opens it: compaction, retention, collection."""
+"""`sparkwal.Lifecycle`: compaction, retention and collection of a log."""
 
 from __future__ import annotations
 
@@ -69,18 +69,28 @@ class Lifecycle(Coordinator):
         target = target_of(
             table, keys, sequence_by, delete_when, partition_by, cluster_by, properties or {}
         )
-        filled: Table | None = None
+        delta_table: Table | None = None
         if target is not None:
             check_apart(settings.path, target)
             if spark is None:
-                raise OptionError(f"{target.table} is filled by Spark: give spark=, a session")
+                raise OptionError(f"Spark writes {target.table}: pass a session as spark=")
             from sparkwal.spark.delta import SparkDeltaTable
 
-            given = ((x.metadata["name"], getattr(settings, x.name)) for x in fields(StoreOptions))
-            reach = {name: str(value) for name, value in given if value is not None}
-            filled = SparkDeltaTable(spark, target, reach)
-        log, times = open_log(settings), (settings.gc_grace_ms, settings.consumer_expiry_ms)
-        super().__init__(log, settings, settings.sequencer, filled, target, *times, collects)
+            store_options: dict[str, str] = {}
+            for option in fields(StoreOptions):
+                if (value := getattr(settings, option.name)) is not None:
+                    store_options[option.metadata["name"]] = str(value)
+            delta_table = SparkDeltaTable(spark, target, store_options)
+        super().__init__(
+            open_log(settings),
+            settings,
+            sequencer=settings.sequencer,
+            table=delta_table,
+            target=target,
+            gc_grace_ms=settings.gc_grace_ms,
+            consumer_expiry_ms=settings.consumer_expiry_ms,
+            collects=collects,
+        )
 
 
 def target_of(
@@ -92,7 +102,7 @@ def target_of(
     cluster_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> Target | None:
-    """Check how a log is to be compacted.
+    """Check the arguments of a compaction.
 
     Returns:
         The target of the compaction, or None without a table.
@@ -102,21 +112,28 @@ def target_of(
     """
     if table is None:
         if any((keys, sequence_by, delete_when, partition_by, cluster_by, properties)):
-            raise OptionError("keys, partitions and properties are of a table: name the table")
+            raise OptionError("keys, partitions and properties need a table: name the table")
         return None
     if not table.strip():
         raise OptionError("the table is ''; its URL or folder is expected")
-    for each in (keys, partition_by, cluster_by):
-        if isinstance(each, str):
-            raise OptionError(f"columns are a list of names, not {each!r}")
+    for names in (keys, partition_by, cluster_by):
+        if isinstance(names, str):
+            raise OptionError(f"columns are a list of names, not {names!r}")
     if not all(map(str.strip, (*keys, *partition_by, *cluster_by))):
         raise OptionError("the name of a column is empty: name it, or leave it out")
     if (sequence_by or delete_when) and not keys:
-        raise OptionError("which row wins, and which deletes, is asked with keys only: give keys")
+        raise OptionError("sequence_by and delete_when need keys: give keys")
     refuse_credentials(table, "the table's URL")
     if partition_by and cluster_by:
         raise OptionError("a table is either partitioned or clustered: give one of the two")
-    # The same for a run in another folder.
-    place, mode = absolute(table.strip()).rstrip("/"), MERGE if keys else APPEND
-    about = tuple(keys), sequence_by, delete_when, tuple(partition_by), tuple(cluster_by)
-    return Target(place, mode, *about, tuple(sorted((properties or {}).items())))
+    return Target(
+        # Absolute, so that a run in another folder means the same table.
+        table=absolute(table.strip()).rstrip("/"),
+        mode=MERGE if keys else APPEND,
+        keys=tuple(keys),
+        sequence_by=sequence_by,
+        delete_when=delete_when,
+        partition_by=tuple(partition_by),
+        cluster_by=tuple(cluster_by),
+        properties=tuple(sorted((properties or {}).items())),
+    )

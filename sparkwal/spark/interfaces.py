@@ -1,7 +1,7 @@
-"""The interfaces of Spark that the source and the sink implement, as each Spark has them.
+"""The interfaces of Spark that the source and the sink implement, for each version of Spark.
 
-What a Spark has is a difference in `sparkwal.options.spark_versions`; here is the code that each
-difference needs. The rest of the library sees one Spark.
+`sparkwal.options.spark_versions` lists the differences between the versions. The code for these
+differences is here, so that the other modules see one Spark.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HERE = pyspark.__version__
-# What Spark keeps of a stream, as JSON.
+# The progress of a stream. Spark stores it as JSON in the checkpoint.
 Offset = dict[str, int | str]
 
 
 def to_struct(spark_schema: str) -> StructType:
-    """A stored schema as Spark's. Raises OptionError for a type that this Spark does not know."""
+    """A stored schema as a `StructType`.
+
+    Raises:
+        OptionError: this Spark lacks the type of a column.
+    """
     fields = []
     for field in json.loads(spark_schema)["fields"]:
         try:
@@ -49,7 +53,7 @@ def to_struct(spark_schema: str) -> StructType:
 
 
 def to_arrow_schema(spark_schema: StructType) -> pa.Schema:
-    """Spark's own translation, with timestamps in UTC."""
+    """Convert a schema with PySpark's function, with timestamps in UTC."""
     if has(spark_versions.ARROW_TIMEZONE, HERE):
         return arrow_types.to_arrow_schema(spark_schema, timezone="UTC")
     return arrow_types.to_arrow_schema(spark_schema)
@@ -61,34 +65,42 @@ else:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
     class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-        """Spark asks each writer, a stream's too, whether it is a DataSourceArrowWriter."""
+        """Spark passes Arrow batches to a writer, also of a stream, if it is of this class."""
 
 
 class StreamReads(ABC):
-    """A stream of logs, whichever way Spark asks for it."""
+    """A stream of logs. Spark's versions call it through different interfaces."""
 
     options: SourceOptions
 
     @abstractmethod
     def begin(self, heads: Offset) -> Offset:
-        """Where the options let the stream begin, and after no end in `heads`."""
+        """The beginning of the stream by its options, at most the ends in `heads`."""
 
     @abstractmethod
-    def advance(self, start: Offset, limited: bool) -> Offset:
-        """Where a microbatch ends that begins at `start`; `start` where there is nothing to read.
-        `limited`: it holds what the options allow at most."""
+    def advance(self, start: Offset, *, limited: bool) -> Offset:
+        """The end of a microbatch that begins at `start`; `start` if there are no new rows.
+
+        Args:
+            start: the end of the previous microbatch.
+            limited: apply the limits of the options.
+        """
 
     @abstractmethod
     def heads(self) -> Offset:
-        """The end of each log now, of a stream that may have begun anywhere."""
+        """The end of each log now."""
 
     @abstractmethod
     def check_heads(self, start: Offset) -> None:
-        """Raises OptionError where `heads` cannot be the end of what begins at `start`."""
+        """Check that a query which begins at `start` may end at `heads`.
+
+        Raises:
+            OptionError: `heads` may lie before its first row.
+        """
 
     @abstractmethod
     def fix_heads(self) -> None:
-        """Read no further than the logs reach now."""
+        """End the stream at the present ends of the logs."""
 
     @abstractmethod
     def plan(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -96,17 +108,16 @@ class StreamReads(ABC):
 
 
 class HeadFirst(StreamReads):
-    """A stream of which Spark asks how far a microbatch goes, and does not say where it begins.
+    """A stream for a Spark whose latestOffset() has no parameter for the start.
 
-    A query begins with latestOffset(), initialOffset(). One that goes on begins with
-    partitions(end, end) of the last microbatch that it planned. Under availableNow a latestOffset()
-    comes before either, and its answer is where the query will end. So the first end that Spark
-    asks for is the head, and the limits count from the second on: no query that reads once leaves
-    something behind.
+    A new query calls latestOffset() and initialOffset(). A restarted query calls partitions(end,
+    end) for the last microbatch that it planned. Under availableNow, Spark calls latestOffset()
+    before either, and ends the query at the result. So the first latestOffset() returns the head,
+    and the limits apply from the second call on: a query with availableNow reads all rows.
     """
 
     _start: Offset | None = None
-    # Was given to Spark before it named a start.
+    # The result of a latestOffset() before the start was known.
     _heads: Offset | None = None
     _is_first = True
 

@@ -1,7 +1,8 @@
-"""Delta's LogStore for S3 that comes with this library: it puts a version only if it is absent.
+"""A LogStore for Delta Lake on S3, which puts a version of a table only if it is absent.
 
-What Delta brings for s3a:// looks whether a version is there and then puts it: two writers of one
-version both succeed. So does GCSLogStore: S3A's create(overwrite=false) sends no If-None-Match.
+Delta's LogStore for s3a:// checks whether a version exists and then puts it, so two writers of the
+same version may both succeed. GCSLogStore on s3a:// has the same race: create(overwrite=false) of
+S3A sends no If-None-Match.
 """
 
 from pathlib import Path
@@ -11,5 +12,5 @@ SETTING = "spark.delta.logStore.s3a.impl"
 
 
 def jar() -> Path:
-    """Built by logstore/build.sh."""
+    """The path of the jar, which logstore/build.sh builds."""
     return Path(__file__).parent / "logstore" / "sparkwal-logstore.jar"

@@ -1,7 +1,8 @@
-"""What can be refused when a query starts: its first microbatch may be hours away.
+"""Refuses a query when it starts, and not hours later with its first microbatch.
 
-Spark asks a sink in Python nothing before the first rows. The session's listener can look at the
-query, and leaves it an error that ends it at its first trigger. Spark Connect has no such listener.
+Spark does not call a Python sink before the first rows. But a listener of the session can inspect
+the query when it starts, and mark it with an error that ends it at its first trigger. Spark Connect
+has no such listener.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from sparkwal.checkpoints.folder import local_folder, owner_of
 from sparkwal.errors import SparkWalError
 from sparkwal.spark.datasource import WeaselWalDataSource
 
-# Nodes of a plan that keep state, if their input is a stream.
+# Nodes of a plan that keep state if their input is a stream.
 _STATEFUL = {
     "Aggregate",
     "Deduplicate",
@@ -33,7 +34,9 @@ def refuse_at_start(session: Any, jvm: Any, query_id: str) -> None:
     """Let a query fail at its first trigger if its first microbatch would be refused.
 
     Args:
-        session: the JVM's, in which the query has just started.
+        session: the JVM's session, in which the query has just started.
+        jvm: the JVM.
+        query_id: the query.
     """
     try:
         query = session.streams().get(query_id).streamingQuery()
@@ -44,7 +47,7 @@ def refuse_at_start(session: Any, jvm: Any, query_id: str) -> None:
             text = f"{type(error).__module__}.{type(error).__name__}: {error}"
             query.errorNotifier().markError(jvm.java.lang.IllegalArgumentException(text))
     except Py4JError:
-        # A Spark that shows less of a query: its first microbatch is refused instead.
+        # This Spark hides the members that are used here. The first microbatch refuses the query.
         return
 
 
@@ -62,7 +65,7 @@ def _refusal(query: Any) -> SparkWalError | None:
 
 
 def _options(query: Any) -> dict[str, str]:
-    """What the user gave the query; Spark keeps it in a private field."""
+    """The options of the query, which Spark keeps in a private field."""
     kind = query.getClass()
     while kind.getSimpleName() != "MicroBatchExecution":
         kind = kind.getSuperclass()

@@ -1,4 +1,4 @@
-"""Reads table and log as one DataFrame, at one position."""
+"""Reads the table and the newer rows of the log as one DataFrame."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,14 +33,15 @@ from sparkwal.reading.metadata import check_reserved
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.conditions import quoted
 from sparkwal.spark.datasource import PINNED
-from sparkwal.spark.delta import DELETES, as_stored, last_of_each, own_session
+from sparkwal.spark.delta import DELETES, as_stored, isolated_session, winning_rows
 from sparkwal.spark.delta_files import delta_log, spark_path
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.registering import register_once
 from sparkwal.store.path import absolute
 
-# Keys of a log's part up to this size, as stored, go to every task: the table is not shuffled.
+# If the log's part is smaller, as stored, broadcast its keys, so that the table is not shuffled.
 BROADCAST_BYTES = 32 * 2**20
+# The number of records that are read to estimate the size of the log's part.
 _SAMPLES = 16
 
 
@@ -115,20 +116,22 @@ def read_current(
     def open_table(target: Target) -> DeltaLog:
         if getattr(spark, "_jsparkSession", None) is None:
             raise OptionError(
-                "a session of Spark Connect cannot see what a Delta table holds: use a session of "
-                "Spark's own, or sparkwal.Log(path).current()"
+                "a session of Spark Connect has no access to a table's transaction log: use a "
+                "classic session, or sparkwal.Log(path).current()"
             )
         pinned.append(delta_log(spark, target.table))
         pinned[-1].update()
         return pinned[-1]
 
     plan = plan_current([*logs.values()], open_table)
-    given = {n: value for n, value in options.items() if n.lower() not in ("sequencers", "path")}
-    reading = {**given, "path": settings.path}
+    read_options = {
+        name: value for name, value in options.items() if name.lower() not in ("sequencers", "path")
+    }
+    read_options["path"] = settings.path
     in_logs = to_struct(plan.spark_schema)
-    # Its settings are those of a compaction, so the same rows win and delete.
-    session = own_session(spark) if plan.target else spark
-    parts = (_tail(session, reading, tail) for tail in plan.tails if tail.end > tail.start)
+    # With the settings of a compaction, the same rows win and delete as there.
+    session = isolated_session(spark) if plan.target else spark
+    parts = (_tail(session, read_options, tail) for tail in plan.tails if tail.end > tail.start)
     tails = [_with_columns(part, in_logs) for part in parts]
     if plan.target is not None:
         _check_condition(plan.target, delete_when)
@@ -141,19 +144,23 @@ def read_current(
 
 
 def _tail(session: SparkSession, options: Mapping[str, Any], tail: Tail) -> DataFrame:
-    # Always these columns: the log may have gained others since.
+    # The columns of the plan: a writer may have added others since.
     columns = StructType.fromJson(json.loads(tail.spark_schema))
     reader = session.read.format("weaselwal").options(**options).schema(columns)
     reader = reader.option("sequencer", tail.name).option(PINNED, json.dumps(vars(tail.pinned)))
     return reader.options(startingPosition=tail.start, endingPosition=tail.end - 1).load()
 
 
-def _check_condition(target: Target, own: str | None) -> None:
-    """Raises OptionError for a condition of the caller that is not the log's."""
-    if own is not None and own != target.delete_when:
+def _check_condition(target: Target, delete_when: str | None) -> None:
+    """Check the condition of the caller.
+
+    Raises:
+        OptionError: it differs from that of the log's compaction.
+    """
+    if delete_when is not None and delete_when != target.delete_when:
         raise OptionError(
-            f"delete_when is {own!r}, and the compaction of this log has {target.delete_when!r}: "
-            "give the same, or none"
+            f"delete_when is {delete_when!r}, and the compaction of this log has "
+            f"{target.delete_when!r}: give the same, or none"
         )
 
 
@@ -167,75 +174,83 @@ def _with_table(
     has_condition: bool,
 ) -> DataFrame:
     assert plan.target is not None
-    target, partitioned = plan.target, delta.partitioned
-    # By the files, and before Spark: a DataFrame loads the classes that a user-defined type names.
+    target = plan.target
     check_complete(plan, delta)
+    # Read the schema from the transaction log before Spark opens the table, and so refuse
+    # user-defined types: a DataFrame would load the classes that they name.
     in_table = schema_of(delta)
     reader = spark.read.format("delta").option("versionAsOf", plan.table_version)
     table = reader.load(spark_path(target.table))
-    whole = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
+    all_columns = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
     if not tails:
-        return _with_columns(table, whole)
+        return _with_columns(table, all_columns)
     types = schema.columns(in_table)
-    tails = [as_stored(tail, types, partitioned) for tail in tails]
-    # The table comes first: the rows are of its session, the user's.
+    tails = [as_stored(tail, types, delta.partitioned) for tail in tails]
+    # The table comes first: the result of a union belongs to its session, which is the user's.
     if target.mode != MERGE:
-        return reduce(DataFrame.union, (_with_columns(part, whole) for part in (table, *tails)))
+        parts = (_with_columns(part, all_columns) for part in (table, *tails))
+        return reduce(DataFrame.union, parts)
     tail = reduce(DataFrame.union, tails)
     check_reserved(table.columns)
     keys = resolve(target.keys, [*tail.columns])
     by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
     target = replace(target, keys=tuple(keys), sequence_by=by)
-    last = last_of_each(tail, target, is_own=has_condition)
+    last = winning_rows(tail, target, is_own=has_condition)
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)
-    known = {name.lower() for name in tail.columns}
-    only_table = any(name.lower() not in known for name in table.columns)
-    parts = ((logs[each.name], each) for each in plan.tails)
-    sizes = (about_bytes(x.log, x.window, t.start, t.end, _SAMPLES) for x, t in parts)
-    if by or only_table or sum(sizes) > BROADCAST_BYTES:
-        return _replaced(table, last.withColumn(DELETES, deletes), keys, by, whole)
-    # The table's rows stay where they are. Whichever row of a key wins, the table's is gone.
-    key = [quoted(each) for each in keys]
-    keyed = F.broadcast(tail.select(*key).distinct()).alias("s")
-    stays = table.alias("t").join(keyed, _same(keys), "left_anti")
-    gone = table.select(*key).alias("t").join(keyed, _same(keys), "left_semi").alias("t")
-    # Each row as often as its key is in the table, and once where it is not: as a MERGE does.
-    won = gone.join(last.where(~deletes).alias("s"), _same(keys), "right").select("s.*")
-    return _with_columns(stays, whole).union(_with_columns(won, whole))
+    in_log = {name.lower() for name in tail.columns}
+    only_in_table = any(name.lower() not in in_log for name in table.columns)
+    log_parts = ((logs[part.name], part) for part in plan.tails)
+    sizes = (
+        about_bytes(log.log, log.window, part.start, part.end, _SAMPLES) for log, part in log_parts
+    )
+    # The broadcast below is right only if each row of the log replaces the table's row as a whole.
+    if by or only_in_table or sum(sizes) > BROADCAST_BYTES:
+        return _merged(table, last.withColumn(DELETES, deletes), keys, by, all_columns)
+    key_columns = [quoted(key) for key in keys]
+    log_keys = F.broadcast(tail.select(*key_columns).distinct()).alias("s")
+    unchanged = table.alias("t").join(log_keys, _same_keys(keys), "left_anti")
+    replaced = table.select(*key_columns).alias("t")
+    replaced = replaced.join(log_keys, _same_keys(keys), "left_semi").alias("t")
+    # As in a MERGE, a new row replaces each row of its key; without such a row it appears once.
+    new_rows = last.where(~deletes).alias("s")
+    inserted = replaced.join(new_rows, _same_keys(keys), "right").select("s.*")
+    return _with_columns(unchanged, all_columns).union(_with_columns(inserted, all_columns))
 
 
-def _replaced(
-    table: DataFrame, last: DataFrame, keys: Sequence[str], by: str, whole: StructType
+def _merged(
+    table: DataFrame, last: DataFrame, keys: Sequence[str], by: str, all_columns: StructType
 ) -> DataFrame:
-    """As MERGE does it: each row of both is looked at once, and the table is shuffled."""
-    both = _with_columns(table, whole).alias("t").join(last.alias("s"), _same(keys), "full_outer")
-    deletes = F.col(f"s.{DELETES}")  # null where the log has no row of this key
-    taken = deletes.isNotNull()
+    """The result of a MERGE, by a full outer join, which shuffles the table."""
+    table_rows = _with_columns(table, all_columns).alias("t")
+    both = table_rows.join(last.alias("s"), _same_keys(keys), "full_outer")
+    deletes = F.col(f"s.{DELETES}")  # null if the log has no row of this key
+    log_wins = deletes.isNotNull()
     if by:
         old, new = F.col(f"t.{quoted(by)}"), F.col(f"s.{quoted(by)}")
-        taken &= old.isNull() | F.coalesce(new >= old, F.lit(False))
-    both = both.where(~taken | ~deletes)
+        log_wins &= old.isNull() | F.coalesce(new >= old, F.lit(False))
+    both = both.where(~log_wins | ~deletes)
     in_log = {name.lower() for name in last.columns}
     columns = []
-    for name in whole.names:
+    for name in all_columns.names:
         old, new = F.col(f"t.{quoted(name)}"), F.col(f"s.{quoted(name)}")
-        value = F.when(taken, new).otherwise(old) if name.lower() in in_log else old
+        value = F.when(log_wins, new).otherwise(old) if name.lower() in in_log else old
         columns.append(value.alias(name))
     return both.select(*columns)
 
 
-def _same(keys: Sequence[str]) -> Column:
-    """Null-safe: a key may be null."""
+def _same_keys(keys: Sequence[str]) -> Column:
+    """Whether two rows have the same keys. Null equals null."""
     pairs = [F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys]
     return reduce(Column.__and__, pairs)
 
 
-def _with_columns(rows: DataFrame, whole: StructType) -> DataFrame:
-    """The rows with all of these columns, null where they have none."""
-    there = {name.lower() for name in rows.columns}
+def _with_columns(rows: DataFrame, all_columns: StructType) -> DataFrame:
+    """The rows with all of these columns. A missing column is null."""
+    names = {name.lower() for name in rows.columns}
 
     def column(field: StructField) -> Column:
-        is_there = field.name.lower() in there
-        return F.col(quoted(field.name)) if is_there else F.lit(None).cast(field.dataType)
+        if field.name.lower() in names:
+            return F.col(quoted(field.name))
+        return F.lit(None).cast(field.dataType)
 
-    return rows.select(*(column(field).alias(field.name) for field in whole.fields))
+    return rows.select(*(column(field).alias(field.name) for field in all_columns.fields))

@@ -1,4 +1,4 @@
-"""Errors as Spark shows them: the cause first, without the frames of Spark's workers."""
+"""Shortens errors that pass through Spark: the cause first, without frames of Spark's workers."""
 
 import pickle
 import re
@@ -13,15 +13,19 @@ from sparkwal.errors import OptionError, SparkWalError
 
 @contextmanager
 def readable_errors(*, pickling: bool = False) -> Iterator[None]:
-    """In one of Spark's Python workers: let an error reach the user as its message. With `pickling`
-    it passes through a pickler, which replaces all but a PickleError."""
+    """In a Python worker of Spark: let an error reach the user without its traceback.
+
+    Args:
+        pickling: this runs inside a pickler, which lets only subclasses of PickleError pass.
+    """
     try:
-        with _short_of_memory_named():
+        with _explained_memory_errors():
             yield
     except SparkWalError as error:
         sys.tracebacklimit = 0
-        # A finer kind that the protocol distinguishes is shown as the documented one.
-        kind = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
+        # Raise the documented class instead of a subclass that only the protocol uses.
+        classes = type(error).__mro__
+        kind = next(base for base in classes if base.__module__ == errors.__name__)
         if not pickling:
             raise (error if type(error) is kind else kind(*error.args)) from None
         both = type(kind.__name__, (kind, pickle.PicklingError), {"__module__": kind.__module__})
@@ -29,11 +33,11 @@ def readable_errors(*, pickling: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _short_of_memory_named() -> Iterator[None]:
-    """Name the settings that limit a worker's address space, if that is what an error stems from.
+def _explained_memory_errors() -> Iterator[None]:
+    """If memory runs out, name the settings that limit a worker's address space.
 
     Raises:
-        OptionError: the worker could begin no thread, or got no memory.
+        OptionError: the worker could not start a thread or allocate memory.
     """
     try:
         yield
@@ -51,7 +55,7 @@ def _short_of_memory_named() -> Iterator[None]:
         ) from None
 
 
-_OURS = re.compile(r"sparkwal\.errors\.(\w+): (.+)")
+_SPARKWAL_ERROR = re.compile(r"sparkwal\.errors\.(\w+): (.+)")
 _NOISE = re.compile(
     r"\n\s*at |\n\s*JVM stacktrace|\n\s*Driver stacktrace|\n=== Streaming Query|\nTraceback"
     r"|\s*SQLSTATE: \w+|;\s*\n'|\n== "
@@ -59,12 +63,12 @@ _NOISE = re.compile(
 
 
 def readable(error: BaseException) -> tuple[str, bool]:
-    """An error of Spark or of ours as one message, and whether the request itself was wrong."""
+    """An error of Spark or of sparkwal as one message, and whether the usage was wrong."""
     if isinstance(error, SparkWalError):
         return str(error), isinstance(error, OptionError)
     text = str(error)
-    if ours := _OURS.findall(text):
-        kind, message = ours[-1]
+    if matches := _SPARKWAL_ERROR.findall(text):
+        kind, message = matches[-1]
         return message.strip(), kind == OptionError.__name__
     wrong = type(error).__name__ in ("AnalysisException", "ParseException")
     text = text.rpartition("terminated with exception: ")[2]
@@ -72,17 +76,17 @@ def readable(error: BaseException) -> tuple[str, bool]:
     return message[:1500] or type(error).__name__, wrong
 
 
-def cause(error: BaseException) -> str:
-    """All that an error of Spark says, its Java stack included."""
+def with_java_error(error: BaseException) -> str:
+    """The text of an error of Spark, with the Java exception."""
     java = getattr(error, "java_exception", None)
     return f"{error}" if java is None else f"{error} {java.toString()}"
 
 
-def failure_of_ours(error: BaseException) -> bool:
-    """Whether one of our errors lies under an error of Spark."""
-    return isinstance(error, SparkWalError) or bool(_OURS.search(str(error)))
+def is_sparkwal_error(error: BaseException) -> bool:
+    """Whether the error, or the cause of an error of Spark, is an error of sparkwal."""
+    return isinstance(error, SparkWalError) or bool(_SPARKWAL_ERROR.search(str(error)))
 
 
-def line(error: BaseException) -> str:
-    """The message of an error of Spark or of ours, in one line."""
+def one_line(error: BaseException) -> str:
+    """The message of an error of Spark or of sparkwal, in one line."""
     return " ".join(readable(error)[0].split())

@@ -1,4 +1,4 @@
-"""Makes the data source known to a session that does not know it yet."""
+"""Registers the data source in a Spark session, and the listener of its queries."""
 
 import os
 import shutil
@@ -22,14 +22,14 @@ from sparkwal.options import spark_versions
 from sparkwal.protocol.hint import note_ended
 from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.query_start import refuse_at_start
-from sparkwal.spark.sink import ended_runs
+from sparkwal.spark.sink import ended_runs_file
 
 _registered: WeakSet[SparkSession] = WeakSet()
-# By the id that the JVM gives it: a session may have many wrappers.
-_listened: set[str] = set()
-_noting = threading.Lock()
+# Sessions that have a listener, by their ids in the JVM: one session may have several wrappers.
+_with_listener: set[str] = set()
+_lock = threading.Lock()
 AVAILABLE_NOW = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
-# Whose jars a session must have before it reaches the store.
+# File systems of object stores. If none of these classes exists, checkpoints are on local disks.
 _OBJECT_STORES = (
     "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
@@ -37,22 +37,27 @@ _OBJECT_STORES = (
 )
 
 
-def register_once(spark: SparkSession, listens: bool = True) -> None:
-    """Spark warns of each source that replaces another, so do not register it again. Spark also
-    keeps a session's listeners after the session: one that runs no stream gets none."""
+def register_once(spark: SparkSession, *, listen: bool = True) -> None:
+    """Register the data source, unless this session has it: Spark warns of a second registration.
+
+    Args:
+        spark: the session.
+        listen: add the listener of queries. Spark keeps listeners after their session has ended,
+            so do not add one to a session without streams.
+    """
     if spark in _registered:
         return
     _warn_of_untried(spark.version)
-    takes_part = spark_versions.has(spark_versions.READ_LIMITS, spark.version)
-    if not takes_part and spark.conf.get(AVAILABLE_NOW, None) is None:
-        # Else availableNow runs one microbatch: after a failure the one that had failed, and not
-        # what came since.
+    has_limits = spark_versions.has(spark_versions.READ_LIMITS, spark.version)
+    if not has_limits and spark.conf.get(AVAILABLE_NOW, None) is None:
+        # Otherwise availableNow runs one microbatch. After a failure that is the failed one, and
+        # newer rows stay unread.
         spark.conf.set(AVAILABLE_NOW, "true")
     session = getattr(spark, "_jsparkSession", None)
-    if session is None:  # Spark Connect: planners are on the server's machine, and nobody can ask
+    if session is None:  # Spark Connect: the server plans, and takes no listener from here
         _register(spark, WeaselWalDataSource)
     else:
-        _register_classic(spark, session, listens)
+        _register_classic(spark, session, listen=listen)
     _registered.add(spark)
 
 
@@ -63,27 +68,28 @@ def _warn_of_untried(version: str) -> None:
         events.emit(events.UntriedSpark(version=version, newest=newest))
 
 
-def _register_classic(spark: SparkSession, session: Any, listens: bool) -> None:
+def _register_classic(spark: SparkSession, session: Any, *, listen: bool) -> None:
     context = spark.sparkContext
     _choose_python(context)
     if _is_local(context) and spark.conf.get(FILE_MANAGER, None) is None:
-        # Checkpoints on its disk without a process for each file, if it knows no object store.
+        # Without a file system of an object store, checkpoints are on the disk. Write them
+        # without starting a process for each file.
         hadoop = context._jsc.hadoopConfiguration()
         on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
-        if on_disk and all(hadoop.getClassByNameOrNull(x) is None for x in _OBJECT_STORES):
+        if on_disk and all(hadoop.getClassByNameOrNull(name) is None for name in _OBJECT_STORES):
             manager = spark_versions.checkpoint_file_manager(spark.version)
             spark.conf.set(FILE_MANAGER, manager)
-    if listens and (name := str(session.sessionUUID())) not in _listened:
-        _listened.add(name)
-        listener = _Runs(ended_runs(), partial(refuse_at_start, session, spark._jvm))
+    if listen and (name := str(session.sessionUUID())) not in _with_listener:
+        _with_listener.add(name)
+        listener = _QueryRuns(ended_runs_file(), partial(refuse_at_start, session, spark._jvm))
         spark.streams.addListener(listener)  # type: ignore[arg-type]
-    # Another wrapper around the same session, foreachBatch's for example, may have done it.
+    # Another wrapper of this session, for example in foreachBatch, may have registered the source.
     if session.sessionState().dataSourceManager().dataSourceExists(WeaselWalDataSource.name()):
         return
     assert spark._jvm is not None
     sessions = getattr(spark._jvm, "org.apache.spark.sql.SparkSession")
     before = sessions.getActiveSession()
-    # Spark refuses a name that the active session has, whichever session is to get it.
+    # Spark checks for duplicate names in the active session, not in the session that registers.
     sessions.setActiveSession(session)
     try:
         _register(spark, WeaselWalDataSource.with_parallelism(context.defaultParallelism))
@@ -97,42 +103,43 @@ def _register(spark: SparkSession, source: type[WeaselWalDataSource]) -> None:
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
-        # Spark had found it by itself: an installed sparkwal needs no registering.
+        # Spark has already found the source in the installed package `pyspark_weaselwal`.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 
 
 def _choose_python(context: SparkContext) -> None:
-    """The Python of Spark's workers, unless the user chose one: Spark would take any python3."""
+    """Let Spark's workers run this Python, unless the user chose one. Spark runs `python3`."""
     if os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python"):
         return
     if _is_local(context):
         context.pythonExec = sys.executable
         return
-    found = shutil.which(context.pythonExec)
-    if found is None or Path(found).parent != Path(sys.executable).parent:
+    python = shutil.which(context.pythonExec)
+    if python is None or Path(python).parent != Path(sys.executable).parent:
         advice = (
             "Spark's workers, on the driver too, run this Python and not the one that runs this "
             "program: before the session starts set PYSPARK_PYTHON to a Python that has sparkwal "
             "on each machine"
         )
-        events.emit(events.OtherPython(python=found or context.pythonExec, advice=advice))
+        events.emit(events.OtherPython(python=python or context.pythonExec, advice=advice))
 
 
 def _is_local(context: SparkContext) -> bool:
     return str(context.master).startswith("local")
 
 
-class _Runs(JStreamingQueryListener):
-    """Checks each run of a query when it starts, and notes when it ends.
+class _QueryRuns(JStreamingQueryListener):
+    """Checks each run of a query when it starts, and records its end.
 
-    Spark's threads call it, and a query's start waits for one of them. As a StreamingQueryListener
-    it would get each progress converted in 457 calls of the JVM (100 ms or more). On two cores that
-    made each trigger 50 ms longer.
+    Threads of Spark call it, and the start of a query waits for the call. It is no
+    StreamingQueryListener, for which PySpark converts each progress in 457 calls of the JVM (100 ms
+    or more). On two cores that made each trigger 50 ms longer.
     """
 
     def __init__(self, file: Path, check: Callable[[str], None]) -> None:
-        self._file, self._check = file, check
+        self._file = file
+        self._check = check
         self._running = dict[str, str]()
 
     @property
@@ -141,8 +148,8 @@ class _Runs(JStreamingQueryListener):
         return SparkContext._jvm.PythonStreamingQueryListenerWrapper(self)
 
     def onQueryStarted(self, jevent: Any) -> None:
-        # A query has one run at a time, and Spark may report the end of the one before later.
-        self._note(self._running.pop(jevent.id().toString(), None))
+        # A query has one run at a time. Spark may report the end of the previous run later.
+        self._record_end(self._running.pop(jevent.id().toString(), None))
         self._running[jevent.id().toString()] = jevent.runId().toString()
         self._check(jevent.id().toString())
 
@@ -153,10 +160,10 @@ class _Runs(JStreamingQueryListener):
 
     def onQueryTerminated(self, jevent: Any) -> None:
         if self._running.get(jevent.id().toString()) == jevent.runId().toString():
-            self._note(self._running.pop(jevent.id().toString()))
+            self._record_end(self._running.pop(jevent.id().toString()))
 
-    def _note(self, run_id: str | None) -> None:
-        # A start fails with what its listener raises, and nothing here is worth that.
-        with _noting, suppress(OSError):
+    def _record_end(self, run_id: str | None) -> None:
+        # An error of a listener fails the start of its query, so ignore a full or broken disk.
+        with _lock, suppress(OSError):
             if run_id is not None:
                 note_ended(self._file, run_id)

@@ -1,4 +1,4 @@
-"""The sink: planned when Spark pickles the writer, written by tasks, committed on the driver."""
+"""The sink. It plans when Spark pickles the writer; tasks write; the driver commits."""
 
 from __future__ import annotations
 
@@ -47,24 +47,30 @@ if TYPE_CHECKING:
 
 
 VIEW = (
-    "Spark hands the path of a catalog's table to no Python data source: use CREATE TEMPORARY VIEW "
+    "Spark hides the path of a catalog's table from Python data sources: use CREATE TEMPORARY VIEW "
     "… USING weaselwal OPTIONS (path '…')"
 )
 
 
 def no_table() -> OptionError:
-    """The error for a table in the catalog."""
+    """The error for a log as a table of the catalog."""
     return OptionError(f"a log cannot be a table of the catalog. {VIEW}, or spark.read")
 
 
 @dataclass(frozen=True)
 class Message(WriterCommitMessage):
-    """All that the worker that commits knows of the plan."""
+    """The result that each task sends to the commit. The commit has no other part of the plan."""
 
     result: TaskResult
 
 
 class _Writer(PickledByValue):
+    """The writer of a stream or of a batch.
+
+    Attributes:
+        reason: the reason in the leader record, if this writer takes the log over.
+    """
+
     reason: str
 
     def __init__(
@@ -76,12 +82,12 @@ class _Writer(PickledByValue):
         self.plan: TaskPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles the writer twice for the tasks of one microbatch, and calls streamWriter()
-        # also where it never writes: this is the place to plan, once.
+        # Plan here, once. Spark pickles the writer twice for the tasks of a microbatch, and calls
+        # streamWriter() also without writing.
         if self.plan is None:
             with readable_errors(pickling=True):
                 self.plan = self._make_plan()
-        # Tasks and commits need no more, and every task waits until this is unpickled.
+        # Pickle only what tasks and commits need: every task waits until this is unpickled.
         return {"options": self.options, "plan": self.plan}
 
     def _make_plan(self) -> TaskPlan:
@@ -93,7 +99,8 @@ class _Writer(PickledByValue):
         owner = folder.owner_of(path) if path else None
         noted = log_of(path) if path and owner is None else None
         continues = path is not None and folder.latest(path, "commits") >= 0
-        # Made by sparkwal, for one log. A folder of the user's own has one from its first rows on.
+        # A checkpoint folder that sparkwal built names its log. In another folder, the first plan
+        # writes a note of its log.
         log_id = owner.log_id if owner else noted if continues else None
         claim = Claim(
             leader_id=leader_id,
@@ -108,7 +115,7 @@ class _Writer(PickledByValue):
             log_id=log_id,
             continues=continues and log_id is not None,
         )
-        hints = Hints(log.identity, ended=ended_runs())
+        hints = Hints(log.identity, ended=ended_runs_file())
         plan = self._plan(claim, hints, SYSTEM)
         if path and owner is None and noted != plan.leadership.log_id:
             note_log(path, plan.leadership.log_id)
@@ -118,13 +125,17 @@ class _Writer(PickledByValue):
         return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)
 
     def _proven_log(self) -> LogStore:
-        # Spark's checkpoint may not lie among the log's objects.
+        """The log, after a proof that its store has a working conditional PUT.
+
+        Raises:
+            OptionError: the checkpoint lies among the log's objects.
+        """
         path = folder.local_folder(self.checkpoint)
-        for theirs in folder.log_folders(self.options.path, self.options.sequencer)[1:]:
-            if path and Path(os.path.realpath(path)).is_relative_to(theirs):
+        for log_folder in folder.log_folders(self.options.path, self.options.sequencer)[1:]:
+            if path and Path(os.path.realpath(path)).is_relative_to(log_folder):
                 raise OptionError(
-                    f"the checkpoint {path} lies in {theirs}, where the log keeps its objects. "
-                    "Nothing was written: give checkpointLocation a folder beside the log"
+                    f"the checkpoint {path} lies in {log_folder}, the folder of the log's objects; "
+                    "no row was written. Give checkpointLocation a folder beside the log"
                 )
         log = open_log(self.options, fail_fast=True)
         prove_put_if_absent(log.store, log.prefix)
@@ -143,8 +154,8 @@ class _Writer(PickledByValue):
         limits = TaskLimits(**{name: getattr(options, name) for name in names})
 
         @cache
-        def visible() -> LogStore:
-            """Raises OptionError where a task reaches another log than the driver."""
+        def open_checked_log() -> LogStore:
+            """Open the log. A local path may be another folder on the machine of this task."""
             log = open_log(options)
             if is_local(options.path):
                 check_visible(log, plan)
@@ -159,18 +170,20 @@ class _Writer(PickledByValue):
                 attempt=context.taskAttemptId(),
                 is_retry=context.attemptNumber() > 0,
             )
-            result = write_partition(visible, plan, task, rows, limits)
+            result = write_partition(open_checked_log, plan, task, rows, limits)
         return Message(result)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Put the record of this microbatch or batch. Spark calls it after all tasks."""
         with readable_errors():
             results = [message.result for message in messages if isinstance(message, Message)]
             if not results or len(results) < len(messages):
                 raise OutcomeUnknownError(
-                    "Spark asked to commit without the messages of all tasks; nothing was "
-                    "committed. Restart with the same checkpoint"
+                    "Spark committed without the messages of all tasks; sparkwal committed no row. "
+                    "Restart with the same checkpoint"
                 )
-            log, query_id = open_log(self.options), results[0].query_id
+            log = open_log(self.options)
+            query_id = results[0].query_id
             hints = Hints(log.identity)
             ttl_ms = self.options.plan_ttl_ms
             codec = self.options.codec
@@ -181,7 +194,7 @@ class _Writer(PickledByValue):
         return None
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        # Deletes nothing: Spark calls this also after a commit that failed, which may be durable.
+        # Delete no objects: Spark calls this also after a failed commit, which may be durable.
         events.emit(events.Aborted(path=self.options.log_path))
 
 
@@ -193,13 +206,13 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         assert context is not None
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
-        # Spark runs every microbatch in a job group that it names after the query's run.
+        # Spark names the job group of every microbatch after the query's run.
         run_id = context.getLocalProperty("spark.jobGroup.id")
         assert query_id is not None and batch_id is not None and run_id is not None
         return self._write(query_id, int(batch_id), iterator, run_id)
 
     def _carrier(self, query_id: str) -> Carrier:
-        # The commit runs on the driver's machine, where a local checkpoint is.
+        # The commit runs on the driver's machine, which has the local checkpoint.
         size = self.options.checkpoint_max_bytes
         checkpoint = StreamCheckpoint(self.checkpoint, query_id, size)
         checkpoint.check_promise()
@@ -210,18 +223,18 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     reason = BATCH_APPEND
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
-        # Nothing ties two batch writes together: each looks at the log.
+        # Unlike the microbatches of a stream, each batch write reads the head.
         log = self._proven_log()
         ttl_ms = self.options.plan_ttl_ms
 
         def check_head(head: Head, _: str) -> None:
-            refuse_stream_leader(log, head, hints, clock, ttl_ms, _is_gone)
+            refuse_stream_leader(log, head, hints, clock, ttl_ms, _has_ended)
 
         if not self.options.take_over:
             claim = replace(claim, check_head=check_head)
         plan = cold_plan(log, claim, hints, clock, ttl_ms, None)
         if self.options.txn_app_id is not None and self.options.txn_version is not None:
-            # Before Spark computes the rows.
+            # Refuse an old transaction before Spark computes the rows.
             app_id, version = self.options.txn_app_id, self.options.txn_version
             check_newest(lambda: log, plan.leadership, app_id, version)
         return plan
@@ -237,9 +250,15 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 def _refuse_table() -> None:
-    """Raises OptionError for the rows of saveAsTable and CREATE TABLE … AS SELECT: Spark has just
-    created a table, which it drops now. Only a task can tell, because the write is an execution
-    inside of another. So is one of foreachBatch, which writes to no table."""
+    """Refuse the rows of saveAsTable and CREATE TABLE … AS SELECT.
+
+    Spark has just created a table in the catalog, and drops it after this error. Only a task can
+    recognize such a write: it is an execution inside of another. A write inside of foreachBatch is
+    that too, but belongs to a query.
+
+    Raises:
+        OptionError: this is such a write.
+    """
     context = TaskContext.get()
     assert context is not None
     execution, outermost, query = (
@@ -254,34 +273,42 @@ def _refuse_table() -> None:
         raise no_table()
 
 
-def ended_runs() -> Path:
-    """The file of `protocol.hint.note_ended`: a session writes it, planners on its machine read it.
-    Spark makes and removes its folder. Under Spark Connect nobody writes it."""
+def ended_runs_file() -> Path:
+    """The file of `protocol.hint.note_ended`, in a folder that Spark creates and removes.
+
+    The session's listener writes it, and planners on the same machine read it. Under Spark Connect
+    it is never written.
+    """
     return Path(SparkFiles.getRootDirectory()) / "sparkwal-ended-runs"
 
 
 def _leader(path: str, checkpoint: str) -> tuple[str, str]:
-    """(leader_id, host). The id outlives recycled workers of one query, not a restarted
-    application: it names the daemon that forks the workers, by pid and start time."""
+    """The leader's id, and its host.
+
+    The id contains the pid and start time of the daemon that forks Spark's Python workers. So it
+    stays the same when Spark replaces a worker, and changes when the application restarts.
+    """
     host = socket.gethostname()
     daemon = os.getppid()
-    what = hashlib.sha256(f"{path}\0{checkpoint}".encode()).hexdigest()[:12]
-    return f"{host}:{daemon}:{_started(daemon) or 0}:{what}", host
+    query = hashlib.sha256(f"{path}\0{checkpoint}".encode()).hexdigest()[:12]
+    return f"{host}:{daemon}:{_start_time(daemon) or 0}:{query}", host
 
 
-def _started(pid: int) -> str | None:
-    """When a process of this machine began, in ticks since it booted; None for one that is not
-    there, and on a system that does not say."""
+def _start_time(pid: int) -> str | None:
+    """The start of a process of this machine, in ticks since boot.
+
+    None if there is no such process, or no /proc.
+    """
     try:
-        # The command's name may hold spaces and ")": count from the last one.
+        # The command's name may contain spaces and ")", so count the fields after the last ")".
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return None
 
 
-def _is_gone(leader_id: str) -> bool:
-    """Whether a leader's daemon is known to have ended: it ran on this machine."""
+def _has_ended(leader_id: str) -> bool:
+    """Whether a leader's daemon ran on this machine and has ended."""
     match leader_id.rsplit(":", 3):
         case [host, daemon, started, _] if host == socket.gethostname() and daemon.isdecimal():
-            return started != "0" and _started(int(daemon)) != started
+            return started != "0" and _start_time(int(daemon)) != started
     return False

@@ -1,4 +1,4 @@
-"""The source: one log, or all sequencers of a path, as a table or a stream."""
+"""The source: reads one log, or all sequencers of a path, as a batch or a stream."""
 
 from __future__ import annotations
 
@@ -38,20 +38,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# {sequencer: next position}, and under LOG_ID + sequencer the id of the log that it belongs to.
-# _FROM + sequencer says which position its rows begin at where that is not the one before: where a
-# log first appears, since the floor of later is not where they began, and where it has reached the
-# startingTimestamp. Till then _NOT_BEFORE + sequencer holds that moment, which a restart needs.
-# No sequencer's name holds a colon.
-_FROM, _NOT_BEFORE = "from:", "not before:"
-# Of an Arrow batch for the JVM, which holds some of them at once.
-_LARGEST_BATCH = 16 * 2**20
+# An offset is {sequencer: next position}, with these entries besides. A sequencer's name cannot
+# contain a colon.
+#
+# LOG_ID + sequencer: the log's id.
+# _FROM + sequencer: the first position of the microbatch, if that is not the previous offset. This
+#   is so when a log first appears, because later its floor is higher; and when a log reaches
+#   startingTimestamp.
+# _NOT_BEFORE + sequencer: startingTimestamp, until the log reaches it. A restart needs it.
+_FROM = "from:"
+_NOT_BEFORE = "not before:"
 _NOTES = LOG_ID, _FROM, _NOT_BEFORE
+# The size of an Arrow batch, of which the JVM holds several at once.
+_LARGEST_BATCH = 16 * 2**20
 
 
 class Logs:
-    """The logs of a read, by sequencer, and the offsets of a stream. A stream keeps them: they
-    remember what they have seen."""
+    """The logs of a read, by sequencer. It converts positions to the offsets of a stream and back.
+
+    A stream uses the same `Logs` for all microbatches, because a `StreamedLog` caches its head,
+    its floor and its position for startingTimestamp.
+    """
 
     def __init__(
         self, options: SourceOptions, root: LogStore, pinned: Looked | None = None
@@ -59,43 +66,61 @@ class Logs:
         self._options = options
         self._root = root
         self._pinned = pinned
-        self._known: dict[str, StreamedLog] = {}
+        self._by_name: dict[str, StreamedLog] = {}
 
     def __getitem__(self, name: str) -> StreamedLog:
-        if name not in self._known:
-            made = StreamedLog(self._options, name, self._root, pinned=self._pinned)
-            self._known[name] = made
-        return self._known[name]
+        if name not in self._by_name:
+            log = StreamedLog(self._options, name, self._root, pinned=self._pinned)
+            self._by_name[name] = log
+        return self._by_name[name]
 
-    def known(self) -> list[StreamedLog]:
-        return [log for _, log in sorted(self._known.items())]
+    def opened(self) -> list[StreamedLog]:
+        """The logs that were opened so far, sorted by name."""
+        return [log for _, log in sorted(self._by_name.items())]
 
     def look(self, wanted: StructType | None = None, *, floor: bool = True) -> list[StreamedLog]:
-        """Every log that exists now, with its head. Raises OptionError where a new one lacks
-        wanted columns, and InvalidLogError."""
-        waited = any(log.spark_schema is None for log in self._known.values())
-        before = len(self._known)
+        """Find all logs of the read, and read the head of each.
+
+        Args:
+            wanted: the columns to read.
+            floor: read the floors too.
+
+        Raises:
+            OptionError: a new log lacks a wanted column.
+            InvalidLogError: a record is damaged or missing.
+        """
+        waited = any(log.spark_schema is None for log in self._by_name.values())
+        before = len(self._by_name)
         if self._options.sequencers:
             for name in all_logs(self._root):
                 self[name]
-        elif not self._known:
+        elif not self._by_name:
             self[self._options.sequencer]
-        known = self._known.values()
-        list(run_parallel(self._root.store, lambda log: log.look(floor=floor), known))
-        is_new = waited or len(self._known) > before
+        logs = self._by_name.values()
+        list(run_parallel(self._root.store, lambda log: log.look(floor=floor), logs))
+        is_new = waited or len(self._by_name) > before
         if wanted is not None and is_new and (union := self.columns()) is not None:
             check_projection(schema.normalize(wanted.jsonValue()), union)
-        return self.known()
+        return self.opened()
 
     def columns(self) -> str | None:
-        """All columns of the logs that exist. Raises OptionError where two do not agree."""
-        logs = [log for log in self._known.values() if log.spark_schema]
+        """The union of the logs' columns.
+
+        Raises:
+            OptionError: two logs have different types for one column.
+        """
+        logs = [log for log in self._by_name.values() if log.spark_schema]
         return union_of((log.spark_schema or "", f"sequencer {log.name}") for log in logs) or None
 
     def offset(
         self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
     ) -> Offset:
-        """Of a stream that has come so far; `entries` says where the rows begin of some logs."""
+        """The offset of a stream.
+
+        Args:
+            positions: the next position of each log.
+            entries: for some logs, the first position of the microbatch.
+        """
         offset: Offset = {_FROM + name: str(entry) for name, entry in entries.items() if entry}
         offset.update(positions)
         for name in positions:
@@ -103,37 +128,48 @@ class Logs:
                 offset[LOG_ID + name] = log_id
             if (moment := self[name].not_before) is not None:
                 offset[_NOT_BEFORE + name] = str(moment)
-        # Spark compares offsets as texts.
+        # Sorted, because Spark compares offsets as text.
         return dict(sorted(offset.items()))
 
     def positions(self, offset: Offset) -> dict[str, int]:
-        """The next position of each log. Raises InvalidLogError."""
-        found = {name: place for name, place in offset.items() if isinstance(place, int)}
-        others = [n for n in offset if n not in found and not n.startswith(_NOTES)]
+        """The next position of each log.
+
+        Raises:
+            InvalidLogError: the offset belongs to another source, or to more logs than this read.
+        """
+        positions = {name: value for name, value in offset.items() if isinstance(value, int)}
+        others = [key for key in offset if key not in positions and not key.startswith(_NOTES)]
         several, single = self._options.sequencers, self._options.sequencer
-        if others or not (several or single in found):
+        if others or not (several or single in positions):
             raise InvalidLogError(
                 f"the checkpoint holds the offset {json.dumps(offset)}, which is none of this "
                 "source; use a new checkpoint"
             )
-        if not several and len(found) > 1:
+        if not several and len(positions) > 1:
             raise InvalidLogError(
-                f"the checkpoint continues the logs of {', '.join(sorted(found))}, and this stream "
-                f"reads {single} alone: it would forget the others, and read them again later. Set "
-                "sequencers=* as before, or use a new checkpoint"
+                f"the checkpoint continues the logs of {', '.join(sorted(positions))}, and this "
+                f"stream reads only {single}: it would drop the offsets of the others, and read "
+                "them again later. Set sequencers=* as before, or use a new checkpoint"
             )
-        return found
+        return positions
 
     def check(self, offset: Offset, positions: Mapping[str, int]) -> None:
-        """Raises InvalidLogError where an offset speaks of other logs than there are now."""
-        for log in self.known():
+        """Check that the logs are those of an offset.
+
+        Raises:
+            InvalidLogError: a log was recreated, or ends before its position.
+        """
+        for log in self.opened():
             if log.name in positions:
                 log.check_offset(positions[log.name], offset.get(LOG_ID + log.name))
 
 
 def log_schema(options: SourceOptions) -> StructType:
-    """All columns of the logs, and the metadata columns if asked for. Raises OptionError when there
-    is no log."""
+    """All columns of the logs, with the metadata columns if the options include them.
+
+    Raises:
+        OptionError: there is no log.
+    """
     logs = Logs(options, open_log(options, fail_fast=True))
     logs.look(floor=False)
     spark_schema = logs.columns()
@@ -146,12 +182,14 @@ def log_schema(options: SourceOptions) -> StructType:
 
 def no_log(options: SourceOptions) -> OptionError:
     return OptionError(
-        f"there is no log at {options.log_path}: check the path. A stream waits for one if it is "
-        "given the schema, with .schema(…)"
+        f"there is no log at {options.log_path}: check the path. With .schema(…), a stream waits "
+        "for its log"
     )
 
 
 class _Reader(PickledByValue):
+    """The reader of a batch or of a stream."""
+
     def __init__(
         self, options: SourceOptions, spark_schema: StructType, parallelism: int | None
     ) -> None:
@@ -163,12 +201,13 @@ class _Reader(PickledByValue):
         return {"options": self.options, "spark_schema": self.spark_schema}
 
     def _tasks(self, log: StreamedLog, start: int, end: int, logs: int) -> list[ReadTask]:
-        asked = self.options.min_partitions
-        least = None if asked is None else -(-asked // logs)
+        in_all = self.options.min_partitions
+        least = None if in_all is None else -(-in_all // logs)
         return read_tasks(log, start, end, least, self.parallelism)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # Where `partitions` returned none, Spark asks for one partition that holds None, or is it.
+        """Read the rows of one task."""
+        # If `partitions` returned an empty list, Spark reads one partition: None, or one with None.
         if partition is None or partition.value is None:
             return
         target = to_arrow_schema(self.spark_schema)
@@ -179,9 +218,9 @@ class _Reader(PickledByValue):
 
 
 class BatchReader(_Reader, DataSourceReader):
-    # No `pushFilters`. With spark.sql.python.filterPushdown.enabled Spark 4.2 plans a later query
-    # over the same DataFrame as the one before, unless it pushes filters too: a range narrowed by
-    # one query's filter would hide rows from the next.
+    # This class has no `pushFilters`. With spark.sql.python.filterPushdown.enabled, Spark 4.2
+    # reuses this reader for a later query over the same DataFrame, unless that query pushes
+    # filters too. A range that one query's filter narrowed would hide rows from the next query.
 
     def __init__(
         self,
@@ -192,8 +231,7 @@ class BatchReader(_Reader, DataSourceReader):
     ) -> None:
         super().__init__(options, spark_schema, parallelism)
         self._logs = Logs(options, open_log(options), pinned)
-        why = "is for spark.readStream; a batch read that takes long is given a lease instead"
-        refuse(options, why, *CONSUMERS)
+        refuse(options, "is for spark.readStream; for a long batch read set lease", *CONSUMERS)
 
     def partitions(self) -> list[InputPartition]:
         with readable_errors(), ExitStack() as leases:
@@ -216,16 +254,17 @@ class StreamReader(_Reader, SparkStreamReader):
         super().__init__(options, spark_schema, parallelism)
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
-        refuse(options, "is for spark.read; a stream is given a consumer's name instead", "lease")
+        refuse(options, "is for spark.read; for a stream set consumer", "lease")
         self._root = open_log(options)
         self._logs = Logs(options, self._root)
-        holds, interval_ms = Holds(state_folder()), options.cursor_interval_ms
-        self._publisher = Publisher(options.consumer or "", interval_ms, holds)
+        holds = Holds(state_folder())
+        self._publisher = Publisher(options.consumer or "", options.cursor_interval_ms, holds)
+        # The ends of the logs at which availableNow stops.
         self._targets: dict[str, int] | None = None
-        # Till Spark has planned a microbatch, it asks by what its checkpoint holds.
+        # Until the first `plan`, Spark calls with offsets of its checkpoint.
         self._resumes = True
-        self._was_asked = False
-        # Which log comes first changes: a busy one must not use up every limit.
+        self._has_advanced = False
+        # The log that comes first in the next microbatch: a busy log must not use up every limit.
         self._turn = 0
 
     def begin(self, heads: Offset) -> Offset:
@@ -246,8 +285,11 @@ class StreamReader(_Reader, SparkStreamReader):
         return min(log.start(), int(heads.get(log.name, log.gap)))
 
     def _join(self, log: StreamedLog, start: int) -> bool:
-        """Register as a consumer before anything is read from `start`. Returns whether the floor
-        passed it before that was seen."""
+        """Register as a consumer, before the first read from `start`.
+
+        Returns:
+            Whether the floor had passed `start` before the registration.
+        """
         passed = self._publisher.join(log.log, log.log_id, start) > start
         if passed:
             log.floor.look()
@@ -259,11 +301,11 @@ class StreamReader(_Reader, SparkStreamReader):
                 self._publisher.committed(self._logs[name].log, position)
 
     def stop(self) -> None:
-        # After an error. Of a query that is stopped Spark ends this process without asking it.
+        # Spark calls this after an error. If a query is stopped, it only ends this process.
         self._publisher.catch_up()
 
     def _counts(self, log: StreamedLog) -> bool:
-        # A stream waits for a single log; among several, one without a record does not count yet.
+        # A single log may still be missing: the stream waits. Of several, skip one without records.
         return not self.options.sequencers or log.spark_schema is not None
 
     def fix_heads(self) -> None:
@@ -274,7 +316,7 @@ class StreamReader(_Reader, SparkStreamReader):
         with readable_errors():
             moment = self.options.starting_timestamp_ms
             logs = [log for log in self._look() if self._counts(log)]
-            newest = max((x.live.header.timestamp_ms for x in logs if x.live), default=0)
+            newest = max((log.live.header.timestamp_ms for log in logs if log.live), default=0)
             if moment is not None and moment > max(newest, SYSTEM.now_ms()):
                 raise OptionError(
                     "startingTimestamp is later than now and than every record: a stream waits "
@@ -302,27 +344,29 @@ class StreamReader(_Reader, SparkStreamReader):
     def _gaps(self) -> dict[str, int]:
         return {log.name: log.gap for log in self._look()}
 
-    def advance(self, start: Offset, limited: bool) -> Offset:
+    def advance(self, start: Offset, *, limited: bool) -> Offset:
         with readable_errors():
             begins = self._logs.positions(start)
             targets = self._gaps() if self._targets is None else self._targets
             self._logs.check(start, begins)
-            logs = [log for log in self._logs.known() if log.name in targets]
+            logs = [log for log in self._logs.opened() if log.name in targets]
             for log in logs:
                 if (moment := start.get(_NOT_BEFORE + log.name)) is not None:
                     log.not_before = int(moment)
             budget = Budget(self.options) if limited and self.options.limits else None
             ends = dict(begins)
             entries: dict[str, int] = {}
-            # Spark asks after the commit of the microbatch that ends at `start`. With asynchronous
-            # progress tracking, which excludes availableNow, a restart may still begin before it.
+            # Spark calls this after the commit of the microbatch that ends at `start`. But with
+            # asynchronous progress tracking, which availableNow excludes, a restart may begin
+            # before `start`.
             is_committed = self._targets is not None or self._resumes
-            # Spark asks all sources of a query, one after the other: by now all have joined.
-            is_committed &= self._was_asked
-            self._was_asked = True
+            # From the second call on, every source of the query has joined: Spark calls them in
+            # turn.
+            is_committed &= self._has_advanced
+            self._has_advanced = True
             turn = self._turn % max(len(logs), 1)
             for log in filter(self._counts, logs[turn:] + logs[:turn]):
-                # A new sequencer is read from its beginning, wherever the others began.
+                # Read a new sequencer from its beginning; the options' start is for the others.
                 is_new = log.name not in begins
                 begin = log.entry() if is_new else begins[log.name]
                 self._join(log, begin)
@@ -338,12 +382,12 @@ class StreamReader(_Reader, SparkStreamReader):
             if ends != begins:
                 return self._logs.offset(ends, entries)
             if self._targets is not None and is_committed:
-                # The run ends, and Spark ends this process without asking it.
+                # The run ends here, and Spark ends this process without a call of `stop`.
                 self._publisher.catch_up()
             return start
 
     def reportLatestOffset(self) -> dict[str, int] | None:
-        logs = [log for log in self._logs.known() if log.head is not None]
+        logs = [log for log in self._logs.opened() if log.head is not None]
         return {log.name: log.gap for log in logs if self._counts(log)} or None
 
     def plan(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -353,7 +397,7 @@ class StreamReader(_Reader, SparkStreamReader):
             tasks: list[ReadTask] = []
             moved = {name: last for name, last in lasts.items() if firsts.get(name, -1) < last}
             if any(self._logs[name].spark_schema is None for name in moved):
-                # After a restart Spark plans the last microbatch again, then asks for a new one.
+                # After a restart, Spark first plans its last microbatch again.
                 self._look()
             self._logs.check(end, lasts)
             for name, last in moved.items():

@@ -1,7 +1,8 @@
-"""What Spark pickles to its Python workers: readers, writers and the data source.
+"""The base class of readers, writers and the data source, which Spark pickles for its workers.
 
-`_load` travels with them by value and runs there before anything of sparkwal is imported: an
-executor whose Python lacks sparkwal says so in one sentence. It needs nothing but itself.
+The pickle contains the code of `_load`, which the worker runs before it imports sparkwal. So a
+worker whose Python lacks sparkwal reports that in one sentence. `_load` must not use names of this
+module.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 
-def _load(pickled):  # type: ignore[no-untyped-def]  # annotations would travel too
+def _load(pickled):  # type: ignore[no-untyped-def]  # annotations would be pickled too
     import pickle
 
     try:
@@ -29,19 +30,21 @@ def _load(pickled):  # type: ignore[no-untyped-def]  # annotations would travel 
             f"{error.name} is missing in this executor's Python, {sys.executable} on "
             f"{socket.gethostname()}: pip install sparkwal there, or ship it (--archives)"
         ) from None
-    made = kind.__new__(kind)
-    made.__setstate__(state)
-    return made
+    instance = kind.__new__(kind)
+    instance.__setstate__(state)
+    return instance
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
 class PickledByValue:
+    """Pickles its class and state for `_load`."""
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # cloudpickle also knows classes that have no name in any module.
-        what = type(self), self.__getstate__()
-        return _load, (cloudpickle.dumps(what),)  # type: ignore[no-untyped-call]
+        # Unlike pickle, cloudpickle takes a class that no module names, as of `with_parallelism`.
+        class_and_state = (type(self), self.__getstate__())
+        return _load, (cloudpickle.dumps(class_and_state),)  # type: ignore[no-untyped-call]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -49,16 +52,17 @@ class PickledByValue:
 
 
 def acknowledge_at_once() -> None:
-    """In a worker, before it reads the input of its task: let the kernel acknowledge now.
+    """In a worker, before it reads the rows of its task: let the kernel acknowledge at once.
 
-    Spark sends a task and its first rows in two small writes. Nagle's algorithm holds the second
-    back until the first is acknowledged, which the kernel of a receiver that sends nothing delays
-    by 40 ms: a third of a small microbatch. Linux only.
+    Spark sends a task and its first rows in two small writes. Nagle's algorithm delays the second
+    write until the first is acknowledged, and the receiving kernel delays that acknowledgement by
+    40 ms, a third of a small microbatch. Only Linux has the option.
     """
-    quick, descriptors = getattr(socket, "TCP_QUICKACK", None), Path("/proc/self/fd")
+    quick = getattr(socket, "TCP_QUICKACK", None)
+    descriptors = Path("/proc/self/fd")
     if quick is None or not descriptors.is_dir():
         return
-    # Spark does not show which socket it is; the option does the others no harm.
+    # Spark hides its socket, so set the option on all sockets; it does not harm the others.
     for descriptor in map(int, os.listdir(descriptors)):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):

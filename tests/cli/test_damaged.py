@@ -131,7 +131,7 @@ def test_the_figures_are_those_of_the_intact_records(
     totals = document("report", str(path), code=1)["totals"]
     assert (totals["commits"], totals["rows"], totals["dead"]) == (commits, commits, 0)
     text = page.read_text()
-    assert "Something is damaged" in text and all(slot(path, each).name in text for each in lost)
+    assert "Damaged objects" in text and all(slot(path, each).name in text for each in lost)
 
 
 def test_commands_on_a_damaged_log_print_what_to_do(

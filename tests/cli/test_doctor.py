@@ -75,7 +75,7 @@ def test_a_sound_log_on_s3(s3_path: tuple[str, dict[str, str]], tmp_path: Path) 
     assert "one winner each" in said(lines, "put-if-absent, raced")
     assert said(lines, "permission") == "no action that a writer needs is denied"
     assert "alive" in said(lines, "leader")
-    assert "the query begins anew" in said(lines, "checkpoint")
+    assert "the query starts from the beginning" in said(lines, "checkpoint")
     after = s3_client(options["endpoint"]).list_objects_v2(Bucket=path.split("/")[2])["KeyCount"]
     assert after == before
     # The writer was not fenced: its next run continues in the same term or takes over.
@@ -173,7 +173,7 @@ def test_settings_and_checkpoints_that_cost(tmp_path: Path) -> None:
     assert "48 requests" in said(lines, "checkpoint")
     # As below a folder that may not be entered, a look at such a name is an error.
     code, lines = asked(path, {}, "--checkpoint", f"{tmp_path}/{'x' * 300}/checkpoint")
-    assert code == 0 and "the query begins anew" in said(lines, "checkpoint")
+    assert code == 0 and "the query starts from the beginning" in said(lines, "checkpoint")
     assert not (tmp_path / "log").exists()
 
 

@@ -87,13 +87,13 @@ def test_a_signal_ends_a_command_that_waits(tmp_path: Path, signum: int, code: i
 # Python ignores what a signal's handler raises there.
 INSIDE_A_DEL = """
 import signal, sys, time
-from sparkwal.cli.exit_codes import hear_signals
+from sparkwal.cli.exit_codes import handle_signals
 
 class Last:
     def __del__(self):
         signal.raise_signal(int(sys.argv[1]))
 
-hear_signals()
+handle_signals()
 try:
     Last()
     while True:

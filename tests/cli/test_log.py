@@ -79,7 +79,7 @@ def test_ranges(long: str, arguments: list[str], expected: list[int]) -> None:
         (["8..5"], "lies before"),
         (["--since", "yesterday"], "a time before now"),
         (["--follow", "--end", "5"], "--follow has no end"),
-        (["--follow", "--interval", "5"], "no time of at most 36500d with its unit"),
+        (["--follow", "--interval", "5"], "a time with a unit, at most 36500d"),
     ],
 )
 def test_an_invalid_range_is_wrong_usage(long: str, arguments: list[str], why: str) -> None:

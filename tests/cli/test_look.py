@@ -53,7 +53,7 @@ def test_status_shows_head_leader_rates_and_size(path: str) -> None:
     assert reported["rows_per_second"] * seconds == pytest.approx(5, rel=0.01)
     assert (reported["floor"], reported["lifecycle"], reported["consumers"]) == (0, None, [])
     shown = ran("status", path)
-    assert "5, " in shown and "none: nothing of it is in a table" in shown
+    assert "5, " in shown and "none: the log has no table" in shown
     assert "in 6 objects" in shown and "commits/s" in shown
 
 
@@ -71,7 +71,8 @@ def test_status_of_a_life(path: str) -> None:
     [consumer] = reported["consumers"]
     assert (consumer["name"], consumer["lag"], consumer["live"]) == ("reports", 2, True)
     shown = ran("status", path)
-    assert "3: what is below goes 1.0 d after it was passed" in shown and "reports" in shown
+    assert "3: objects below it may be deleted 1.0 d after it passed" in shown
+    assert "reports" in shown
 
 
 def test_status_of_all_logs_under_a_path(path: str) -> None:
@@ -130,7 +131,7 @@ def test_show_prints_and_checks_a_whole_commit(path: str) -> None:
     assert reported["header"]["kind"] == "commit" and reported["header"]["rows"] == 1
     assert reported["header"]["inline"][0]["rows"] == 1 and reported["header"]["txns"]["p"][0] == 2
     shown = ran("show", path, "3")
-    assert "every byte is as it was written" in shown and "in the record" in shown
+    assert "every byte is intact" in shown and "in the record" in shown
     assert document("show", path)["position"] == 5
     leader = ran("show", path, "0")
     assert "leader, live" in leader and "prev_position" in leader
@@ -159,7 +160,7 @@ def test_show_has_an_answer_for_each_position(tmp_path: Path, path: str) -> None
     for position in range(15):
         state = "dead" if position in dead else "live"
         assert document("show", late, str(position))["state"] == state
-    assert "Nobody acknowledged it" in " ".join(ran("show", late, "6").split())
+    assert "It was never acknowledged" in " ".join(ran("show", late, "6").split())
     assert "not written yet: the log ends at 5" in ran("show", path, "6", code=1)
     assert document("show", path, "6", code=1)["state"] == "beyond the head"
     slots = {p: Path(path) / "batches" / keys.encode(keys.slot(p, 1000)) for p in range(6)}
@@ -256,9 +257,7 @@ def test_consumers_shows_which_one_holds_the_floor(path: str) -> None:
     time.sleep(0.01)
     expired = {each["name"]: each["live"] for each in lines("consumers", path, "--expiry", "1ms")}
     assert expired == {"lease-1": True, "old": False, "reports": False}
-    assert "no time of at most 36500d with its unit" in ran(
-        "consumers", path, "--expiry", "7", code=2
-    )
+    assert "a time with a unit, at most 36500d" in ran("consumers", path, "--expiry", "7", code=2)
     append(path, range(1), sequencer="one")
     assert len(lines("consumers", path, "--all")) == 3
 

@@ -13,7 +13,7 @@ import pytest
 from reading.collected import move_floor
 
 from sparkwal.cli import output
-from sparkwal.cli.exit_codes import as_exit
+from sparkwal.cli.exit_codes import exit_for
 from sparkwal.cli.open_logs import notify
 from sparkwal.cli.output import escape
 from sparkwal.errors import FencedError, OptionError
@@ -79,7 +79,7 @@ def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> No
     output.table([{EVIL: EVIL}], EVIL)
     output.facts({EVIL: EVIL})
     for error in (FencedError(EVIL), OptionError(EVIL)):
-        click.echo(as_exit(error).format_message())
+        click.echo(exit_for(error).format_message())
     shown = capsys.readouterr().out
     assert HARMLESS.fullmatch(shown), ascii(shown)
 
@@ -96,7 +96,7 @@ def test_a_table_of_strangers_and_what_is_said_beside_rows_are_plain(
     assert put_next(log, replace(state, cut=2, k=1), INTENT, Clock(), "test", to=3, target=target)
     (tmp_path / "log" / keys.key("", keys.slot(0, 1000))).unlink()
     shown = ran("show", str(tmp_path / "log"), "0", code=1)
-    assert HARMLESS.fullmatch(shown) and "they are in" in shown, ascii(shown)
+    assert HARMLESS.fullmatch(shown) and "its rows were released after" in shown, ascii(shown)
     notify(EVIL)
     assert HARMLESS.fullmatch(capsys.readouterr().err)
 

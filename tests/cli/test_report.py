@@ -18,7 +18,7 @@ from cli.test_cost import query
 from reading.collected import collect, move_floor
 
 import sparkwal
-from sparkwal.cli.report import page
+from sparkwal.cli.report_page import page
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.open import open_log
@@ -101,7 +101,7 @@ def test_a_damaged_log_has_a_page_of_what_is_intact(tmp_path: Path) -> None:
     reported = embedded(file)
     assert reported["totals"]["commits"] == 4 and damaged.name in reported["damage"][0]
     assert reported["dead"]["count"] == 0
-    assert "Something is damaged" in file.read_text()
+    assert "Damaged objects" in file.read_text()
 
 
 def test_a_damaged_consumer_is_reported_and_the_others_are_shown(tmp_path: Path) -> None:

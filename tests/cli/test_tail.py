@@ -23,7 +23,7 @@ from reading.collected import collect, move_floor
 
 import sparkwal
 from sparkwal.cli.open_logs import logs_at
-from sparkwal.cli.tailing import Shown, followed
+from sparkwal.cli.tailing import Selection, follow_rows
 from sparkwal.reading.history import apply_policy, walk
 from sparkwal.sql.relations import all_columns
 from sparkwal.store.base import LogStore
@@ -129,9 +129,9 @@ def test_rows_that_were_collected_before_they_were_shown_are_reported(tmp_path: 
     append(tmp_path, 1, 2)
     logs = logs_at(str(tmp_path), {})
     known = all_columns(log.spark_schema for log in logs)
-    shown = Shown(known, ("id",))
+    shown = Selection(known, ("id",))
     reported: list[str] = []
-    rows = followed(logs, lambda _: shown, 50, reported.append)
+    rows = follow_rows(logs, lambda _: shown, 50, reported.append)
     assert next(rows) is None  # no new row
     append(tmp_path, 3, 4, 5)
     log = LogStore(LocalStore(tmp_path), "")
@@ -143,7 +143,7 @@ def test_rows_that_were_collected_before_they_were_shown_are_reported(tmp_path: 
         batch = next(rows)
         found += batch.column("id").to_pylist() if batch is not None else []
     assert found == [4, 5]
-    assert reported == ["positions 3…4 were collected before they were shown; going on at 5"]
+    assert reported == ["positions 3…4 were collected before they were shown; continuing at 5"]
 
 
 @pytest.mark.process
@@ -302,7 +302,7 @@ def test_cat_into_a_pipe_that_closes(tmp_path: Path, shape: str) -> None:
     [
         (["-o", "x"], "no end"),
         (["--until", "1h"], "no end"),
-        (["--interval", "5"], "with its unit"),
+        (["--interval", "5"], "with a unit"),
     ],
 )
 def test_following_has_no_end(tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwal.cli.forms import Form, writer
+from sparkwal.cli.forms import Form, open_writer
 from sparkwal.cli.texts import bare_texts, csv_batch, json_rows
 from support.json_rows import JsonRows
 
@@ -87,7 +87,7 @@ def test_json_is_taken_back_as_what_it_was(rows: list[dict[str, Any]], skip: int
 def test_csv_and_json_hold_the_same_values(rows: list[dict[str, Any]]) -> None:
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     out = Path(tempfile.mkdtemp()) / "rows.csv"
-    with writer(Form("csv", out), SCHEMA) as form:
+    with open_writer(Form("csv", out), SCHEMA) as form:
         form.write(batch)
         form.end()
     types = {field.name: field.type for field in csv_batch(batch).schema}

@@ -24,7 +24,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.delta import SparkDeltaTable
-from sparkwal.spark.delta_files import delta_log, held, spark_path
+from sparkwal.spark.delta_files import delta_log, spark_path, table_lock
 from sparkwal.testing.servers import log_options
 
 SETTINGS = {
@@ -45,7 +45,7 @@ def maintain(spark: SparkSession, table: str, rng: random.Random) -> None:
     if not statement or not delta_log(spark, table).update():
         return
     # On a local disk Delta itself does not keep the writers of two processes apart.
-    with held(spark_path(table)):
+    with table_lock(spark_path(table)):
         spark.sql(f"{statement} delta.`{table}`").collect()
     say(f"maintained {statement}")
 

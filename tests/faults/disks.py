@@ -13,7 +13,7 @@ from pathlib import Path
 from faults.evidence import Stream
 from sparkwal.checkpoints import folder, names
 from sparkwal.errors import SparkWalError
-from support.checkpoints import made_from_log
+from support.checkpoints import checkpoint_from_log
 
 # Kept, gone, a new and empty one, restored from a backup, and without what was not yet on the
 # platters when the power failed.
@@ -41,7 +41,7 @@ def on_a_new_machine(
     for stream in there:
         shutil.rmtree(stream.checkpoint, ignore_errors=True)
         try:
-            made_from_log(log, stream.name, options, stream.checkpoint)
+            checkpoint_from_log(log, stream.name, options, stream.checkpoint)
         except SparkWalError as error:
             refused.append(f"the checkpoint of {stream.name}: {error}")
     return there, refused

@@ -25,7 +25,7 @@ import sparkwal
 from sparkwal.cli.flags import key_values
 from sparkwal.spark.readable import readable
 from sparkwal.testing.servers import log_options
-from support.checkpoints import made_from_log, write_plainly
+from support.checkpoints import checkpoint_from_log, write_without_forks
 from support.session import EXIT_CODES
 
 if TYPE_CHECKING:
@@ -179,10 +179,10 @@ class Work:
             given |= log_options(self.endpoint, hedge=True)
         location = self.checkpoint
         if self.name:
-            location, made = made_from_log(self.log, self.name, given, Path(location))
+            location, made = checkpoint_from_log(self.log, self.name, given, Path(location))
             if made is not None:
                 say(f"rebuilt {made.batch_id}: {made.reason}")
-            write_plainly(spark, location)
+            write_without_forks(spark, location)
         writer = self.source(spark).writeStream.format("weaselwal").options(**given)
         if self.every:
             writer = writer.trigger(processingTime=f"{round(self.every * 1000)} milliseconds")

@@ -12,7 +12,7 @@ from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.cli.exit_codes import Refused
 from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.protocol import archive
-from support.checkpoints import check_checkpoint, write_plainly
+from support.checkpoints import check_checkpoint, write_without_forks
 
 
 class Session:
@@ -43,14 +43,14 @@ def test_only_a_checkpoint_on_the_disk_is_written_plainly(
     location: str, manager: str | None
 ) -> None:
     session = Session()
-    write_plainly(session, location)
+    write_without_forks(session, location)
     assert session.get(FILE_MANAGER, None) == manager
 
 
 def test_a_file_manager_that_somebody_chose_stays() -> None:
     session = Session()
     session.set(FILE_MANAGER, "com.example.Mine")
-    write_plainly(session, "/data/checkpoint")
+    write_without_forks(session, "/data/checkpoint")
     assert session.get(FILE_MANAGER, None) == "com.example.Mine"
 
 

@@ -17,8 +17,8 @@ from lives import JOBS, JVM_SAYS_FIRST, SCHEMA, chain, collect, refused, run, ru
 from rich.console import Console
 
 import sparkwal
-from compact import Compaction, _continuously
-from sparkwal.cli.lifecycle_flags import Story
+from compact import Compaction, RunOptions, _continuously
+from sparkwal.cli.lifecycle_flags import EventPrinter
 from sparkwal.errors import StoreUnavailableError
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.lifecycle.policy import LifecycleOptions
@@ -68,7 +68,7 @@ TABLE = ("compact", "wal", "lake")
         (("compact", "wal"), "give TABLE, or --retain or --retain-bytes"),
         (("compact", "nothing", "--retain", "7d"), "there is no log at nothing"),
         (("compact", "nothing", "lake"), "there is no log at nothing"),
-        (("compact", "wal", "--retain", "7"), "no time of at most 36500d with its unit"),
+        (("compact", "wal", "--retain", "7"), "a time with a unit, at most 36500d"),
         (("compact", "wal", "--retain", "7d", "--gc-grace", "5min"), "at least 1h is needed"),
         (("compact", "wal", "--retain", "7d", "--now"), "are for a log with a TABLE"),
         (("compact", "wal", "--retain", "7d", "--key", "id"), "name the table"),
@@ -188,7 +188,7 @@ def test_continuously_a_list_that_is_refused_ends_nothing(
 
 def test_continuously_it_may_fail_for_days() -> None:
     signals = Signals()
-    work = Compaction(LifecycleOptions(path="wal"), {}, False, None, True, False, False)
+    work = Compaction(LifecycleOptions(path="wal"), {}, False, None, RunOptions(interval=0.0))
     failures = iter(range(1100))
 
     def round() -> dict[str, Any]:
@@ -197,7 +197,7 @@ def test_continuously_it_may_fail_for_days() -> None:
 
     work.round = round  # type: ignore[method-assign]
     quiet = Console(quiet=True)
-    _continuously(work, Meter(quiet, "test"), signals, Story(quiet), 60.0, 0.0)
+    _continuously(work, Meter(quiet, "test"), signals, EventPrinter(quiet))
     assert next(failures, None) is None
 
 
@@ -243,7 +243,7 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
     assert reported.returncode == 0, reported.stderr
     assert "the grace" in reported.stdout and JVM_SAYS_FIRST not in reported.stderr
     other = run(tmp_path, "compact", "wal", "lake", "--now")
-    assert other.returncode == 2 and "was fixed by its first run" in other.stderr
+    assert other.returncode == 2 and "fixed its target" in other.stderr
     bare = run(tmp_path, "compact", "wal", "--retain", "7d")
     assert bare.returncode == 2 and "is compacted into" in bare.stderr
 

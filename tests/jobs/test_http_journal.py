@@ -147,7 +147,7 @@ def test_rows_are_accepted_in_an_outage(
         text=True,
         env=environment(),
     )
-    assert refused.returncode == 1 and "stays in the journal" in refused.stderr
+    assert refused.returncode == 1 and "stay in the journal" in refused.stderr
     take(False)
     job = start(*arguments)
     until(job, "sparkwal_journal_waiting 0.0")

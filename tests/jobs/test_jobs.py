@@ -113,7 +113,7 @@ def test_a_failed_download_of_the_connector_is_named_in_the_error(tmp_path: Path
     )
     assert failed.returncode == 1, failed.stderr
     reported = failed.stderr.split("Error: ")[-1]
-    assert reported.startswith("Spark did not start: a connector could not be downloaded, or Java")
+    assert reported.startswith("Spark did not start: the download of a connector failed, or Java")
     assert "missing.xml" in failed.stderr  # Spark's own words, above
 
 
@@ -153,12 +153,15 @@ def test_files_to_log_to_parquet_also_when_the_disk_is_lost_between(
     first = run_here(spark, monkeypatch, *ingest, XDG_STATE_HOME=str(tmp_path / "one machine"))
     assert first.exit_code == 0, first.output
     assert "300 rows in 3 microbatches" in first.output
-    assert "made from the log" not in first.output
+    assert "rebuilt from the log" not in first.output
     shutil.rmtree(tmp_path / "one machine")
     expected += json_files(source, files=1, rows=100, first=3)
     second = run_here(spark, monkeypatch, *ingest, XDG_STATE_HOME=str(tmp_path / "another"))
     assert second.exit_code == 0, second.output
-    assert "orders goes on after microbatch 2 with a checkpoint made from the log" in second.output
+    assert (
+        "orders continues after microbatch 2 with a checkpoint rebuilt from the log"
+        in second.output
+    )
     assert "100 rows in 1 microbatches" in second.output
     records = list(sparkwal.Log(str(log)).records())
     commits = [record for record in records if isinstance(record, CommitHeader)]
@@ -235,8 +238,8 @@ def test_quickstart_proves_equality_and_continues(tmp_path: Path) -> None:
     assert log.scan(columns=["seq"]).read_all()["seq"].to_pylist() == list(range(2000))
     terms = [record.term for record in records if isinstance(record, LeaderHeader)]
     assert terms == [1, 2]
-    assert "Its checkpoint is deleted now" in " ".join(first.stdout.split())
-    _, _, reported = first.stdout.partition("What to try next:\n")
+    assert "Now the checkpoint is deleted" in " ".join(first.stdout.split())
+    _, _, reported = first.stdout.partition("Try these next:\n")
     *lines, _ = reported.strip().splitlines()
     assert len(lines) == 4
     for line in lines:
@@ -286,14 +289,14 @@ REPLAY = ("replay", "--log", "wal")
         ((*INGEST, "--log-option", "startingPosition=1"), "is for reading"),
         ((*INGEST, "--options-file", "broken.conf"), "line 2 of broken.conf"),
         ((*INGEST, "--infer-schema"), "are for files"),
-        (TO_LOG, "give --name, by which this query goes on where it ended, or --checkpoint"),
+        (TO_LOG, "give --name, by which this query continues where it ended, or --checkpoint"),
         ((*INGEST, "--name", "orders"), "not both"),
         ((*TO_LOG, "--name", " "), "name is ' '; a short printable text is expected"),
         ((*TO_LOG, "--log", "known", "--name", KNOWN), "nothing of its checkpoint"),
         ((*INGEST, "--trigger", "soon"), "'soon' is neither available-now nor"),
         ((*INGEST, "--checkpoint", "broken.conf"), "the checkpoint broken.conf is a file"),
         ((*INGEST, "--checkpoint", "used"), "the checkpoint used belongs to another log"),
-        ((*INGEST, "--checkpoint", "used", "--log", "other"), "and other knows none of them"),
+        ((*INGEST, "--checkpoint", "used", "--log", "other"), "and other has none of them"),
         (("ingest", "--format", "json", *INGEST[3:]), "needs --source"),
         (("ingest", "--format", "json", "--source", "in", *INGEST[3:]), "needs --schema DDL"),
         (REPLAY, "there is no log at wal"),

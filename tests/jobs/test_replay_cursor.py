@@ -240,7 +240,7 @@ def test_options_that_contradict_a_cursor_are_refused(path: Path, tmp_path: Path
     [
         (("--sequencers", "default,nobody"), "no log of sequencer nobody"),
         (("--columns", "v,v"), "names a column twice"),
-        (("--output", "/dev/null/out"), "no folder for the output"),
+        (("--output", "/dev/null/out"), "cannot create the folder"),
     ],
 )
 def test_an_impossible_replay_is_refused_before_the_cursor_is_written(

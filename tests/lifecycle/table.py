@@ -34,7 +34,7 @@ class ModelTable:
     versions: list[Version] = field(default_factory=list)
     before: Callable[[str], None] = lambda step: None
 
-    def prepare(self, log: LogStore, spark_schema: str, first: bool = False) -> None:
+    def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.before("prepare")
         if not self.versions:
             self._commit("CREATE TABLE", (), {})

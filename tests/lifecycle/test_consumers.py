@@ -17,6 +17,7 @@ from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.lifecycle.consumers import (
     ConsumerInfo,
     bound,
+    consumers_and_ages,
     forget,
     forget_expired_leases,
     is_live,
@@ -24,7 +25,6 @@ from sparkwal.lifecycle.consumers import (
     publish,
     publish_of_all,
     read,
-    standing,
 )
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.sql.relations import CONSUMERS
@@ -99,7 +99,7 @@ def test_all_of_more_consumers_than_one_page_shows_count() -> None:
     for position in (40, 30, 20, 10, 60):
         publish(log, at(position, f"c{100 - position}"))
     assert bound(log, "log-1", 50, None) == 10
-    assert [consumer.position for consumer, _ in standing(log)] == [60, 40, 30, 20, 10]
+    assert [consumer.position for consumer, _ in consumers_and_ages(log)] == [60, 40, 30, 20, 10]
 
 
 def test_a_consumer_expires_only_with_an_expiry(log: LogStore, store: MemoryStore) -> None:
@@ -125,7 +125,7 @@ def test_leases_that_count_no_more_are_deleted(log: LogStore, store: MemoryStore
     older(store, "old", 10_000)
     older(store, "daily", 10_000)
     forget_expired_leases(log)
-    assert {consumer.name for consumer, _ in standing(log)} == {"daily", "new"}
+    assert {consumer.name for consumer, _ in consumers_and_ages(log)} == {"daily", "new"}
 
 
 def test_a_consumer_that_publishes_during_the_age_check_is_alive(
@@ -149,7 +149,7 @@ def test_a_damaged_consumer_is_never_no_consumer(log: LogStore, store: MemorySto
     publish(log, at(20, "a"))
     key = keys.consumer_key("wal", "a")
     store.objects[key] = store.objects[key].replace(b'"position":20', b'"position":90')
-    for look_at in (lambda: bound(log, "log-1", 50, None), lambda: standing(log)):
+    for look_at in (lambda: bound(log, "log-1", 50, None), lambda: consumers_and_ages(log)):
         with pytest.raises(InvalidLogError, match="wal/consumers/a: .*delete it"):
             look_at()
 
@@ -169,7 +169,7 @@ def test_an_unknown_object_among_the_consumers_is_named(log: LogStore, store: Me
 def test_a_consumer_of_a_former_log_does_not_count(log: LogStore) -> None:
     publish(log, at(20))
     assert bound(log, "log-2", 50, None) == 50
-    ((consumer, age_ms),) = standing(log)
+    ((consumer, age_ms),) = consumers_and_ages(log)
     assert not is_live(consumer, "log-2", age_ms, None)
 
 
@@ -184,9 +184,9 @@ def test_a_consumer_of_all_logs_holds_one_that_it_has_not_seen(log: LogStore) ->
     join(unseen, at(3))
     join(log, at(4))
     assert [bound(each, "log-1", 50, None) for each in (seen, unseen, log)] == [20, 3, 4]
-    ((consumer, _),) = standing(log.sequencer("c"), "log-3")
+    ((consumer, _),) = consumers_and_ages(log.sequencer("c"), "log-3")
     assert (consumer.name, consumer.position, consumer.log_id) == ("daily", 0, "log-3")
-    assert standing(log.sequencer("c")) == []
+    assert consumers_and_ages(log.sequencer("c")) == []
 
 
 def test_a_consumer_of_all_logs_expires_as_others_do(log: LogStore, store: MemoryStore) -> None:

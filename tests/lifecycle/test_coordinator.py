@@ -290,7 +290,7 @@ def test_a_recreated_table_suspends_compaction(life: Life) -> None:
     with pytest.raises(ConfirmError, match="dropped and recreated"):
         life.process().run_once()
     life.table.versions = []
-    with pytest.raises(ConfirmError, match="is gone"):
+    with pytest.raises(ConfirmError, match="does not exist any more"):
         life.process().run_once()
 
 
@@ -299,7 +299,7 @@ def test_a_missing_table_is_not_recreated_by_a_look(life: Life) -> None:
     life.process().run_once()
     life.table.versions = []
     life.write(1)
-    with pytest.raises(ConfirmError, match="is gone"):
+    with pytest.raises(ConfirmError, match="does not exist any more"):
         life.process().run_once()
     assert life.table.versions == []
 

@@ -251,7 +251,7 @@ def test_a_missing_table(lake: Lake, tmp_path: Path) -> None:
     lake.append(values(1))
     lake.compact()
     Path(lake.table).rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfirmError, match="is gone"):
+    with pytest.raises(ConfirmError, match="does not exist any more"):
         lake.reader().current()
 
 

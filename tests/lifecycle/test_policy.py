@@ -15,7 +15,7 @@ from sparkwal.options.parsing import parse
 
 MINUTE = 60_000
 NOON = 1_700_000_000_000
-EMPTY = LogState(log_id="a", cut=0, to=0, table=True)
+EMPTY = LogState(log_id="a", cut=0, to=0, has_table=True)
 # A log that is written to: its first commit is six minutes old, its last a minute.
 BUSY = replace(EMPTY, first_ms=NOON - 6 * MINUTE, last_ms=NOON - MINUTE)
 
@@ -87,7 +87,7 @@ def test_at_the_soft_limit_rows_wait_for_no_threshold_and_at_the_hard_one_for_no
 
 
 def test_without_a_table_a_limit_takes_nothing_away() -> None:
-    state = replace(BUSY, table=False, waiting_bytes=20, rows=10**9)
+    state = replace(BUSY, has_table=False, waiting_bytes=20, rows=10**9)
     assert decide(state, Policy(hard_limit=20), NOON) == Due(limit="hardLimitBytes")
 
 
@@ -104,7 +104,7 @@ def states(draw: st.DrawFn) -> LogState:
         log_id="a",
         cut=cut,
         to=to if draw(st.booleans()) else cut,
-        table=draw(st.booleans()),
+        has_table=draw(st.booleans()),
         first_ms=draw(st.none() | moments),
         last_ms=draw(st.none() | moments),
         rows=draw(numbers),

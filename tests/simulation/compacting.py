@@ -42,7 +42,7 @@ class WorldTable:
     ask: Ask
     log: LogStore
 
-    def prepare(self, log: LogStore, spark_schema: str, first: bool = False) -> None:
+    def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.ask(Call("table_make"))
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:

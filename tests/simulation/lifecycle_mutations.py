@@ -33,7 +33,7 @@ MUTATIONS = [
         "lifecycle/compaction.py",
         "with unless_moved_on(log, intent):\n                table.write(intent)\n",
         "with unless_moved_on(log, intent):\n                table.write(intent)\n"
-        "            return TableState(found.table_id, found.version + 1, intent.k, ())\n",
+        "            return TableState(snapshot.table_id, snapshot.version + 1, intent.k, ())\n",
     ),
     Mutation(
         "range-is-fixed",
@@ -62,7 +62,7 @@ MUTATIONS = [
         "table-knows-k",
         "a compactor takes over, the table forgets",
         "lifecycle/compaction.py",
-        "if found.k not in (before, state.k):",
+        "if snapshot.k not in (confirmed_k, state.k):",
         "if False:",
     ),
     Mutation(
@@ -76,28 +76,28 @@ MUTATIONS = [
         "lost-range-new-k",
         _ACCEPTED,
         "lifecycle/compaction.py",
-        "k = found.k + 1 if state.is_open else found.k",
+        "k = snapshot.k + 1 if state.is_open else snapshot.k",
         "k = state.k",
     ),
     Mutation(
         "kept-range-done",
         "the table is restored to its newest version, and accepted",
         "lifecycle/compaction.py",
-        "held = _held(state, found)",
-        "held: tuple[Change, ...] = ()",
+        "newer = _ranges_after_confirmed(state, snapshot)",
+        "newer: tuple[Change, ...] = ()",
     ),
     Mutation(
         "restore-not-before",
         _ACCEPTED,
         "lifecycle/compaction.py",
-        "if change.restores < confirmed and change.restores not in at:",
+        "if change.restores < confirmed and change.restores not in ranges_of:",
         "if False:",
     ),
     Mutation(
         "floor-below-cut",
         _WRITER,
         "lifecycle/coordinator.py",
-        "floor = state.cut if keeps == (None, None) else min(floor, state.cut)",
+        "floor = state.cut if retention == (None, None) else min(floor, state.cut)",
         "floor = find_head(self._log).gap",
     ),
     Mutation(
@@ -111,7 +111,7 @@ MUTATIONS = [
         "table-before-delete",
         _RESTORED,
         "lifecycle/collection.py",
-        "confirmed(log, state, table)\n",
+        "confirm_table(log, state, safeguards.table)\n",
         "pass\n",
     ),
     Mutation(
@@ -139,11 +139,11 @@ MUTATIONS = [
         "floor-then-consumers",
         "a consumer joins while the floor moves and the log is collected",
         "lifecycle/collection.py",
-        "bound = consumers_bound(log, state.log_id, floor, expiry_ms)\n",
+        "bound = consumers_bound(log, state.log_id, floor, safeguards.expiry_ms)\n",
         "bound = min(floor, early)\n",
         (
             "    floor = old_floor(log, state, grace_ms)\n",
-            "    early = consumers_bound(log, state.log_id, 2**40, expiry_ms)\n"
+            "    early = consumers_bound(log, state.log_id, 2**40, safeguards.expiry_ms)\n"
             "    from sparkwal.protocol.chain import look\n"
             "    state = look(log) or state\n"
             "    floor = old_floor(log, state, grace_ms)\n",

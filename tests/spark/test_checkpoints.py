@@ -382,7 +382,7 @@ def test_a_checkpoint_among_the_objects_of_the_log_is_refused(
     before = objects(log)
     place = log / "batches" / "ck"
     shown = refused(lambda: append(numbers(spark, 10), log, place))
-    assert_one_error(shown, "OptionError", "where the log keeps its objects", "Nothing was written")
+    assert_one_error(shown, "OptionError", "the folder of the log's objects", "no row was written")
     shutil.rmtree(place)
     assert objects(log) == before
 

@@ -258,7 +258,7 @@ def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> N
     assert sorted(rows) == [1, 2, 3]
     # One that appears later is registered when it is read first.
     appended(log / "sequencers" / "c", [4])
-    stream.reader._logs._known.clear()
+    stream.reader._logs._by_name.clear()
     offset, rows = stream.turn(offset)
     assert rows == [4]
     stream.reader.commit(offset)

@@ -16,7 +16,7 @@ from sparkwal import events
 from sparkwal.errors import OptionError
 from sparkwal.protocol.clock import Clock
 from sparkwal.spark.datasource import WeaselWalDataSource
-from sparkwal.spark.delta_files import held
+from sparkwal.spark.delta_files import table_lock
 from sparkwal.spark.sink import BatchWriter
 
 # The planner knows from Spark which runs have ended.
@@ -99,7 +99,7 @@ def test_a_wait_for_a_table_names_the_holder_each_minute(tmp_path: Path) -> None
 
     forget = events.subscribe(see)
     try:
-        with held(f"file:{tmp_path}", Quick()):
+        with table_lock(f"file:{tmp_path}", Quick()):
             pass
     finally:
         forget()

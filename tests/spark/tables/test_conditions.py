@@ -21,7 +21,7 @@ from sparkwal.errors import OptionError, TableReadError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.lifecycle.keyed import holds
 from sparkwal.spark.conditions import deletes
-from sparkwal.spark.delta import own_session
+from sparkwal.spark.delta import isolated_session
 
 from .lake import Lake, value
 
@@ -83,7 +83,7 @@ CONDITIONS = [
 
 
 def test_a_condition_means_as_a_tree_what_it_means_as_a_text(delta: SparkSession) -> None:
-    session = own_session(delta)
+    session = isolated_session(delta)
     rows = session.createDataFrame(ROWS)
     alone = ["day BETWEEN '2024-01-01' AND '2024-01-02'"]
     for text in alone:

@@ -17,7 +17,7 @@ from sparkwal.errors import CompactionError, ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.spark.delta import SparkDeltaTable, delta_tables
-from sparkwal.spark.delta_files import delta_log, held, spark_path
+from sparkwal.spark.delta_files import delta_log, spark_path, table_lock
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
@@ -119,10 +119,10 @@ def test_a_history_that_was_cleaned_proves_no_range(log: Compaction) -> None:
     log.sql("INSERT INTO {t} VALUES (8, 'user')")
     (Path(log.target.table) / "_delta_log" / f"{1:020d}.json").unlink()
     found = log.table.look(log.log_id, 0)
-    assert found is not None and found.k == 1 and not found.whole
+    assert found is not None and found.k == 1 and not found.complete
     assert [each.version for each in found.changes] == [*range(2, found.version + 1)]
     found = log.table.look(log.log_id, 1)
-    assert found is not None and found.whole
+    assert found is not None and found.complete
 
 
 @pytest.mark.slow
@@ -190,12 +190,12 @@ def test_a_wait_for_the_table_emits_an_event(log: Compaction) -> None:
             waits.set()
 
     def write() -> None:
-        with held(path):
+        with table_lock(path):
             done.set()
 
     stop = events.subscribe(see)
     try:
-        with held(path):
+        with table_lock(path):
             second = threading.Thread(target=write)
             second.start()
             assert waits.wait(60) and not done.is_set()
@@ -233,20 +233,20 @@ def test_a_table_that_is_laid_out_otherwise_is_refused(delta: SparkSession, tmp_
     place = str(tmp_path / "table")
     prepare(delta, Target(place, partition_by=("day",)))
     prepare(delta, Target(place, partition_by=("day",)))
-    with pytest.raises(PlanError, match="partitioned by day, and id was asked for"):
+    with pytest.raises(PlanError, match="partitioned by day, and not by id"):
         prepare(delta, Target(place, partition_by=("id",)))
     with pytest.raises(PlanError, match="clustered by nothing"):
         prepare(delta, Target(place, cluster_by=("id",)))
     clustered = str(tmp_path / "clustered")
     prepare(delta, Target(clustered, cluster_by=("day", "id")))
     prepare(delta, Target(clustered, cluster_by=("day", "id")))
-    with pytest.raises(PlanError, match="clustered by day, id, and id was asked for"):
+    with pytest.raises(PlanError, match="clustered by day, id, and not by id"):
         prepare(delta, Target(clustered, cluster_by=("id",)))
     with pytest.raises(PlanError, match="partitioned by nothing"):
         prepare(delta, Target(clustered, partition_by=("day",)))
     plain = tmp_path / "plain"
     delta.range(1).write.parquet(str(plain))
-    with pytest.raises(PlanError, match="cannot be used") as caught:
+    with pytest.raises(PlanError, match="is unusable") as caught:
         prepare(delta, Target(str(plain)))
     assert "\n" not in str(caught.value)
 

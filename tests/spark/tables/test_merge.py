@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import sparkwal
 from sparkwal.errors import OptionError, PlanError
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.spark.delta import last_of_each
+from sparkwal.spark.delta import winning_rows
 
 from .compaction import Compaction, Rows, as_set
 
@@ -219,4 +219,4 @@ def test_rows_are_appended_to_partitions(delta: SparkSession, tmp_path: Path) ->
 def test_a_log_that_has_a_column_of_a_name_reserved_since_is_refused(delta: SparkSession) -> None:
     rows = delta.range(1).selectExpr("id", "id AS _wal_order")
     with pytest.raises(OptionError, match="_wal_order"):
-        last_of_each(rows, Target("table", MERGE, ("id",)))
+        winning_rows(rows, Target("table", MERGE, ("id",)))
