@@ -18,7 +18,7 @@ from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.policy import LifecycleOptions, Policy
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
-from sparkwal.options.types import duration
+from sparkwal.options.types import duration, integer, size
 from sparkwal.reading.sequencers import all_logs, has_log
 from sparkwal.store.base import LogStore
 
@@ -62,6 +62,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 
 _TIMES = {"retainSeconds": _seconds, "gcGrace": time_with_unit, "consumerExpiry": time_with_unit}
 _COLLECTING = ("gcGrace", "consumerExpiry")
+_METAVARS = {integer: "N", size: "SIZE"}
 
 
 def takes_lifecycle_options(*, policy: bool) -> Decorator:
@@ -87,7 +88,7 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
         # persistRowThreshold → --persist-row-threshold.
         words = re.sub("(?<!^)(?=[A-Z])", "-", about["name"]).lower()
         flag = "--retain" if callback is _seconds else f"--{words}"
-        metavar = "TIME" if callback else {"whole": "N", "size": "SIZE"}[about["parse"].__name__]
+        metavar = "TIME" if callback else _METAVARS[about["parse"]]
         default = about["shown"] or option.default
         decorators.append(
             click.option(

@@ -12,11 +12,11 @@ from sparkwal.errors import SparkWalError
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Page, Transient
 
-from .plot import PREFIX, Plot
+from .faulty_store import PREFIX, FaultyStore
 
 
-class Away(Plot):
-    """A Plot whose store may be away for every request, or for those of some positions.
+class Away(FaultyStore):
+    """A FaultyStore whose store may be away for every request, or for those of some positions.
 
     Attributes:
         is_away: whether nothing answers.
@@ -52,15 +52,15 @@ class Away(Plot):
         return self.appender(producer, retries=retries, folder=folder, **given)
 
 
-def sound(plot: Plot) -> None:
+def sound(faulty: FaultyStore) -> None:
     """The log keeps to the protocol, and nothing is under way."""
-    report = verify_store(LogStore(plot.inner, PREFIX), "")
+    report = verify_store(LogStore(faulty.inner, PREFIX), "")
     assert report.ok and not report.under_way, str(report)
 
 
-def abandon(plot: Away, wal: Appender) -> None:
+def abandon(faulty: Away, wal: Appender) -> None:
     """Simulate a kill: the threads end, and the store does not change."""
-    was, plot.is_away = plot.is_away, True
+    was, faulty.is_away = faulty.is_away, True
     with suppress(SparkWalError, TimeoutError):
         wal.close(timeout=30)
-    plot.is_away = was
+    faulty.is_away = was

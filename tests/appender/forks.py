@@ -9,7 +9,7 @@ from sparkwal import Appender
 from sparkwal.appender.appender import Ticket
 from sparkwal.errors import OptionError
 
-from .plot import rows
+from .faulty_store import rows
 
 
 def is_refused(wal: Appender, ticket: Ticket) -> bool:

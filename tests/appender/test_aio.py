@@ -14,7 +14,7 @@ from sparkwal import Appender, AsyncAppender, Log, verify
 from sparkwal.appender.aio import durable
 from sparkwal.errors import BackPressureError, FencedError, OptionError
 
-from .plot import PREFIX, SCHEMA, Plot, rows, stored, until
+from .faulty_store import PREFIX, SCHEMA, FaultyStore, rows, stored, until
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -25,11 +25,11 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 class OverPlot(AsyncAppender):
-    """An AsyncAppender over a Plot."""
+    """An AsyncAppender over a FaultyStore."""
 
-    def __init__(self, plot: Plot, **options: object) -> None:
+    def __init__(self, faulty: FaultyStore, **options: object) -> None:
         super().__init__(PREFIX, SCHEMA, producer_id="p")
-        self._open = lambda: plot.appender(**options)
+        self._open = lambda: faulty.appender(**options)
 
 
 def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls(tmp_path: Path) -> None:
@@ -47,38 +47,38 @@ def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls(tmp_path:
 
 
 def test_back_pressure_is_awaited_and_the_event_loop_keeps_running() -> None:
-    plot = Plot()
+    faulty = FaultyStore()
 
     async def scenario() -> None:
-        async with OverPlot(plot, maxInFlightRequests=1, maxBufferedBytes="1kb") as wal:
-            first = plot.gap()
-            plot.hold(first)
+        async with OverPlot(faulty, maxInFlightRequests=1, maxBufferedBytes="1kb") as wal:
+            first = faulty.gap()
+            faulty.hold(first)
             tasks = [asyncio.create_task(wal.append(rows(0)))]
-            await asyncio.to_thread(until, lambda: first in plot.arrived)
+            await asyncio.to_thread(until, lambda: first in faulty.arrived)
             tasks += [asyncio.create_task(wal.append(rows(i))) for i in range(1, 500)]
             while not wal._waiting:
                 await asyncio.sleep(0)
             with pytest.raises(BackPressureError):
                 await wal.accept(rows(-1), block=False)
             assert not any(task.done() for task in tasks)
-            plot.release(first)
+            faulty.release(first)
             positions = await asyncio.gather(*tasks)
             assert positions == sorted(positions)
 
     run(scenario)
-    assert stored(plot.inner) == list(range(500))
+    assert stored(faulty.inner) == list(range(500))
 
 
 def test_the_awaiting_task_gets_the_error() -> None:
-    plot = Plot()
+    faulty = FaultyStore()
 
     async def scenario() -> None:
-        async with OverPlot(plot) as wal:
+        async with OverPlot(faulty) as wal:
             with pytest.raises(OptionError):
                 await wal.append([{"x": 1}])
             with pytest.raises(OptionError):
                 await wal.append([{"v": "x"}])
-            other = plot.appender("other")
+            other = faulty.appender("other")
             with pytest.raises(FencedError):
                 await wal.append(rows(1))
             other.close()
@@ -87,19 +87,19 @@ def test_the_awaiting_task_gets_the_error() -> None:
 
 
 def test_a_cancelled_append_that_was_accepted_is_written() -> None:
-    plot = Plot()
+    faulty = FaultyStore()
 
     async def scenario() -> None:
-        async with OverPlot(plot) as wal:
-            first = plot.gap()
-            plot.hold(first)
+        async with OverPlot(faulty) as wal:
+            first = faulty.gap()
+            faulty.hold(first)
             task = asyncio.create_task(wal.append(rows(1)))
-            await asyncio.to_thread(until, lambda: first in plot.arrived)
+            await asyncio.to_thread(until, lambda: first in faulty.arrived)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             ticket = await wal.accept(rows(2))
-            plot.release(first)
+            faulty.release(first)
             await durable(ticket)
             await wal.flush()
             assert wal.last_sequence == 1
@@ -116,11 +116,11 @@ def test_it_is_opened_by_its_block_only(tmp_path: Path) -> None:
 
 
 def test_under_back_pressure_appends_keep_their_order() -> None:
-    plot = Plot()
+    faulty = FaultyStore()
     count = 400
 
     async def scenario() -> None:
-        async with OverPlot(plot, maxInFlightRequests=1, maxBufferedBytes="2kb") as wal:
+        async with OverPlot(faulty, maxInFlightRequests=1, maxBufferedBytes="2kb") as wal:
             accepted: list[int] = []
 
             async def send(value: int) -> None:
@@ -137,22 +137,22 @@ def test_under_back_pressure_appends_keep_their_order() -> None:
             assert accepted == list(range(count))
 
     run(scenario)
-    assert stored(plot.inner) == list(range(count))
+    assert stored(faulty.inner) == list(range(count))
 
 
 def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    plot = Plot()
+    faulty = FaultyStore()
     asked = 0
 
     async def scenario() -> None:
         nonlocal asked
         async with OverPlot(
-            plot, maxInFlightRequests=1, maxBufferedBytes="8kb", batchSizeThreshold="8kb"
+            faulty, maxInFlightRequests=1, maxBufferedBytes="8kb", batchSizeThreshold="8kb"
         ) as wal:
-            first = plot.gap()
-            plot.hold(first, first + 1)
+            first = faulty.gap()
+            faulty.hold(first, first + 1)
             await wal.accept(rows(0))
-            await asyncio.to_thread(until, lambda: first in plot.arrived)
+            await asyncio.to_thread(until, lambda: first in faulty.arrived)
             await wal.accept(rows(1))  # there is room for one more byte, but not for these:
             large = rows(*range(2, 50))
             admit = wal.appender.admit_unsynced
@@ -171,14 +171,14 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
             for _ in range(50):
                 await asyncio.sleep(0)
             assert asked == 2 and not task.done()
-            plot.release(first, first + 1)
+            faulty.release(first, first + 1)
             await task
 
     run(scenario)
 
 
 def test_a_cancelled_open_does_not_fence_the_next_appender() -> None:
-    plot = Plot()
+    faulty = FaultyStore()
     opening = threading.Event()
     go_on = threading.Event()
     opened: list[Appender] = []
@@ -186,11 +186,11 @@ def test_a_cancelled_open_does_not_fence_the_next_appender() -> None:
     def slow() -> Appender:
         opening.set()
         assert go_on.wait(30)
-        opened.append(plot.appender())
+        opened.append(faulty.appender())
         return opened[-1]
 
     async def scenario() -> None:
-        wal = OverPlot(plot)
+        wal = OverPlot(faulty)
         wal._open = slow
         task = asyncio.create_task(wal.__aenter__())
         await asyncio.to_thread(opening.wait, 30)
@@ -202,8 +202,8 @@ def test_a_cancelled_open_does_not_fence_the_next_appender() -> None:
             await task
         with pytest.raises(OptionError, match="is closed"):
             opened[0].append(rows(0))
-        async with OverPlot(plot) as after:
+        async with OverPlot(faulty) as after:
             await after.append(rows(1))
 
     run(scenario)
-    assert stored(plot.inner) == [1]
+    assert stored(faulty.inner) == [1]

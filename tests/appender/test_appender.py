@@ -21,89 +21,89 @@ from sparkwal.options.writing import AppenderOptions
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 
-from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until
+from .faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
 
 
 @pytest.fixture
-def plot() -> Plot:
-    return Plot()
+def faulty() -> FaultyStore:
+    return FaultyStore()
 
 
-def started(plot: Plot, *positions: int) -> None:
-    until(lambda: set(positions) <= set(plot.arrived))
+def started(faulty: FaultyStore, *positions: int) -> None:
+    until(lambda: set(positions) <= set(faulty.arrived))
 
 
-def test_a_resolved_ticket_means_durable_rows_at_its_position(plot: Plot) -> None:
-    with plot.appender() as wal:
-        first = plot.gap()
+def test_a_resolved_ticket_means_durable_rows_at_its_position(faulty: FaultyStore) -> None:
+    with faulty.appender() as wal:
+        first = faulty.gap()
         assert [wal.append(rows(i)).result() for i in range(3)] == [first, first + 1, first + 2]
         assert wal.last_sequence == 2
-    assert stored(plot.inner) == [0, 1, 2]
-    report = verify_store(LogStore(plot.inner, PREFIX), "")
+    assert stored(faulty.inner) == [0, 1, 2]
+    report = verify_store(LogStore(faulty.inner, PREFIX), "")
     assert report.ok and report.commits == 3 and not report.under_way, str(report)
 
 
-def test_appends_while_one_is_in_flight_go_together(plot: Plot) -> None:
+def test_appends_while_one_is_in_flight_go_together(faulty: FaultyStore) -> None:
     # The limit of one makes them wait, however old the first of them gets.
-    with plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
-        first = plot.gap()
-        plot.hold(first)
+    with faulty.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
+        first = faulty.gap()
+        faulty.hold(first)
         tickets = [wal.append(rows(0))]
-        started(plot, first)
+        started(faulty, first)
         tickets += [wal.append(rows(i)) for i in range(1, 100)]
         assert repr(tickets[7]) == "Ticket(sequence=7)"
-        plot.release(first)
+        faulty.release(first)
         assert [ticket.result() for ticket in tickets] == [first] + [first + 1] * 99
-    assert stored(plot.inner) == list(range(100))
+    assert stored(faulty.inner) == list(range(100))
 
 
-def test_done_in_any_order_but_acknowledged_in_order(plot: Plot) -> None:
-    with plot.appender() as wal:
-        first = plot.gap()
+def test_done_in_any_order_but_acknowledged_in_order(faulty: FaultyStore) -> None:
+    with faulty.appender() as wal:
+        first = faulty.gap()
         at = range(first, first + 4)
-        plot.hold(*at)
+        faulty.hold(*at)
         tickets = [wal.append(rows(i)) for i in range(4)]
         done: list[int] = []
         for number, ticket in enumerate(tickets):
             ticket.when_done(lambda number=number: done.append(number))  # type: ignore[misc]
-        started(plot, *at)
+        started(faulty, *at)
         waiting = wal._backend._pipeline._durable
-        plot.release(at[3])
+        faulty.release(at[3])
         until(lambda: at[3] in waiting)
-        plot.release(at[1])
+        faulty.release(at[1])
         until(lambda: at[1] in waiting)
         assert done == [] and wal.last_sequence == -1
-        plot.release(at[0])
+        faulty.release(at[0])
         until(lambda: wal.last_sequence == 1 and len(done) == 2)
         assert done == [0, 1] and not tickets[2].done()
-        plot.release(at[2])
+        faulty.release(at[2])
         assert [ticket.result() for ticket in tickets] == list(at)
         until(lambda: len(done) == 4)
         assert done == [0, 1, 2, 3]
 
 
-def test_in_flight_is_a_span_which_a_slot_in_trouble_holds(plot: Plot) -> None:
-    with plot.appender() as wal:
-        first = plot.gap()
-        plot.hold(first)
+def test_in_flight_is_a_span_which_a_slot_in_trouble_holds(faulty: FaultyStore) -> None:
+    with faulty.appender() as wal:
+        first = faulty.gap()
+        faulty.hold(first)
         for i in range(10):
             wal.append(rows(i))
         # Three after it are done: no count of requests, but the span is used up.
-        started(plot, *range(first, first + 4))
+        started(faulty, *range(first, first + 4))
         until(lambda: len(wal._backend._pipeline._durable) == 3)
-        assert max(plot.arrived) == first + 3
+        assert max(faulty.arrived) == first + 3
         assert wal._backend._pipeline.in_flight == 4
-        plot.release(first)
+        faulty.release(first)
         wal.flush()
-    assert stored(plot.inner) == list(range(10))
+    assert stored(faulty.inner) == list(range(10))
 
 
-def test_over_the_buffer_append_blocks_or_raises_and_nothing_is_lost(plot: Plot) -> None:
-    with plot.appender(maxInFlightRequests=1, maxBufferedBytes="1kb") as wal:
-        first = plot.gap()
-        plot.hold(first)
+def test_over_the_buffer_append_blocks_or_raises_and_nothing_is_lost(faulty: FaultyStore) -> None:
+    with faulty.appender(maxInFlightRequests=1, maxBufferedBytes="1kb") as wal:
+        first = faulty.gap()
+        faulty.hold(first)
         accepted = [wal.append(rows(0))]
-        started(plot, first)
+        started(faulty, first)
         with pytest.raises(BackPressureError, match="was not accepted"):
             for i in range(1, 2000):
                 accepted.append(wal.append(rows(i), block=False))
@@ -112,30 +112,30 @@ def test_over_the_buffer_append_blocks_or_raises_and_nothing_is_lost(plot: Plot)
         blocked.start()
         until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
         assert len(accepted) == count
-        plot.release(first)
+        faulty.release(first)
         blocked.join()
         wal.flush()
         assert [ticket.sequence for ticket in accepted] == list(range(count + 1))
-    assert stored(plot.inner) == list(range(count + 1))
+    assert stored(faulty.inner) == list(range(count + 1))
 
 
-def test_an_append_larger_than_the_buffer_is_taken_when_nothing_waits(plot: Plot) -> None:
-    with plot.appender(maxBufferedBytes="1kb") as wal:
+def test_an_append_larger_than_the_buffer_is_taken_when_nothing_waits(faulty: FaultyStore) -> None:
+    with faulty.appender(maxBufferedBytes="1kb") as wal:
         assert wal.append(rows(*range(10_000)), block=False).result() > 0
-    assert len(stored(plot.inner)) == 10_000
+    assert len(stored(faulty.inner)) == 10_000
 
 
 @pytest.mark.parametrize("fault", ["lost", "dropped", "refused"])
-def test_a_record_in_trouble_is_repeated_and_stored_once(plot: Plot, fault: str) -> None:
+def test_a_record_in_trouble_is_repeated_and_stored_once(faulty: FaultyStore, fault: str) -> None:
     reported: list[Event] = []
-    with plot.appender() as wal:
+    with faulty.appender() as wal:
         wal.subscribe(reported.append)
-        first = plot.gap()
+        first = faulty.gap()
         for position in range(first, first + 6, 2):
-            plot.faults[position] = [fault, fault]
+            faulty.faults[position] = [fault, fault]
         tickets = [wal.append(rows(i)) for i in range(6)]
         assert [ticket.result() for ticket in tickets] == list(range(first, first + 6))
-    assert stored(plot.inner) == list(range(6))
+    assert stored(faulty.inner) == list(range(6))
     # Its subscribers also get the events that its threads emit.
     retried = [event for event in reported if isinstance(event, Retried)]
     assert len(retried) == 6
@@ -144,20 +144,20 @@ def test_a_record_in_trouble_is_repeated_and_stored_once(plot: Plot, fault: str)
 # No connection, and one that may have carried the record.
 @pytest.mark.parametrize("fault", ["refused", "dropped"])
 def test_used_up_retries_stop_the_appender_and_nothing_acknowledged_is_lost(
-    plot: Plot, fault: str
+    faulty: FaultyStore, fault: str
 ) -> None:
     expected = OutcomeUnknownError
-    with plot.appender(retries=1) as wal:
-        first = plot.gap()
-        plot.faults[first + 1] = [fault] * 2
-        plot.hold(*range(first, first + 4))
+    with faulty.appender(retries=1) as wal:
+        first = faulty.gap()
+        faulty.faults[first + 1] = [fault] * 2
+        faulty.hold(*range(first, first + 4))
         tickets = [wal.append(rows(i)) for i in range(8)]
-        started(plot, *range(first, first + 4))
-        plot.release(first + 1)
+        started(faulty, *range(first, first + 4))
+        faulty.release(first + 1)
         until(lambda: wal.error is not None)
         # The append before it continues, and is acknowledged.
         assert not any(ticket.done() for ticket in tickets)
-        plot.release(first)
+        faulty.release(first)
         assert tickets[0].result() == first
         for ticket in tickets[1:4]:
             with pytest.raises(expected):
@@ -171,39 +171,39 @@ def test_used_up_retries_stop_the_appender_and_nothing_acknowledged_is_lost(
         with pytest.raises(expected):
             wal.flush()
         assert wal.last_sequence == 0
-        plot.release(*range(first + 2, first + 4))
-    assert stored(plot.inner) == [0]
-    with plot.appender() as again:
+        faulty.release(*range(first + 2, first + 4))
+    assert stored(faulty.inner) == [0]
+    with faulty.appender() as again:
         assert again.last_sequence == 0
         for i in range(1, 8):
             assert again.append(rows(i)).sequence == i
-    assert stored(plot.inner) == list(range(8))
-    report = verify_store(LogStore(plot.inner, PREFIX), "")
+    assert stored(faulty.inner) == list(range(8))
+    report = verify_store(LogStore(faulty.inner, PREFIX), "")
     assert report.ok, str(report)
 
 
-def test_a_failed_slot_behind_another_failed_one_does_not_decide(plot: Plot) -> None:
-    with plot.appender(retries=0) as wal:
-        first = plot.gap()
-        plot.hold(first)
-        plot.faults[first] = ["lost"]
-        plot.faults[first + 2] = ["refused"]
+def test_a_failed_slot_behind_another_failed_one_does_not_decide(faulty: FaultyStore) -> None:
+    with faulty.appender(retries=0) as wal:
+        first = faulty.gap()
+        faulty.hold(first)
+        faulty.faults[first] = ["lost"]
+        faulty.faults[first + 2] = ["refused"]
         tickets = [wal.append(rows(i)) for i in range(4)]
         until(lambda: wal.error is not None)
-        plot.release(first)
+        faulty.release(first)
         for ticket in tickets:
             with pytest.raises(OutcomeUnknownError, match="last_sequence"):
                 ticket.result()
-    with plot.appender() as again:
+    with faulty.appender() as again:
         # It did.
         assert again.last_sequence == 1
-    assert stored(plot.inner) == [0, 1]
+    assert stored(faulty.inner) == [0, 1]
 
 
 @pytest.mark.parametrize("error", [OptionError("access denied"), MemoryError("no room")])
-def test_any_error_of_a_request_ends_every_wait(plot: Plot, error: Exception) -> None:
-    with plot.appender() as wal:
-        plot.faults[plot.gap()] = [error]
+def test_any_error_of_a_request_ends_every_wait(faulty: FaultyStore, error: Exception) -> None:
+    with faulty.appender() as wal:
+        faulty.faults[faulty.gap()] = [error]
         ticket = wal.append(rows(1))
         # Not OptionError: after that an appender continues.
         with pytest.raises(OutcomeUnknownError, match=str(error)):
@@ -212,73 +212,73 @@ def test_any_error_of_a_request_ends_every_wait(plot: Plot, error: Exception) ->
             wal.append(rows(2))
 
 
-def test_a_bad_row_fails_only_its_own_ticket(plot: Plot) -> None:
+def test_a_bad_row_fails_only_its_own_ticket(faulty: FaultyStore) -> None:
     reported: list[Event] = []
-    with plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
+    with faulty.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
         wal.subscribe(reported.append)
-        first = plot.gap()
-        plot.hold(first)
+        first = faulty.gap()
+        faulty.hold(first)
         wal.append(rows(0))
-        started(plot, first)
+        started(faulty, first)
         good, bad, last = (wal.append([{"v": value}]) for value in (1, "two", 3))
-        plot.release(first)
+        faulty.release(first)
         assert good.result() == last.result() == first + 1
         with pytest.raises(OptionError, match="column 'v' is bigint .* type str"):
             bad.result()
-    assert stored(plot.inner) == [0, 1, 3]
+    assert stored(faulty.inner) == [0, 1, 3]
     assert [e.batch_id for e in reported if isinstance(e, Rejected)] == [2]
 
 
-def test_a_batch_of_nothing_but_bad_rows_writes_nothing(plot: Plot) -> None:
-    with plot.appender() as wal:
-        first = plot.gap()
-        plot.hold(first)
+def test_a_batch_of_nothing_but_bad_rows_writes_nothing(faulty: FaultyStore) -> None:
+    with faulty.appender() as wal:
+        first = faulty.gap()
+        faulty.hold(first)
         good = wal.append(rows(0))
-        started(plot, first)
+        started(faulty, first)
         bad = wal.append([{"v": "x"}])
         until(lambda: bad.sequence in bad._batch.rejected)
         # In order all the same: earlier tickets are resolved first.
         assert not bad.done()
-        plot.release(first)
+        faulty.release(first)
         with pytest.raises(OptionError):
             bad.result()
         assert good.done()
         with pytest.raises(OptionError):
             wal.append([{"v": "x"}]).result()
         assert wal.append(rows(1)).result() == first + 1
-    assert [commit[1:] for commit in commits(plot.inner)] == [("p", 0, 1), ("p", 3, 1)]
+    assert [commit[1:] for commit in commits(faulty.inner)] == [("p", 0, 1), ("p", 3, 1)]
 
 
-def test_an_append_without_rows_is_an_append(plot: Plot) -> None:
-    with plot.appender() as wal:
-        assert wal.append([]).result() == plot.gap() - 1
+def test_an_append_without_rows_is_an_append(faulty: FaultyStore) -> None:
+    with faulty.appender() as wal:
+        assert wal.append([]).result() == faulty.gap() - 1
         assert wal.last_sequence == 0
-    assert commits(plot.inner)[0][3] == 0 and verify_store(LogStore(plot.inner, PREFIX), "").ok
+    assert commits(faulty.inner)[0][3] == 0 and verify_store(LogStore(faulty.inner, PREFIX), "").ok
 
 
-def test_close_sends_what_waits_and_refuses_what_comes(plot: Plot) -> None:
-    wal = plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb")
-    first = plot.gap()
-    plot.hold(first)
+def test_close_sends_what_waits_and_refuses_what_comes(faulty: FaultyStore) -> None:
+    wal = faulty.appender(maxInFlightRequests=1, batchSizeThreshold="1mb")
+    first = faulty.gap()
+    faulty.hold(first)
     tickets = [wal.append(rows(i)) for i in range(10)]
     closing = threading.Thread(target=wal.close)
     closing.start()
     until(lambda: wal._backend.intake._closing)
     with pytest.raises(OptionError, match="is closed"):
         wal.append(rows(10))
-    plot.release(first)
+    faulty.release(first)
     closing.join()
     assert all(ticket.done() for ticket in tickets)
     wal.close()
-    assert stored(plot.inner) == list(range(10))
+    assert stored(faulty.inner) == list(range(10))
 
 
-def test_closing_wakes_an_append_that_waits_for_room(plot: Plot) -> None:
-    wal = plot.appender(maxInFlightRequests=1, maxBufferedBytes="1kb")
-    first = plot.gap()
-    plot.hold(first, first + 1)
+def test_closing_wakes_an_append_that_waits_for_room(faulty: FaultyStore) -> None:
+    wal = faulty.appender(maxInFlightRequests=1, maxBufferedBytes="1kb")
+    first = faulty.gap()
+    faulty.hold(first, first + 1)
     wal.append(rows(0))
-    started(plot, first)
+    started(faulty, first)
     wal.append(rows(*range(1, 200)))
     raised: list[Exception] = []
 
@@ -294,43 +294,43 @@ def test_closing_wakes_an_append_that_waits_for_room(plot: Plot) -> None:
     threads[1].start()
     threads[0].join()
     assert len(raised) == 1
-    plot.release(first, first + 1)
+    faulty.release(first, first + 1)
     threads[1].join()
 
 
-def test_close_raises_a_failure_that_no_ticket_raised(plot: Plot) -> None:
-    with pytest.raises(OutcomeUnknownError), plot.appender(retries=0) as wal:
-        plot.faults[plot.gap()] = ["dropped"]
+def test_close_raises_a_failure_that_no_ticket_raised(faulty: FaultyStore) -> None:
+    with pytest.raises(OutcomeUnknownError), faulty.appender(retries=0) as wal:
+        faulty.faults[faulty.gap()] = ["dropped"]
         wal.append(rows(1))
         until(lambda: wal.error is not None)
 
 
-def test_an_error_of_the_block_is_not_replaced_by_one_of_close(plot: Plot) -> None:
-    with pytest.raises(KeyError), plot.appender(retries=0) as wal:
-        plot.faults[plot.gap()] = ["dropped"]
+def test_an_error_of_the_block_is_not_replaced_by_one_of_close(faulty: FaultyStore) -> None:
+    with pytest.raises(KeyError), faulty.appender(retries=0) as wal:
+        faulty.faults[faulty.gap()] = ["dropped"]
         wal.append(rows(1))
         until(lambda: wal.error is not None)
         raise KeyError("mine")
 
 
-def test_flush_waits_for_everything_or_its_timeout(plot: Plot) -> None:
-    with plot.appender() as wal:
+def test_flush_waits_for_everything_or_its_timeout(faulty: FaultyStore) -> None:
+    with faulty.appender() as wal:
         wal.flush()
-        first = plot.gap()
-        plot.hold(first)
+        first = faulty.gap()
+        faulty.hold(first)
         ticket = wal.append(rows(0))
-        started(plot, first)
+        started(faulty, first)
         with pytest.raises(TimeoutError):
             wal.flush(timeout=0)
         with pytest.raises(TimeoutError, match="append 0"):
             ticket.result(timeout=0)
-        plot.release(first)
+        faulty.release(first)
         wal.flush()
         assert ticket.done()
 
 
-def test_many_threads_may_append(plot: Plot) -> None:
-    with plot.appender(batchSizeThreshold="1kb", maxBufferedBytes="4kb") as wal:
+def test_many_threads_may_append(faulty: FaultyStore) -> None:
+    with faulty.appender(batchSizeThreshold="1kb", maxBufferedBytes="4kb") as wal:
         mine: dict[int, list[int]] = {}
 
         def send(thread: int) -> None:
@@ -343,17 +343,17 @@ def test_many_threads_may_append(plot: Plot) -> None:
         for thread in threads:
             thread.join()
         assert wal.last_sequence == 999
-    values = stored(plot.inner)
+    values = stored(faulty.inner)
     assert len(values) == len(set(values)) == 1000
     for thread, positions in mine.items():
         assert positions == sorted(positions)
         assert [v for v in values if v // 1000 == thread] == [thread * 1000 + i for i in range(200)]
-    assert verify_store(LogStore(plot.inner, PREFIX), "").ok
+    assert verify_store(LogStore(faulty.inner, PREFIX), "").ok
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
 def test_subscribers_get_events_in_order_and_a_blocked_one_delays_no_append(
-    plot: Plot, kind: type[BaseException]
+    faulty: FaultyStore, kind: type[BaseException]
 ) -> None:
     stuck = threading.Event()
     reported = []
@@ -366,11 +366,11 @@ def test_subscribers_get_events_in_order_and_a_blocked_one_delays_no_append(
         failing.append(event.name)
         raise kind("mine")
 
-    with plot.appender() as wal:
+    with faulty.appender() as wal:
         wal.subscribe(hang)
         wal.subscribe(fail)
         forget = wal.subscribe(reported.append)
-        first = plot.gap()
+        first = faulty.gap()
         for i in range(20):
             wal.append(rows(i))
         wal.flush()
@@ -386,9 +386,9 @@ def test_subscribers_get_events_in_order_and_a_blocked_one_delays_no_append(
     assert failing.count("durable") == 21
 
 
-def test_the_first_subscriber_gets_the_event_of_the_takeover(plot: Plot) -> None:
+def test_the_first_subscriber_gets_the_event_of_the_takeover(faulty: FaultyStore) -> None:
     reported: list[Event] = []
-    with Appender(LogStore(plot, PREFIX), SCHEMA, producer_id="p", on_event=reported.append):
+    with Appender(LogStore(faulty, PREFIX), SCHEMA, producer_id="p", on_event=reported.append):
         pass
     assert [event.name for event in reported][:2] == ["recovered", "leader_claimed"]
 
@@ -426,20 +426,20 @@ def test_a_producer_without_a_name_makes_no_log(tmp_path: Path, producer: Any) -
     assert not (tmp_path / "log").exists()
 
 
-def test_a_log_with_other_columns_is_refused(plot: Plot) -> None:
+def test_a_log_with_other_columns_is_refused(faulty: FaultyStore) -> None:
     import pyarrow as pa
 
-    with plot.appender() as wal:
+    with faulty.appender() as wal:
         wal.append(rows(1))
     other = pa.schema([("v", pa.int64()), ("w", pa.string())])
     with pytest.raises(OptionError, match="'w'"):
-        Appender(LogStore(plot, PREFIX), other, producer_id="p")
-    with Appender(LogStore(plot, PREFIX), other, producer_id="p", mergeSchema=True) as wal:
+        Appender(LogStore(faulty, PREFIX), other, producer_id="p")
+    with Appender(LogStore(faulty, PREFIX), other, producer_id="p", mergeSchema=True) as wal:
         wal.append([{"v": 2, "w": "x"}])
-    with plot.appender(mergeSchema=True) as wal:
+    with faulty.appender(mergeSchema=True) as wal:
         wal.append(rows(3))
-    assert stored(plot.inner) == [1, 2, 3]
-    assert verify_store(LogStore(plot.inner, PREFIX), "").ok
+    assert stored(faulty.inner) == [1, 2, 3]
+    assert verify_store(LogStore(faulty.inner, PREFIX), "").ok
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
@@ -449,23 +449,23 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert given.s3.max_pool_connections == 100
 
 
-def test_small_inlined_rows_are_read_with_their_record(plot: Plot) -> None:
-    with plot.appender(maxInFlightRequests=1) as wal:
+def test_small_inlined_rows_are_read_with_their_record(faulty: FaultyStore) -> None:
+    with faulty.appender(maxInFlightRequests=1) as wal:
         for i in range(20):
             wal.append(rows(i)).result()
-    plot.inner.counts.clear()
-    assert stored(plot.inner) == list(range(20))
+    faulty.inner.counts.clear()
+    assert stored(faulty.inner) == list(range(20))
     # The head's record, then each record once, with its rows.
-    assert plot.inner.counts["GET"] == 1 + 21
+    assert faulty.inner.counts["GET"] == 1 + 21
 
 
-def test_errors_speak_of_what_an_appenders_user_has(plot: Plot) -> None:
-    with plot.appender() as wal, plot.appender("other"):
+def test_errors_speak_of_what_an_appenders_user_has(faulty: FaultyStore) -> None:
+    with faulty.appender() as wal, faulty.appender("other"):
         ticket = wal.append(rows(0))
         with pytest.raises(FencedError, match="another writer leads.*producer_id") as fenced:
             ticket.result()
-    with pytest.raises(OutcomeUnknownError), plot.appender(retries=0) as wal:
-        plot.faults[plot.gap()] = ["dropped"]
+    with pytest.raises(OutcomeUnknownError), faulty.appender(retries=0) as wal:
+        faulty.faults[faulty.gap()] = ["dropped"]
         ticket = wal.append(rows(0))
         with pytest.raises(OutcomeUnknownError, match="may be durable.*producer_id") as unknown:
             ticket.result()

@@ -10,7 +10,7 @@ from pathlib import Path
 from sparkwal import Appender, Log, verify
 from sparkwal.testing.proxy import Fault, S3Proxy
 
-from .plot import SCHEMA, rows
+from .faulty_store import SCHEMA, rows
 
 ROWS = 400
 

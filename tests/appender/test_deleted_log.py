@@ -18,14 +18,14 @@ from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore
 
 from ..protocol.query import StoppedClock
-from .plot import PREFIX, SCHEMA, Plot, rows
+from .faulty_store import PREFIX, SCHEMA, FaultyStore, rows
 
 TTL_MS = 60_000
 
 
 @pytest.fixture
-def plot() -> Plot:
-    return Plot()
+def faulty() -> FaultyStore:
+    return FaultyStore()
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def clock() -> StoppedClock:
     return StoppedClock()
 
 
-def opened(plot: Plot, clock: StoppedClock) -> Appender:
+def opened(faulty: FaultyStore, clock: StoppedClock) -> Appender:
     return Appender(
-        LogStore(plot, PREFIX),
+        LogStore(faulty, PREFIX),
         SCHEMA,
         producer_id="p",
         clock=clock,
@@ -50,14 +50,14 @@ def passes(clock: StoppedClock) -> None:
     clock.wall_ms += TTL_MS
 
 
-def delete_all(plot: Plot) -> None:
-    for key in list(plot.inner.objects):
-        plot.inner.delete(key)
+def delete_all(faulty: FaultyStore) -> None:
+    for key in list(faulty.inner.objects):
+        faulty.inner.delete(key)
 
 
-def recreate(plot: Plot, commits: int = 1) -> None:
-    delete_all(plot)
-    with plot.appender("another") as other:
+def recreate(faulty: FaultyStore, commits: int = 1) -> None:
+    delete_all(faulty)
+    with faulty.appender("another") as other:
         for number in range(commits):
             other.append(rows(number)).result()
 
@@ -75,14 +75,14 @@ def recreate(plot: Plot, commits: int = 1) -> None:
     ids=["deleted", "recreated", "recreated, longer", "recreated, as long"],
 )
 def test_the_error_names_what_was_acknowledged_into_the_hole(
-    plot: Plot, clock: StoppedClock, happens: Callable[[Plot], None], found: str
+    faulty: FaultyStore, clock: StoppedClock, happens: Callable[[FaultyStore], None], found: str
 ) -> None:
-    wal = opened(plot, clock)
+    wal = opened(faulty, clock)
     for sequence in range(3):
         wal.append(rows(sequence)).result()
     passes(clock)
     wal.append(rows(3)).result()  # at position 4, and the log was whole: it is 2023-11-14T22:14:20
-    happens(plot)
+    happens(faulty)
     for sequence in (4, 5):
         assert wal.append(rows(sequence)).result() == 1 + sequence
     passes(clock)
@@ -99,16 +99,16 @@ def test_the_error_names_what_was_acknowledged_into_the_hole(
 
 @pytest.mark.parametrize("commits", [1, 3])
 def test_readers_and_writers_of_the_new_log_learn_whose_the_objects_after_its_end_are(
-    plot: Plot, clock: StoppedClock, commits: int
+    faulty: FaultyStore, clock: StoppedClock, commits: int
 ) -> None:
     """The new log is complete, so the error does not advise to restore a record."""
-    wal = opened(plot, clock)
+    wal = opened(faulty, clock)
     for sequence in range(4):
         wal.append(rows(sequence)).result()
-    recreate(plot, commits)
+    recreate(faulty, commits)
     for sequence in (4, 5):
         wal.append(rows(sequence)).result()
-    log = LogStore(plot.inner, PREFIX)
+    log = LogStore(faulty.inner, PREFIX)
     first = read_slot(log, 0, 1000)
     assert first is not None
     said = (
@@ -117,30 +117,32 @@ def test_readers_and_writers_of_the_new_log_learn_whose_the_objects_after_its_en
     with pytest.raises(InvalidLogError, match=said):
         find_head(log)
     with pytest.raises(InvalidLogError, match=said):
-        plot.appender("another")
+        faulty.appender("another")
 
 
 def test_a_log_that_was_never_looked_at_again_counts_from_the_opening(
-    plot: Plot, clock: StoppedClock
+    faulty: FaultyStore, clock: StoppedClock
 ) -> None:
-    with plot.appender() as first:
+    with faulty.appender() as first:
         for sequence in range(3):
             first.append(rows(sequence)).result()
-    wal = opened(plot, clock)
-    delete_all(plot)
+    wal = opened(faulty, clock)
+    delete_all(faulty)
     wal.append(rows(3)).result()
     passes(clock)
     with pytest.raises(InvalidLogError, match="sequences of p after 2, .* after sequence 2"):
         wal.append(rows(4)).result()
 
 
-def filled_after_deletion(plot: Plot, clock: StoppedClock, patch: pytest.MonkeyPatch) -> Appender:
+def filled_after_deletion(
+    faulty: FaultyStore, clock: StoppedClock, patch: pytest.MonkeyPatch
+) -> Appender:
     """More was put since than one LIST shows."""
     patch.setattr(recovery, "LIST_LIMIT", 5)
-    wal = opened(plot, clock)
+    wal = opened(faulty, clock)
     wal.append(rows(0)).result()
-    for key in [key for key in plot.inner.objects if "/batches/" in key]:
-        plot.inner.delete(key)
+    for key in [key for key in faulty.inner.objects if "/batches/" in key]:
+        faulty.inner.delete(key)
     for sequence in range(1, 10):
         wal.append(rows(sequence)).result()
     passes(clock)
@@ -148,18 +150,18 @@ def filled_after_deletion(plot: Plot, clock: StoppedClock, patch: pytest.MonkeyP
 
 
 def test_more_than_one_list_shows_was_put_since_the_log_was_deleted(
-    plot: Plot, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyStore, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wal = filled_after_deletion(plot, clock, monkeypatch)
+    wal = filled_after_deletion(faulty, clock, monkeypatch)
     with pytest.raises(InvalidLogError, match="sequences of p after -1, at positions up to 10"):
         wal.append(rows(10)).result()
 
 
 def test_a_beginning_that_was_collected_is_not_taken_for_deleted(
-    plot: Plot, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyStore, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wal = filled_after_deletion(plot, clock, monkeypatch)
-    log = LogStore(plot.inner, PREFIX)
+    wal = filled_after_deletion(faulty, clock, monkeypatch)
+    log = LogStore(faulty.inner, PREFIX)
     live = find_head(log).live
     assert live is not None
     state = chain.beginning(live.header.log_id, "default", 0)

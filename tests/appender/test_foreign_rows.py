@@ -21,8 +21,8 @@ from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import BackPressureError, OptionError
 
+from .faulty_store import FaultyStore, rows, stored, until
 from .interrupts import interrupted
-from .plot import Plot, rows, stored, until
 
 
 def buffers(kind: pa.DataType, length: int, *parts: bytes | None) -> pa.Array:
@@ -59,12 +59,14 @@ def test_malformed_arrow_rows_are_refused_before_anyone_trips_over_them(
         good.accept(make([array], names=["c"]))
 
 
-def test_a_malformed_append_does_not_take_the_appender_or_others_with_it(plot: Plot) -> None:
+def test_a_malformed_append_does_not_take_the_appender_or_others_with_it(
+    faulty: FaultyStore,
+) -> None:
     schema = pa.schema([("s", pa.string())])
     from sparkwal.appender.appender import Appender
     from sparkwal.store.base import LogStore
 
-    with Appender(LogStore(plot.retrying(), "s"), schema, producer_id="p") as wal:
+    with Appender(LogStore(faulty.retrying(), "s"), schema, producer_id="p") as wal:
         tickets = [wal.append(pa.record_batch({"s": ["a"]}))]
         with pytest.raises(OptionError, match="malformed.*UTF8"):
             wal.append(pa.record_batch([NO_UTF8], names=["s"]))
@@ -130,16 +132,16 @@ def _changes() -> dict[str, tuple[Any, Callable[[], None]]]:
 
 
 @pytest.mark.parametrize("what", _changes())
-def test_accepted_rows_do_not_change_afterwards(plot: Plot, what: str) -> None:
+def test_accepted_rows_do_not_change_afterwards(faulty: FaultyStore, what: str) -> None:
     given_rows, change = _changes()[what]
-    with plot.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
-        first = plot.gap()
-        plot.hold(first)
+    with faulty.appender(maxInFlightRequests=1, batchSizeThreshold="1mb") as wal:
+        first = faulty.gap()
+        faulty.hold(first)
         wal.append(rows(0))
         wal.append(given_rows)
         change()
-        plot.release(first)
-    assert stored(plot.inner) == [0, 1, 2]
+        faulty.release(first)
+    assert stored(faulty.inner) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -206,22 +208,22 @@ def test_a_slice_of_a_large_batch_does_not_keep_all_of_it() -> None:
 FILL = """
 import sys
 import pyarrow as pa
-from tests.appender.plot import Plot
+from tests.appender.faulty_store import FaultyStore
 from sparkwal.errors import BackPressureError
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 room = 32 * 2**20
-plot = Plot()
-wal = plot.appender(maxInFlightRequests=1, maxBufferedBytes=room, batchSizeThreshold="16mb")
+faulty = FaultyStore()
+wal = faulty.appender(maxInFlightRequests=1, maxBufferedBytes=room, batchSizeThreshold="16mb")
 small = {
     "arrow": lambda: pa.record_batch([pa.array([1])], names=["v"]),
     "dict": lambda: [{"v": 1}],
 }[sys.argv[1]]
-plot.hold(plot.gap())
+faulty.hold(faulty.gap())
 first = wal.append(small())
-while not plot.arrived or plot.gap() not in plot.arrived:
+while not faulty.arrived or faulty.gap() not in faulty.arrived:
     pass
 before = resident()
 try:
@@ -242,20 +244,20 @@ def test_room_for_small_appends_counts_what_they_take_in_memory(kind: str) -> No
     assert float(done.stdout) < 1.5
 
 
-def test_a_full_room_sends_its_batch_though_that_is_small_and_young(plot: Plot) -> None:
+def test_a_full_room_sends_its_batch_though_that_is_small_and_young(faulty: FaultyStore) -> None:
     # By size and age this batch would not close: a few rows of 8 bytes, and a minute.
-    with plot.appender(
+    with faulty.appender(
         batchTimeoutMs="1min", batchSizeThreshold="1kb", maxBufferedBytes="2kb"
     ) as wal:
-        first = plot.gap()
-        plot.hold(first)
+        first = faulty.gap()
+        faulty.hold(first)
         wal.append(rows(0))
-        until(lambda: first in plot.arrived)
+        until(lambda: first in faulty.arrived)
         with pytest.raises(BackPressureError):
             for value in range(1, 50):
                 wal.append(rows(value), block=False)
-        until(lambda: first + 1 in plot.arrived)
-        plot.release(first)
+        until(lambda: first + 1 in faulty.arrived)
+        faulty.release(first)
 
 
 def kept(kind: pa.DataType, value: Any) -> Any:
@@ -465,5 +467,5 @@ def test_a_frame_that_fits_is_taken(kind: pa.DataType, column: Any, value: Any) 
 
 
 @pytest.fixture
-def plot() -> Plot:
-    return Plot()
+def faulty() -> FaultyStore:
+    return FaultyStore()

@@ -13,31 +13,31 @@ from sparkwal import Appender
 from sparkwal.errors import BackPressureError
 
 from .away import Away
+from .faulty_store import rows, stored
 from .interrupts import raised
-from .plot import rows, stored
 
 
 class Interrupted(BaseException):
     """As KeyboardInterrupt, which pytest takes for its own."""
 
 
-def in_memory(plot: Away) -> Appender:
-    return plot.appender()
+def in_memory(faulty: Away) -> Appender:
+    return faulty.appender()
 
 
-def full(plot: Away) -> Appender:
+def full(faulty: Away) -> Appender:
     """A few bytes wait already, and no more may."""
-    wal = plot.appender(maxBufferedBytes=1, maxInFlightRequests=1, batchTimeoutMs="1min")
+    wal = faulty.appender(maxBufferedBytes=1, maxInFlightRequests=1, batchTimeoutMs="1min")
     wal.append(rows(1))
     return wal
 
 
-def journaled(plot: Away) -> Appender:
-    return plot.journaled(MemoryFolder())
+def journaled(faulty: Away) -> Appender:
+    return faulty.journaled(MemoryFolder())
 
 
-def full_journal(plot: Away) -> Appender:
-    wal = plot.journaled(MemoryFolder(), journalSlots=1)
+def full_journal(faulty: Away) -> Appender:
+    wal = faulty.journaled(MemoryFolder(), journalSlots=1)
     wal.append(rows(1))
     return wal
 
@@ -76,8 +76,8 @@ def test_an_appender_closes_wherever_an_interrupt_came(opened: str, call: str, s
     came = True
     skip = 0
     while came:
-        plot = Away()
-        wal = OPENED[opened](plot)
+        faulty = Away()
+        wal = OPENED[opened](faulty)
         ended = threading.Event()
 
         def act(wal: Appender = wal, skip: int = skip, ended: threading.Event = ended) -> None:
@@ -90,6 +90,6 @@ def test_an_appender_closes_wherever_an_interrupt_came(opened: str, call: str, s
         thread.start()
         thread.join(60)
         assert ended.is_set(), f"close failed or hangs after an interrupt at instant {skip}"
-        assert stored(plot.inner) in ([], [1], [2], [1, 2]), skip
+        assert stored(faulty.inner) in ([], [1], [2], [1, 2]), skip
         skip += step
     assert skip > 3 * step

@@ -16,7 +16,7 @@ from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError
 
 from .away import Away, sound
-from .plot import PREFIX, SCHEMA, rows, stored, until
+from .faulty_store import PREFIX, SCHEMA, rows, stored, until
 from .test_aio import run
 
 
@@ -48,9 +48,9 @@ class Watched(MemoryFolder):
 class OverAway(AsyncAppender):
     """An AsyncAppender with a journal over a store that may be away."""
 
-    def __init__(self, plot: Away, folder: MemoryFolder, **options: object) -> None:
+    def __init__(self, faulty: Away, folder: MemoryFolder, **options: object) -> None:
         super().__init__(PREFIX, SCHEMA, producer_id="p")
-        self._open = lambda: plot.journaled(folder, **options)
+        self._open = lambda: faulty.journaled(folder, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def plot() -> Away:
+def faulty() -> Away:
     return Away()
 
 
@@ -69,10 +69,10 @@ def folder() -> Watched:
 
 
 def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls_and_share_syncs(
-    plot: Away, folder: Watched
+    faulty: Away, folder: Watched
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(plot, folder) as wal:
+        async with OverAway(faulty, folder) as wal:
             before = folder.syncs
             folder.go_on.clear()
             tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(1000)]
@@ -88,30 +88,30 @@ def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls_and_share
             assert positions == sorted(positions) and positions[0] >= 0
 
     run(scenario)
-    assert stored(plot.inner) == list(range(1000))
-    sound(plot)
+    assert stored(faulty.inner) == list(range(1000))
+    sound(faulty)
 
 
-def test_the_loop_never_touches_the_disk(plot: Away, folder: Watched) -> None:
+def test_the_loop_never_touches_the_disk(faulty: Away, folder: Watched) -> None:
     """Not where an append begins a segment either, or lets one go for want of room."""
 
     async def scenario() -> None:
         small = {"journalSegmentBytes": "64kb", "journalMaxBytes": "256kb"}
-        async with OverAway(plot, folder, **small) as wal:
+        async with OverAway(faulty, folder, **small) as wal:
             folder.threads.clear()
             await asyncio.gather(*(wal.append(rows(*[i] * 1000)) for i in range(200)))
             assert threading.get_ident() not in folder.threads
             assert "00000000000000000005.wal" in folder.names() or folder.syncs > 20
 
     run(scenario)
-    assert stored(plot.inner) == [i for i in range(200) for _ in range(1000)]
+    assert stored(faulty.inner) == [i for i in range(200) for _ in range(1000)]
 
 
 def test_during_a_sync_the_event_loop_runs_and_new_appends_share_the_next_sync(
-    plot: Away, folder: Watched
+    faulty: Away, folder: Watched
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(plot, folder) as wal:
+        async with OverAway(faulty, folder) as wal:
             await wal.accept(rows(0))
             folder.go_on.clear()
             folder.syncing.clear()
@@ -127,14 +127,14 @@ def test_during_a_sync_the_event_loop_runs_and_new_appends_share_the_next_sync(
             assert folder.syncs - before <= 3
 
     run(scenario)
-    assert stored(plot.inner) == list(range(100))
+    assert stored(faulty.inner) == list(range(100))
 
 
 def test_a_cancelled_append_is_accepted_or_not_and_shifts_no_other(
-    plot: Away, folder: Watched
+    faulty: Away, folder: Watched
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(plot, folder) as wal:
+        async with OverAway(faulty, folder) as wal:
             folder.go_on.clear()
             folder.syncing.clear()
             under_way = asyncio.create_task(wal.accept(rows(0)))
@@ -152,15 +152,15 @@ def test_a_cancelled_append_is_accepted_or_not_and_shifts_no_other(
 
     run(scenario)
     # The one under way was written already; the one that waited never was.
-    assert stored(plot.inner) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert stored(faulty.inner) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
 def test_back_pressure_in_an_outage_is_awaited_in_order(
-    plot: Away, folder: Watched, monkeypatch: pytest.MonkeyPatch
+    faulty: Away, folder: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(plot, folder, journalSlots=10) as wal:
-            plot.is_away = True
+        async with OverAway(faulty, folder, journalSlots=10) as wal:
+            faulty.is_away = True
             tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(100)]
             await asyncio.to_thread(until, lambda: wal._is_full)
             with pytest.raises(BackPressureError):
@@ -176,19 +176,19 @@ def test_back_pressure_in_an_outage_is_awaited_in_order(
             await asyncio.to_thread(until, lambda: len(full) > 1)
             # An append that does not wait is refused, also while the first waiting one is retried.
             assert full == [True] * len(full)
-            plot.is_away = False
+            faulty.is_away = False
             tickets = await asyncio.gather(*tasks)
             assert [ticket.sequence for ticket in tickets] == list(range(100))
 
     run(scenario)
-    assert stored(plot.inner) == list(range(100))
+    assert stored(faulty.inner) == list(range(100))
 
 
-def test_closing_in_an_outage_ends_every_wait_with_an_error(plot: Away, folder: Watched) -> None:
+def test_closing_in_an_outage_ends_every_wait_with_an_error(faulty: Away, folder: Watched) -> None:
     async def scenario() -> None:
-        wal = OverAway(plot, folder, journalSlots=5)
+        wal = OverAway(faulty, folder, journalSlots=5)
         async with wal:
-            plot.is_away = True
+            faulty.is_away = True
             waiting = [asyncio.create_task(wal.append(rows(i))) for i in range(10)]
             await asyncio.to_thread(until, lambda: wal._is_full)
             await wal.close(30)
@@ -197,19 +197,19 @@ def test_closing_in_an_outage_ends_every_wait_with_an_error(plot: Away, folder: 
             assert [type(each) for each in ends] == [OutcomeUnknownError] * 5 + [OptionError] * 5
             with pytest.raises(OptionError, match="is closed"):
                 await wal.append(rows(10))
-        plot.is_away = False
+        faulty.is_away = False
 
     run(scenario)
-    with plot.journaled(folder.after_kill()):
+    with faulty.journaled(folder.after_kill()):
         pass
-    assert stored(plot.inner) == list(range(5))
+    assert stored(faulty.inner) == list(range(5))
 
 
 def test_the_awaiting_task_gets_the_error_of_rows_that_do_not_fit(
-    plot: Away, folder: Watched
+    faulty: Away, folder: Watched
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(plot, folder) as wal:
+        async with OverAway(faulty, folder) as wal:
             good = asyncio.create_task(wal.append(rows(1)))
             for bad in ([{"w": 1}], [{"v": "x"}]):
                 with pytest.raises(OptionError):
@@ -218,4 +218,4 @@ def test_the_awaiting_task_gets_the_error_of_rows_that_do_not_fit(
             assert await wal.append(rows(2)) > 0
 
     run(scenario)
-    assert stored(plot.inner) == [1, 2]
+    assert stored(faulty.inner) == [1, 2]

@@ -21,99 +21,40 @@ from sparkwal import Appender, Log, verify
 from sparkwal.errors import FencedError
 from sparkwal.testing.proxy import Fault, S3Proxy
 
-from .plot import SCHEMA, rows
+from .faulty_store import SCHEMA, rows
 
 SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 
-# Has all modules in memory, and forks a process for each life: it begins in milliseconds.
-NURSERY = """
-import os, sys, tempfile, time
-import pyarrow as pa
-import sparkwal
-from sparkwal.errors import SparkWalError
-from sparkwal.testing.servers import log_options
-
-schema = pa.schema([("v", pa.int64())])
-
-def report(*words):
-    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
-
-def live(path, endpoint, journal, pause, count, *given):
-    options = dict(each.split("=") for each in given)
-    if endpoint != "-":
-        options |= dict(retryBaseDelayMs=1, maxRetryAttempts=2, **log_options(endpoint))
-    try:
-        wal = sparkwal.Appender(path, schema, producer_id="p", journal=journal, **options)
-    except SparkWalError as error:
-        report("refused", type(error).__name__, error)
-        return
-    value = wal.last_sequence
-    report("opened", value, len(wal.lost))
-    for value in range(value + 1, value + 1 + int(count)):
-        try:
-            sequence = wal.append([{"v": value}]).sequence
-        except SparkWalError as error:
-            report("stopped", type(error).__name__, error)
-            break
-        report("accepted", sequence)
-        assert sequence == value
-        time.sleep(float(pause))
-    try:
-        wal.close(20)
-        report("closed", wal.unacknowledged)
-    except (SparkWalError, TimeoutError) as error:
-        report("failed", type(error).__name__, error)
-
-# What is imported at the first append, pandas too, is not imported anew by each life.
-with tempfile.TemporaryDirectory() as folder:
-    with sparkwal.Appender(folder + "/log", schema, producer_id="p", journal=folder + "/j") as wal:
-        wal.append([{"v": 0}]).result()
-
-while line := sys.stdin.readline():
-    child = os.fork()
-    if child == 0:
-        report("pid", os.getpid())
-        try:
-            live(*line.split())
-        except BaseException as error:
-            report("broken", type(error).__name__, error)
-        os._exit(0)
-    # Not before it is asked to: until then no other process gets its number.
-    sys.stdin.readline()
-    _, status = os.waitpid(child, 0)
-    report("dead", status)
-"""
+WORKER = Path(__file__).with_name("journal_worker.py")
 
 
-class Lives:
-    """One life after another, and what they said.
+class AppenderRuns:
+    """Runs of an appender with a journal, one after another, and their reports.
 
     Attributes:
-        accepted: the last sequence of which one said that it was accepted.
-        said: how often each thing was said.
+        accepted: the last sequence that a run reported as accepted.
+        reports: the number of reports of each kind.
     """
 
     def __init__(self, folder: Path, path: str, endpoint: str = "-") -> None:
-        script = folder / "nursery.py"
-        script.write_text(NURSERY)
         self._end = [path, endpoint, str(folder / "journal")]
-        self.accepted, self.said = -1, {}  # type: ignore[var-annotated]
+        self.accepted, self.reports = -1, {}  # type: ignore[var-annotated]
         self.errors: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self._pid, self._rest = -1, b""
 
     def begin(self, *, pause: float = 0.0, count: int = 10**6, **options: object) -> None:
-        """One more life."""
+        """Begin another run."""
         given = [f"{name}={value}" for name, value in options.items()]
         self._ask(" ".join([*self._end, str(pause), str(count), *given]))
-        self.hear("pid")
+        self.wait_for("pid")
 
     def end(self) -> None:
-        """Wait for the end of a life."""
+        """Wait for the end of the run."""
         self._ask("wait")
-        self.hear("dead")
+        self.wait_for("dead")
 
     def _ask(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -123,8 +64,8 @@ class Lives:
     def signal(self, number: int) -> None:
         os.kill(self._pid, number)
 
-    def hear(self, *words: str, seconds: float = 60.0) -> str:
-        """Listen until one of these is said. Raises TimeoutError."""
+    def wait_for(self, *words: str, seconds: float = 60.0) -> str:
+        """Wait for one of these reports. Raises TimeoutError."""
         end = time.monotonic() + seconds
         while True:
             word = self._line(end)
@@ -145,13 +86,13 @@ class Lives:
         while b"\n" not in self._rest:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                raise TimeoutError(f"the process wrote no line; it wrote {self.said}")
+                raise TimeoutError(f"the process wrote no line; it wrote {self.reports}")
             read = os.read(self._process.stdout.fileno(), 2**16)
             assert read, "the nursery ended"
             self._rest += read
         line, _, self._rest = self._rest.partition(b"\n")
         word, _, more = line.decode().partition(" ")
-        self.said[word] = self.said.get(word, 0) + 1
+        self.reports[word] = self.reports.get(word, 0) + 1
         if word == "pid":
             self._pid = int(more)
         elif word == "accepted":
@@ -161,9 +102,9 @@ class Lives:
         elif word == "opened":
             last, lost = map(int, more.split())
             assert not lost and last >= self.accepted, f"{more} after {self.accepted}"
-            self.accepted = last  # it was accepted, and the life ended before it said so
+            self.accepted = last  # it was accepted, and the run ended before its report
         elif word == "dead" and int(more) == SIGKILL:
-            self.said["killed"] = self.said.get("killed", 0) + 1
+            self.reports["killed"] = self.reports.get("killed", 0) + 1
         elif word in ("refused", "stopped", "failed"):
             self.errors.append(more)
         assert word != "broken", more
@@ -193,10 +134,10 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def lives(folder: Path) -> Iterator[Lives]:
-    lives = Lives(folder, str(folder / "log"))
-    yield lives
-    lives.close()
+def runs(folder: Path) -> Iterator[AppenderRuns]:
+    runs = AppenderRuns(folder, str(folder / "log"))
+    yield runs
+    runs.close()
 
 
 OPTIONS = [
@@ -209,78 +150,80 @@ OPTIONS = [
 ]
 
 
-def kill(lives: Lives, rng: random.Random, kills: int) -> None:
-    """Lives of all kinds, each killed at a random moment but some, which end by themselves."""
-    while lives.said.get("killed", 0) < kills:
+def kill(runs: AppenderRuns, rng: random.Random, kills: int) -> None:
+    """Runs of all kinds: most are killed at a random moment, some end by themselves."""
+    while runs.reports.get("killed", 0) < kills:
         options = rng.choice(OPTIONS) | {"journalSlots": rng.choice([100, 5000])}
         count = rng.choice([10**6, 10**6, rng.randrange(200)])
-        lives.begin(pause=rng.choice([0, 0, 0.001]), count=count, **options)
+        runs.begin(pause=rng.choice([0, 0, 0.001]), count=count, **options)
         if rng.random() < 0.8:
-            lives.hear("opened", "refused")
-        lives.listen(rng.uniform(0, 0.15))
+            runs.wait_for("opened", "refused")
+        runs.listen(rng.uniform(0, 0.15))
         if rng.random() < 0.15:
-            lives.signal(SIGSTOP)
-            lives.listen(0.05)
+            runs.signal(SIGSTOP)
+            runs.listen(0.05)
             if rng.random() < 0.5:
-                lives.signal(SIGCONT)
-                lives.listen(0.05)
-        lives.signal(SIGKILL)
-        lives.end()
-    assert lives.said["accepted"] > 10 * kills, lives.said
+                runs.signal(SIGCONT)
+                runs.listen(0.05)
+        runs.signal(SIGKILL)
+        runs.end()
+    assert runs.reports["accepted"] > 10 * kills, runs.reports
 
 
-def end(lives: Lives) -> None:
+def end(runs: AppenderRuns) -> None:
     """One more life, in peace, which sends the rest."""
-    lives.begin(count=10, journalSlots=5000)
-    lives.hear("closed")
-    lives.end()
+    runs.begin(count=10, journalSlots=5000)
+    runs.wait_for("closed")
+    runs.end()
 
 
 @pytest.mark.proves("send-from-log-end", "accepted-not-torn")
 @pytest.mark.process
-def test_killed_at_any_moment_it_loses_and_doubles_nothing(lives: Lives, folder: Path) -> None:
+def test_killed_at_any_moment_it_loses_and_doubles_nothing(
+    runs: AppenderRuns, folder: Path
+) -> None:
     print(f"seed {SEED}")
-    kill(lives, random.Random(SEED), 30)
-    end(lives)
-    print(lives.said)
-    prove(str(folder / "log"), lives.accepted)
+    kill(runs, random.Random(SEED), 30)
+    end(runs)
+    print(runs.reports)
+    prove(str(folder / "log"), runs.accepted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_killed_hundreds_of_times_it_loses_and_doubles_nothing(
-    lives: Lives, folder: Path, seed: int
+    runs: AppenderRuns, folder: Path, seed: int
 ) -> None:
     print(f"seed {SEED + seed}")
-    kill(lives, random.Random(SEED + seed), 200)
-    end(lives)
-    print(lives.said)
-    prove(str(folder / "log"), lives.accepted)
+    kill(runs, random.Random(SEED + seed), 200)
+    end(runs)
+    print(runs.reports)
+    prove(str(folder / "log"), runs.accepted)
 
 
 @pytest.mark.slow
 @pytest.mark.process
 def test_stopped_while_another_takes_the_log_it_is_fenced_and_loses_nothing(
-    lives: Lives, folder: Path
+    runs: AppenderRuns, folder: Path
 ) -> None:
     path = str(folder / "log")
-    lives.begin(pause=0.001, journalSlots=1000)
-    lives.hear("opened")
-    lives.listen(0.1)
-    lives.signal(SIGSTOP)
+    runs.begin(pause=0.001, journalSlots=1000)
+    runs.wait_for("opened")
+    runs.listen(0.1)
+    runs.signal(SIGSTOP)
     with Appender(path, SCHEMA, producer_id="another") as other:
         other.append(rows(-1)).result()
-        lives.signal(SIGCONT)
-        lives.hear("stopped")
-        assert "FencedError" in lives.errors[-1]
-        lives.end()
+        runs.signal(SIGCONT)
+        runs.wait_for("stopped")
+        assert "FencedError" in runs.errors[-1]
+        runs.end()
         other.append(rows(-2)).result()
-    end(lives)
+    end(runs)
     report = verify(path)
     assert report.ok, str(report)
     values = list(Log(path).to_pandas()["v"])
     assert [value for value in values if value < 0] == [-1, -2]
-    assert [value for value in values if value >= 0] == list(range(lives.accepted + 1))
+    assert [value for value in values if value >= 0] == list(range(runs.accepted + 1))
 
 
 class Network:
@@ -343,34 +286,34 @@ def storm(
     print(f"seed {seed}")
     path, options = s3_path
     rng = random.Random(seed)
-    lives = Lives(folder, path, network.url)
+    runs = AppenderRuns(folder, path, network.url)
     try:
         for number in range(kills):
             network.cut()
             network.mend(FAULTS)
             # With faults and two retries an opening may be refused: its caller tries it again.
             while True:
-                lives.begin(pause=0.001, journalSlots=50_000, maxInFlightRequests=4)
-                if lives.hear("opened", "refused") == "opened":
+                runs.begin(pause=0.001, journalSlots=50_000, maxInFlightRequests=4)
+                if runs.wait_for("opened", "refused") == "opened":
                     break
-                lives.end()
-            lives.listen(rng.uniform(0.05, 0.3))
+                runs.end()
+            runs.listen(rng.uniform(0.05, 0.3))
             # An outage begins during one run, which keeps accepting, and may end during it.
             network.cut()
             for _ in range(rng.randrange(1, 200)):
-                lives.hear("accepted")
+                runs.wait_for("accepted")
             if number % 3:
                 network.mend(FAULTS)
-                lives.listen(rng.uniform(0.0, 1.0))
-            lives.signal(SIGKILL)
-            lives.end()
+                runs.listen(rng.uniform(0.0, 1.0))
+            runs.signal(SIGKILL)
+            runs.end()
         network.cut()
         network.mend([])
-        end(lives)
-        print(lives.said)
+        end(runs)
+        print(runs.reports)
     finally:
-        lives.close()
-    prove(path, lives.accepted, **options)
+        runs.close()
+    prove(path, runs.accepted, **options)
 
 
 def test_an_outage_of_seconds_delays_no_append(

@@ -21,9 +21,9 @@ from sparkwal.appender import appender
 from sparkwal.errors import JournalSyncError, OptionError, SparkWalError
 
 from .away import Away
+from .faulty_store import SCHEMA, rows, stored, until
 from .forks import is_refused
 from .interrupts import interrupted
-from .plot import SCHEMA, rows, stored, until
 from .test_limits import Limited
 
 # Signals.
@@ -66,9 +66,9 @@ def test_a_signals_handler_is_refused_wherever_an_append_is(
 ) -> None:
     """The handler comes before every instruction of a function in turn, as a signal does."""
     for skip in range(0, 1000, step):
-        plot = Away()
-        wal = plot.journaled(None, journal=str(folder / str(skip)))
-        if not closed_before(plot, wal, where, function, skip):
+        faulty = Away()
+        wal = faulty.journaled(None, journal=str(folder / str(skip)))
+        if not closed_before(faulty, wal, where, function, skip):
             assert skip, "the function never ran"
             return
 
@@ -79,18 +79,18 @@ def test_a_signals_handler_is_refused_where_an_append_begins_a_segment(
     where: str, function: str, step: int, folder: Path
 ) -> None:
     for skip in range(0, 1000, step):
-        plot = Away()
+        faulty = Away()
         small = {"journalSegmentBytes": "64kb", "journalMaxBytes": "1mb"}
-        wal = plot.journaled(None, journal=str(folder / str(skip)), **small)
+        wal = faulty.journaled(None, journal=str(folder / str(skip)), **small)
         for _ in range(2):
             wal.append(rows(*[-1] * 3000))
-        if not closed_before(plot, wal, where, function, skip, [-2] * 3000):
+        if not closed_before(faulty, wal, where, function, skip, [-2] * 3000):
             assert skip, "the function never ran"
             return
 
 
 def closed_before(
-    plot: Away, wal: Appender, where: str, function: str, skip: int, more: list[int] | None = None
+    faulty: Away, wal: Appender, where: str, function: str, skip: int, more: list[int] | None = None
 ) -> bool:
     """Append, and close in a handler before instruction `skip` of `function`."""
     values = [2, *(more or [])]
@@ -106,9 +106,9 @@ def closed_before(
     interrupted(lambda: tickets.append(wal.append(rows(*values))), function, skip, close, where)
     wal.close(timeout=20)
     assert [ticket.result(timeout=20) >= 0 for ticket in tickets] == [True, True]
-    with plot.journaled(None, journal=path) as again:
+    with faulty.journaled(None, journal=path) as again:
         assert again.last_sequence == tickets[-1].sequence
-    assert [value for value in stored(plot.inner) if value > 0] == [1, 2]
+    assert [value for value in stored(faulty.inner) if value > 0] == [1, 2]
     return came
 
 
@@ -128,9 +128,9 @@ def test_a_signals_handler_that_closes_what_appends_as_fast_as_it_can_loses_no_r
     tmp_path: Path, on_alarm: Callable[[Callable[[], None]], None]
 ) -> None:
     for delay in (0.0, 0.001, 0.01, 0.05, 0.1):
-        plot = Away()
+        faulty = Away()
         path = str(tmp_path / str(delay))
-        wal = plot.journaled(None, journal=path, journalSlots=1000)
+        wal = faulty.journaled(None, journal=path, journalSlots=1000)
         accepted = -1
         on_alarm(lambda wal=wal: wal.close(timeout=20))  # type: ignore[misc]
         timer = threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGUSR1))
@@ -140,9 +140,9 @@ def test_a_signals_handler_that_closes_what_appends_as_fast_as_it_can_loses_no_r
                 accepted = wal.append(rows(accepted + 1)).sequence
         timer.join()
         wal.close(timeout=20)
-        with plot.journaled(None, journal=path) as again:
+        with faulty.journaled(None, journal=path) as again:
             assert again.last_sequence >= accepted
-        have = stored(plot.inner)
+        have = stored(faulty.inner)
         assert have == list(range(len(have))) and len(have) > accepted
 
 
@@ -150,12 +150,12 @@ def test_a_signals_handler_that_closes_what_appends_as_fast_as_it_can_loses_no_r
 def test_append_raises_the_error_of_a_handler_that_ran_during_conversion(
     where: str, function: str
 ) -> None:
-    plot = Away()
+    faulty = Away()
 
     def refused() -> None:
         raise OptionError("from a handler")
 
-    with plot.journaled(MemoryFolder()) as wal:
+    with faulty.journaled(MemoryFolder()) as wal:
         for skip in range(1000):
             try:
                 if not interrupted(
@@ -170,7 +170,7 @@ def test_append_raises_the_error_of_a_handler_that_ran_during_conversion(
                 assert "from a handler" in str(error)
             else:
                 pytest.fail(f"what was raised before instruction {skip} is gone")
-    assert skip and stored(plot.inner) == [1]
+    assert skip and stored(faulty.inner) == [1]
 
 
 # The end of the interpreter.
@@ -203,14 +203,14 @@ def test_close_reports_the_entries_that_stay_in_the_journal(
 ) -> None:
     """The store stopped answering, and the appender has not noticed yet."""
     monkeypatch.setattr(appender, "_EXIT_SECONDS", 0.05)
-    plot = Away()
-    wal = plot.journaled(MemoryFolder())
-    first = plot.gap()
-    plot.hold(first)
+    faulty = Away()
+    wal = faulty.journaled(MemoryFolder())
+    first = faulty.gap()
+    faulty.hold(first)
     wal.append(rows(0))
     wal._at_exit()
     assert "1 appends were accepted and are in its journal: TimeoutError" in caplog.text
-    plot.release(first)
+    faulty.release(first)
     wal.close(timeout=30)
 
 
@@ -220,85 +220,85 @@ def test_close_reports_the_entries_that_stay_in_the_journal(
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_gets_an_error_at_once_and_the_parent_continues(tmp_path: Path) -> None:
-    plot = Away()
+    faulty = Away()
     path = str(tmp_path / "journal")
-    wal = plot.journaled(None, journal=path)
-    plot.is_away = True
+    wal = faulty.journaled(None, journal=path)
+    faulty.is_away = True
     ticket = wal.append(rows(0))
     assert is_refused(wal, ticket)
     # The child's end has not let the folder go.
     with pytest.raises(OptionError, match="is held by"):
-        plot.journaled(None, journal=path)
-    plot.is_away = False
+        faulty.journaled(None, journal=path)
+    faulty.is_away = False
     assert ticket.result(timeout=30) >= 0
     wal.append(rows(1))
     wal.close(timeout=30)
-    assert stored(plot.inner) == [0, 1]
+    assert stored(faulty.inner) == [0, 1]
 
 
 # The limit of the log.
 
 
 def test_at_the_hard_limit_it_accepts_and_a_close_leaves_the_rest_in_the_journal() -> None:
-    plot, folder = Limited(), MemoryFolder()
-    one = plot.one()
-    wal = plot.open(hardLimitBytes=str(4 * one), folder=folder, journal="x", journalSlots=1000)
+    faulty, folder = Limited(), MemoryFolder()
+    one = faulty.one()
+    wal = faulty.open(hardLimitBytes=str(4 * one), folder=folder, journal="x", journalSlots=1000)
     for value in range(50):
         wal.append(rows(value))
         # Batches that were sent before the limit are still written: these may be all of them.
         until(lambda: wal._backend.sender.takes_nothing() or not wal.unacknowledged)
     assert wal._backend.sender.takes_nothing()
-    assert wal.last_sequence == 49 and len(stored(plot.inner)) < 20
+    assert wal.last_sequence == 49 and len(stored(faulty.inner)) < 20
     wal.close(timeout=30)
     left = folder.after_kill()
-    plot.compacted()
-    with plot.open(folder=left, journal="x", journalSlots=1000) as again:
+    faulty.compacted()
+    with faulty.open(folder=left, journal="x", journalSlots=1000) as again:
         again.flush(timeout=30)
-    assert stored(plot.inner) == [-1, *range(50)]
+    assert stored(faulty.inner) == [-1, *range(50)]
 
 
 def test_at_the_hard_limit_it_continues_after_a_compaction() -> None:
-    plot, folder = Limited(), MemoryFolder()
-    one = plot.one()
-    with plot.open(
+    faulty, folder = Limited(), MemoryFolder()
+    one = faulty.one()
+    with faulty.open(
         hardLimitBytes=str(8 * one), folder=folder, journal="x", journalSlots=1000
     ) as wal:
         for value in range(30):
             wal.append(rows(value))
         while wal.unacknowledged:
             until(lambda: wal._backend.sender.takes_nothing() or not wal.unacknowledged)
-            plot.compacted()
+            faulty.compacted()
             session = wal._backend.sender.session
             if session._watch is not None:
-                plot.clock.since_boot_ms += 60_000
+                faulty.clock.since_boot_ms += 60_000
                 session._watch.wake()
         wal.flush(timeout=30)
-    assert stored(plot.inner) == [-1, *range(30)]
+    assert stored(faulty.inner) == [-1, *range(30)]
 
 
 def test_a_full_disk_at_the_start_is_reported_and_loses_no_row() -> None:
-    plot, folder = Away(), MemoryFolder()
-    wal = plot.journaled(folder)
-    plot.is_away = True
+    faulty, folder = Away(), MemoryFolder()
+    wal = faulty.journaled(folder)
+    faulty.is_away = True
     for value in range(20):
         wal.append(rows(value))
     left = folder.after_kill()
     wal.close(timeout=30)
-    plot.is_away = False
+    faulty.is_away = False
     left.room = left._used()
     # A disk that is full of what waits is made empty by sending it.
-    with plot.journaled(left) as again:
+    with faulty.journaled(left) as again:
         again.flush(timeout=30)
-    assert stored(plot.inner) == list(range(20))
+    assert stored(faulty.inner) == list(range(20))
 
 
 def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
     on_alarm: Callable[[Callable[[], None]], None],
 ) -> None:
     """Ctrl-C interrupts a wait for an unreachable store."""
-    plot = Away()
-    wal = plot.journaled(MemoryFolder())
-    plot.is_away = True
+    faulty = Away()
+    wal = faulty.journaled(MemoryFolder())
+    faulty.is_away = True
     ticket = wal.append(rows(0))
 
     class Interrupted(BaseException):
@@ -318,10 +318,10 @@ def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
 
 
 def test_a_failing_sync_in_close_is_raised_once_and_emitted() -> None:
-    plot, folder = Away(), MemoryFolder()
+    faulty, folder = Away(), MemoryFolder()
     for _ in range(20):  # either thread may be first
         reported: list[str] = []
-        wal = plot.journaled(folder, journalSync="none")
+        wal = faulty.journaled(folder, journalSync="none")
         wal.subscribe(lambda event, reported=reported: reported.append(event.name))  # type: ignore[misc]
         wal.append(rows(0)).result(timeout=30)
         folder.faults["sync"] = [errno.EIO]

@@ -11,105 +11,105 @@ from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import SENDER
 
 from .away import Away
-from .plot import rows, stored
+from .faulty_store import rows, stored
 from .test_limits import Limited
 
 
 @pytest.fixture
-def plot() -> Limited:
+def faulty() -> Limited:
     return Limited()
 
 
-def killed(plot: Limited, appends: int = 5) -> MemoryFolder:
+def killed(faulty: Limited, appends: int = 5) -> MemoryFolder:
     """The folder of an appender that died when the log had all and no cursor said so."""
     folder = MemoryFolder()
-    with plot.open(folder=folder, journal="x", journalSlots=100) as wal:
+    with faulty.open(folder=folder, journal="x", journalSlots=100) as wal:
         for value in range(appends):
             wal.append(rows(value))
         wal.flush(timeout=30)
         return folder.after_kill()
 
 
-def goes_on(plot: Limited, left: MemoryFolder, **options: object) -> None:
+def goes_on(faulty: Limited, left: MemoryFolder, **options: object) -> None:
     """It opens, and what it takes next is in the log once."""
-    with plot.open(folder=left, journal="x", journalSlots=100, **options) as wal:
+    with faulty.open(folder=left, journal="x", journalSlots=100, **options) as wal:
         value = wal.last_sequence + 1
         assert wal.append(rows(value)).sequence == value
-    assert [each for each in stored(plot.inner) if each >= 0] == list(range(value + 1))
+    assert [each for each in stored(faulty.inner) if each >= 0] == list(range(value + 1))
 
 
-def others(plot: Limited, appends: int) -> None:
-    with plot.appender("another") as other:
+def others(faulty: Limited, appends: int) -> None:
+    with faulty.appender("another") as other:
         for value in range(appends):
             other.append(rows(-value - 1)).result()
 
 
 def test_the_floor_of_an_idle_log_passed_the_last_commit_of_its_only_appender(
-    plot: Limited,
+    faulty: Limited,
 ) -> None:
-    left = killed(plot)
-    plot.compacted()
-    plot.move(FLOOR, floor=plot.gap())
-    goes_on(plot, left)
+    left = killed(faulty)
+    faulty.compacted()
+    faulty.move(FLOOR, floor=faulty.gap())
+    goes_on(faulty, left)
 
 
-def test_the_floor_passed_it_and_others_wrote_since(plot: Limited) -> None:
+def test_the_floor_passed_it_and_others_wrote_since(faulty: Limited) -> None:
     """A collection leaves the newest records below the floor, and these were never free."""
-    left = killed(plot)
-    others(plot, 30)
-    plot.compacted()
-    plot.move(FLOOR, floor=plot.gap() - 10)
-    goes_on(plot, left)
+    left = killed(faulty)
+    others(faulty, 30)
+    faulty.compacted()
+    faulty.move(FLOOR, floor=faulty.gap() - 10)
+    goes_on(faulty, left)
 
 
-def test_the_last_sender_is_found_without_a_look_back_at_each_step(plot: Limited) -> None:
-    left = killed(plot)
+def test_the_last_sender_is_found_without_a_look_back_at_each_step(faulty: Limited) -> None:
+    left = killed(faulty)
     for writer in range(10):
-        with plot.appender(f"another {writer}", maxInFlightRequests=12) as other:
+        with faulty.appender(f"another {writer}", maxInFlightRequests=12) as other:
             for value in range(20):
                 other.append(rows(-value - 1)).result()
-    plot.inner.counts.clear()
-    plot.open(folder=left, journal="x", journalSlots=100, maxInFlightRequests=12).close()
+    faulty.inner.counts.clear()
+    faulty.open(folder=left, journal="x", journalSlots=100, maxInFlightRequests=12).close()
     # 300 records: 12 reads for the head, 9 for the search, 12 before the record that it finds.
-    assert plot.inner.counts["GET"] <= 12 + 9 + 12
+    assert faulty.inner.counts["GET"] <= 12 + 9 + 12
 
 
 def test_the_sender_of_collected_records_is_unknown(
-    plot: Limited, monkeypatch: pytest.MonkeyPatch
+    faulty: Limited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = killed(plot)
-    others(plot, 30)
-    plot.compacted()
-    plot.move(FLOOR, floor=plot.gap() - 5)
+    left = killed(faulty)
+    others(faulty, 30)
+    faulty.compacted()
+    faulty.move(FLOOR, floor=faulty.gap() - 5)
     monkeypatch.setattr(journal_backend, "KEPT_SLOTS", 10)
     copy = left.after_kill()
     match = "collected.*journalSentUpTo=4: then entries 0 to 4"
     with pytest.raises(OptionError, match=match) as error:
-        plot.open(folder=left, journal="x", journalSlots=100)
+        faulty.open(folder=left, journal="x", journalSlots=100)
     assert "wrote the last" not in str(error.value)
     with pytest.raises(OptionError, match="journalSentUpTo=4"):
-        plot.open(folder=left.after_kill(), journal="x", journalSlots=100, journalSentUpTo=3)
-    goes_on(plot, copy, journalSentUpTo=4)
+        faulty.open(folder=left.after_kill(), journal="x", journalSlots=100, journalSentUpTo=3)
+    goes_on(faulty, copy, journalSentUpTo=4)
     # Only once: it remembers the entries that it sent.
-    goes_on(plot, copy.after_kill())
+    goes_on(faulty, copy.after_kill())
 
 
 @pytest.mark.parametrize("power", [0, 5])
-def test_one_flipped_bit_hides_no_sender(plot: Limited, power: int) -> None:
-    left = killed(plot)
+def test_one_flipped_bit_hides_no_sender(faulty: Limited, power: int) -> None:
+    left = killed(faulty)
     size = len(left.bytes_of(SENDER))
     for at in (*range(0, 240, 7), *range(size // 2, size // 2 + 240, 7)):
         hurt = left.after_kill()
         data = bytearray(hurt.bytes_of(SENDER))
         data[at] ^= 1 << power
         hurt.put(SENDER, bytes(data))
-        plot.open(folder=hurt, journal="x", journalSlots=100).close()
-    goes_on(plot, left)
+        faulty.open(folder=hurt, journal="x", journalSlots=100).close()
+    goes_on(faulty, left)
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "damaged"])
-def test_an_unreadable_note_blames_no_other_sender(plot: Limited, damage: str) -> None:
-    left = killed(plot)
+def test_an_unreadable_note_blames_no_other_sender(faulty: Limited, damage: str) -> None:
+    left = killed(faulty)
     if damage == "gone":
         left.remove(SENDER)
     else:
@@ -117,26 +117,26 @@ def test_an_unreadable_note_blames_no_other_sender(plot: Limited, damage: str) -
     before = left.after_kill()
     why = "is missing" if damage == "gone" else "cannot be read"
     with pytest.raises(OptionError, match=f"{why}.*journalSentUpTo=4") as error:
-        plot.open(folder=left, journal="x", journalSlots=100)
+        faulty.open(folder=left, journal="x", journalSlots=100)
     assert "another appender" not in str(error.value)
     # All of its rows are still in the journal.
     names = [name for name in before.names() if name.endswith(".wal")]
     assert [left.bytes_of(name) for name in names] == [before.bytes_of(name) for name in names]
-    goes_on(plot, left.after_kill(), journalSentUpTo=4)
+    goes_on(faulty, left.after_kill(), journalSentUpTo=4)
 
 
 def test_another_sender_that_wrote_is_refused_for_every_confirmed_position() -> None:
-    plot, folder = Away(), MemoryFolder()
-    wal = plot.journaled(folder)
+    faulty, folder = Away(), MemoryFolder()
+    wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
-    plot.is_away = True
+    faulty.is_away = True
     wal.append(rows(1))
     left = folder.after_kill()
     wal.close(timeout=30)
-    plot.is_away = False
-    with plot.appender() as other:
+    faulty.is_away = False
+    with faulty.appender() as other:
         other.append(rows(-1)).result()
     for options in ({}, {"journalSentUpTo": 1}):
         with pytest.raises(OptionError, match="another appender.*wrote the last"):
-            plot.journaled(left.after_kill(), **options)
-    assert stored(plot.inner) == [0, -1]
+            faulty.journaled(left.after_kill(), **options)
+    assert stored(faulty.inner) == [0, -1]

@@ -12,7 +12,7 @@ from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import InvalidLogError
 from sparkwal.testing.proxy import Fault, S3Proxy
 
-from .plot import until
+from .faulty_store import until
 
 SCHEMA = pa.schema([("v", pa.int64())])
 # Some of these fill a segment.

@@ -24,13 +24,13 @@ from sparkwal.errors import (
 from sparkwal.store.base import LogStore
 
 from .away import Away, abandon, sound
-from .plot import PREFIX, SCHEMA, Plot, commits, rows, stored, until
+from .faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
 
 pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture
-def plot() -> Away:
+def faulty() -> Away:
     return Away()
 
 
@@ -38,10 +38,10 @@ def plot() -> Away:
 
 
 def test_tickets_are_called_back_in_order_and_may_do_what_they_like(
-    plot: Away, folder: MemoryFolder
+    faulty: Away, folder: MemoryFolder
 ) -> None:
     done: list[int] = []
-    wal = plot.journaled(folder, maxInFlightRequests=2)
+    wal = faulty.journaled(folder, maxInFlightRequests=2)
     later: list[Any] = []
 
     # By value: the append in a callback takes some sequence in between.
@@ -60,15 +60,15 @@ def test_tickets_are_called_back_in_order_and_may_do_what_they_like(
     wal.close(timeout=30)
     assert done == list(range(20))
     assert later[0].result(timeout=30) >= 0
-    assert sorted(stored(plot.inner)) == [*range(20), 100]
+    assert sorted(stored(faulty.inner)) == [*range(20), 100]
 
 
 def test_a_ticket_that_was_decided_before_it_was_asked_is_called_back_in_its_turn(
-    plot: Away, folder: MemoryFolder
+    faulty: Away, folder: MemoryFolder
 ) -> None:
     called: list[int] = []
     goes_on = threading.Event()
-    with plot.journaled(folder) as wal:
+    with faulty.journaled(folder) as wal:
         tickets = [wal.append(rows(value)) for value in range(4)]
         tickets[0].when_done(lambda: (called.append(0), goes_on.wait(30)))  # type: ignore[func-returns-value, arg-type, return-value]
         until(lambda: called == [0])
@@ -80,10 +80,10 @@ def test_a_ticket_that_was_decided_before_it_was_asked_is_called_back_in_its_tur
 
 
 def test_a_callback_that_fails_keeps_no_other_from_being_called(
-    plot: Away, folder: MemoryFolder
+    faulty: Away, folder: MemoryFolder
 ) -> None:
     done = []
-    with plot.journaled(folder) as wal:
+    with faulty.journaled(folder) as wal:
         for value in range(5):
 
             def called(value: int = value) -> None:
@@ -95,9 +95,9 @@ def test_a_callback_that_fails_keeps_no_other_from_being_called(
 
 
 def test_a_callback_is_called_after_the_append_was_decided_too(
-    plot: Away, folder: MemoryFolder
+    faulty: Away, folder: MemoryFolder
 ) -> None:
-    with plot.journaled(folder) as wal:
+    with faulty.journaled(folder) as wal:
         ticket = wal.append(rows(0))
         ticket.result(timeout=30)
         called = threading.Event()
@@ -105,20 +105,20 @@ def test_a_callback_is_called_after_the_append_was_decided_too(
         assert called.wait(30)
 
 
-def test_tickets_without_a_reference_use_no_memory(plot: Away, folder: MemoryFolder) -> None:
-    with plot.journaled(folder) as wal:
-        plot.is_away = True
+def test_tickets_without_a_reference_use_no_memory(faulty: Away, folder: MemoryFolder) -> None:
+    with faulty.journaled(folder) as wal:
+        faulty.is_away = True
         for value in range(500):
             wal.append(rows(value))
         gc.collect()
         front = wal._backend.intake
         assert len(front._tickets) == 0
-        plot.is_away = False
+        faulty.is_away = False
 
 
-def test_a_late_ticket_gets_no_wrong_position(plot: Away, folder: MemoryFolder) -> None:
+def test_a_late_ticket_gets_no_wrong_position(faulty: Away, folder: MemoryFolder) -> None:
     """The thread that appended slept while the log took this append and thousands after it."""
-    with plot.journaled(folder) as wal:
+    with faulty.journaled(folder) as wal:
         positions = [wal.append(rows(value)).result(timeout=30) for value in range(1010)]
         front = wal._backend.intake
         for sequence in (0, 5, 20, 1009):
@@ -128,11 +128,11 @@ def test_a_late_ticket_gets_no_wrong_position(plot: Away, folder: MemoryFolder) 
 
 
 def test_after_a_close_in_an_outage_tickets_report_rows_in_the_journal(
-    plot: Away, folder: MemoryFolder
+    faulty: Away, folder: MemoryFolder
 ) -> None:
-    wal = plot.journaled(folder)
+    wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
-    plot.is_away = True
+    faulty.is_away = True
     ticket = wal.append(rows(1))
     called = threading.Event()
     ticket.when_done(called.set)
@@ -143,37 +143,39 @@ def test_after_a_close_in_an_outage_tickets_report_rows_in_the_journal(
     with pytest.raises(OptionError, match="is closed"):
         wal.append(rows(2))
     wal.close()
-    plot.is_away = False
-    with plot.journaled(folder.after_kill()):
+    faulty.is_away = False
+    with faulty.journaled(folder.after_kill()):
         pass
-    assert stored(plot.inner) == [0, 1]
+    assert stored(faulty.inner) == [0, 1]
 
 
-def test_closing_waits_for_its_timeout_and_the_rows_stay(plot: Away, folder: MemoryFolder) -> None:
-    wal = plot.journaled(folder)
-    first = plot.gap()
-    plot.hold(first)
+def test_closing_waits_for_its_timeout_and_the_rows_stay(
+    faulty: Away, folder: MemoryFolder
+) -> None:
+    wal = faulty.journaled(folder)
+    first = faulty.gap()
+    faulty.hold(first)
     wal.append(rows(0))
     with pytest.raises(TimeoutError):
         wal.close(timeout=0.05)
     with pytest.raises(OptionError, match="is closed"):
         wal.append(rows(1))
     left = folder.after_kill()
-    plot.release(first)
+    faulty.release(first)
     wal.close(timeout=30)
-    assert stored(plot.inner) == [0]
-    with plot.journaled(left) as again:
+    assert stored(faulty.inner) == [0]
+    with faulty.journaled(left) as again:
         assert again.last_sequence == 0
-    assert stored(plot.inner) == [0]
+    assert stored(faulty.inner) == [0]
 
 
 # Rows.
 
 
 def test_rows_that_do_not_fit_are_refused_before_they_are_accepted(
-    plot: Away, folder: MemoryFolder
+    faulty: Away, folder: MemoryFolder
 ) -> None:
-    with plot.journaled(folder, journalSegmentBytes="64kb", journalMaxBytes="1mb") as wal:
+    with faulty.journaled(folder, journalSegmentBytes="64kb", journalMaxBytes="1mb") as wal:
         for bad in ([{"v": "x"}], [{"w": 1}], [{"v": 2**70}], "text"):
             with pytest.raises(OptionError):
                 wal.append(bad)  # type: ignore[arg-type]
@@ -181,35 +183,35 @@ def test_rows_that_do_not_fit_are_refused_before_they_are_accepted(
             wal.append(rows(*range(100_000)))
         assert wal.last_sequence == -1
         assert wal.append(rows(1)).sequence == 0
-    assert stored(plot.inner) == [1]
+    assert stored(faulty.inner) == [1]
 
 
-def test_an_append_without_rows_has_its_sequence(plot: Away, folder: MemoryFolder) -> None:
-    with plot.journaled(folder) as wal:
+def test_an_append_without_rows_has_its_sequence(faulty: Away, folder: MemoryFolder) -> None:
+    with faulty.journaled(folder) as wal:
         empty = pa.RecordBatch.from_pylist([], schema=SCHEMA)
         for each in ([], empty, rows(1), [], empty):
             wal.append(each)
         wal.flush(timeout=30)
-    with plot.journaled(folder.after_kill()) as again:
+    with faulty.journaled(folder.after_kill()) as again:
         assert again.last_sequence == 4
         again.append([]).result(timeout=30)
-    assert stored(plot.inner) == [1]
+    assert stored(faulty.inner) == [1]
 
 
-def unsent(plot: Away, folder: MemoryFolder, schema: pa.Schema, rows: list[Any]) -> MemoryFolder:
+def unsent(faulty: Away, folder: MemoryFolder, schema: pa.Schema, rows: list[Any]) -> MemoryFolder:
     """A folder with rows of this schema that were not sent."""
-    wal = over(plot, folder, schema)
-    plot.is_away = True
+    wal = over(faulty, folder, schema)
+    faulty.is_away = True
     for each in rows:
         wal.append([each])
     left = folder.after_kill()
-    abandon(plot, wal)
-    plot.is_away = False
+    abandon(faulty, wal)
+    faulty.is_away = False
     return left
 
 
-def over(plot: Away, folder: MemoryFolder, schema: pa.Schema, **options: Any) -> Appender:
-    log = LogStore(plot.retrying(1), PREFIX)
+def over(faulty: Away, folder: MemoryFolder, schema: pa.Schema, **options: Any) -> Appender:
+    log = LogStore(faulty.retrying(1), PREFIX)
     given = {"journal": "x", "journalSlots": 4096, "mergeSchema": True, **options}
     return Appender(log, schema, producer_id="p", folder=folder, **given)
 
@@ -217,13 +219,13 @@ def over(plot: Away, folder: MemoryFolder, schema: pa.Schema, **options: Any) ->
 V = pa.field("v", pa.int64())
 
 
-def test_a_column_that_was_added_is_null_in_what_waited(plot: Away, folder: MemoryFolder) -> None:
-    left = unsent(plot, folder, SCHEMA, rows(1, 2))
+def test_a_column_that_was_added_is_null_in_what_waited(faulty: Away, folder: MemoryFolder) -> None:
+    left = unsent(faulty, folder, SCHEMA, rows(1, 2))
     wider = pa.schema([pa.field("first", pa.string()), V])
-    with over(plot, left, wider) as wal:
+    with over(faulty, left, wider) as wal:
         wal.append([{"v": 3, "first": "x"}])
-    assert stored(plot.inner) == [1, 2, 3]
-    assert [sequence for _, _, sequence, _ in commits(plot.inner)][-1] == 2
+    assert stored(faulty.inner) == [1, 2, 3]
+    assert [sequence for _, _, sequence, _ in commits(faulty.inner)][-1] == 2
 
 
 @pytest.mark.parametrize(
@@ -236,39 +238,39 @@ def test_a_column_that_was_added_is_null_in_what_waited(plot: Away, folder: Memo
     ids=["removed", "retyped", "added and not nullable"],
 )
 def test_a_schema_that_what_waits_does_not_fit_is_refused_and_nothing_is_lost(
-    plot: Away, folder: MemoryFolder, other: pa.Schema
+    faulty: Away, folder: MemoryFolder, other: pa.Schema
 ) -> None:
-    left = unsent(plot, folder, SCHEMA, rows(1, 2))
+    left = unsent(faulty, folder, SCHEMA, rows(1, 2))
     with pytest.raises(OptionError):
-        over(plot, left, other)
+        over(faulty, left, other)
     left = left.after_kill()
-    with over(plot, left, SCHEMA) as wal:
+    with over(faulty, left, SCHEMA) as wal:
         wal.append(rows(3))
-    assert stored(plot.inner) == [1, 2, 3]
+    assert stored(faulty.inner) == [1, 2, 3]
 
 
 def test_a_column_that_takes_no_nulls_any_more_has_those_that_were_accepted(
-    plot: Away, folder: MemoryFolder
+    faulty: Away, folder: MemoryFolder
 ) -> None:
-    left = unsent(plot, folder, SCHEMA, [{"v": None}, {"v": 2}])
+    left = unsent(faulty, folder, SCHEMA, [{"v": None}, {"v": 2}])
     strict = pa.schema([pa.field("v", pa.int64(), nullable=False)])
-    with over(plot, left, strict) as wal:
+    with over(faulty, left, strict) as wal:
         wal.flush(timeout=30)
         with pytest.raises(OptionError, match="not nullable"):
             wal.append([{"v": None}])
-    assert stored(plot.inner) == [None, 2]
+    assert stored(faulty.inner) == [None, 2]
 
 
-def test_once_everything_is_sent_the_schema_is_free(plot: Away, folder: MemoryFolder) -> None:
+def test_once_everything_is_sent_the_schema_is_free(faulty: Away, folder: MemoryFolder) -> None:
     two = pa.schema([V, pa.field("w", pa.int64())])
     for kill in (False, True):
-        wal = over(plot, folder, two)
+        wal = over(faulty, folder, two)
         wal.append([{"v": 1, "w": 2}])
         wal.flush(timeout=30)
         left = folder.after_kill()
         wal.close()
         folder = left if kill else folder.after_kill()
-        with over(plot, folder, SCHEMA) as wal:
+        with over(faulty, folder, SCHEMA) as wal:
             wal.append(rows(3))
         folder = folder.after_kill()
 
@@ -281,12 +283,12 @@ SMALL = {"journalSegmentBytes": "64kb", "journalMaxBytes": "256kb"}
 
 @pytest.mark.parametrize("options", [{"journalSlots": 20}, SMALL], ids=["slots", "bytes"])
 def test_a_full_journal_blocks_until_the_outage_ends(
-    plot: Away, folder: MemoryFolder, options: dict[str, Any]
+    faulty: Away, folder: MemoryFolder, options: dict[str, Any]
 ) -> None:
     values = range(100)
     wide = 1000 if options is SMALL else 1
-    with plot.journaled(folder, **options) as wal:
-        plot.is_away = True
+    with faulty.journaled(folder, **options) as wal:
+        faulty.is_away = True
         accepted: list[int] = []
 
         def append() -> None:
@@ -300,11 +302,11 @@ def test_a_full_journal_blocks_until_the_outage_ends(
         with pytest.raises(BackPressureError):
             wal.append(rows(*[-1] * wide), block=False)
         assert 0 < len(accepted) < len(values)
-        plot.is_away = False
+        faulty.is_away = False
         thread.join(60)
         assert accepted == list(values)
-    assert stored(plot.inner) == [value for value in values for _ in range(wide)]
-    sound(plot)
+    assert stored(faulty.inner) == [value for value in values for _ in range(wide)]
+    sound(faulty)
 
 
 def appending(wal: Appender) -> tuple[threading.Thread, list[SparkWalError]]:
@@ -324,22 +326,22 @@ def appending(wal: Appender) -> tuple[threading.Thread, list[SparkWalError]]:
 
 
 def test_an_append_that_waits_for_room_raises_when_the_appender_stops(
-    plot: Away, folder: MemoryFolder
+    faulty: Away, folder: MemoryFolder
 ) -> None:
-    wal = plot.journaled(folder, journalSlots=5)
-    plot.is_away = True
+    wal = faulty.journaled(folder, journalSlots=5)
+    faulty.is_away = True
     thread, raised = appending(wal)
     until(lambda: wal._backend.journal.wants_room and wal._backend.sender.is_away)
-    with Plot(plot.inner).appender("another"):
-        plot.is_away = False
+    with FaultyStore(faulty.inner).appender("another"):
+        faulty.is_away = False
         thread.join(30)
         assert not thread.is_alive() and isinstance(raised[0], FencedError)
         wal.close(timeout=30)
 
 
-def test_closing_wakes_an_append_that_waits_for_room(plot: Away, folder: MemoryFolder) -> None:
-    wal = plot.journaled(folder, journalSlots=5)
-    plot.is_away = True
+def test_closing_wakes_an_append_that_waits_for_room(faulty: Away, folder: MemoryFolder) -> None:
+    wal = faulty.journaled(folder, journalSlots=5)
+    faulty.is_away = True
     thread, raised = appending(wal)
     until(lambda: wal._backend.journal.wants_room)
     wal.close(timeout=30)
@@ -349,19 +351,19 @@ def test_closing_wakes_an_append_that_waits_for_room(plot: Away, folder: MemoryF
 
 @pytest.mark.parametrize("sync", ["interval", "none"])
 def test_without_a_sync_for_each_append_the_end_of_the_process_loses_nothing(
-    plot: Away, folder: MemoryFolder, sync: str
+    faulty: Away, folder: MemoryFolder, sync: str
 ) -> None:
-    wal = plot.journaled(folder, journalSync=sync, journalSyncInterval="1ms")
-    plot.is_away = True
+    wal = faulty.journaled(folder, journalSync=sync, journalSyncInterval="1ms")
+    faulty.is_away = True
     for value in range(100):
         wal.append(rows(value))
     assert wal.last_sequence == 99
     left = folder.after_kill()
-    abandon(plot, wal)
-    plot.is_away = False
-    with plot.journaled(left) as again:
+    abandon(faulty, wal)
+    faulty.is_away = False
+    with faulty.journaled(left) as again:
         again.flush(timeout=30)
-    assert stored(plot.inner) == list(range(100))
+    assert stored(faulty.inner) == list(range(100))
 
 
 # Damage.
@@ -376,31 +378,31 @@ def damaged(folder: MemoryFolder, at: float) -> None:
 
 
 @pytest.fixture
-def left(plot: Away, folder: MemoryFolder) -> MemoryFolder:
+def left(faulty: Away, folder: MemoryFolder) -> MemoryFolder:
     """A hundred rows that were not sent, with a damage in the middle."""
-    found = unsent(plot, folder, SCHEMA, rows(*range(100)))
+    found = unsent(faulty, folder, SCHEMA, rows(*range(100)))
     damaged(found, 0.5)
     return found
 
 
-def test_rows_lost_to_damage_are_resent_once_and_in_order(plot: Away, left: MemoryFolder) -> None:
-    with plot.journaled(left) as wal:
+def test_rows_lost_to_damage_are_resent_once_and_in_order(faulty: Away, left: MemoryFolder) -> None:
+    with faulty.journaled(left) as wal:
         lost = wal.lost
         assert 0 < lost.start < 60 and lost.stop == 100
         assert wal.last_sequence == lost.start - 1
         for value in lost:
             assert wal.append(rows(value)).sequence == value
         wal.append(rows(100))
-    with plot.journaled(left.after_kill()) as again:
+    with faulty.journaled(left.after_kill()) as again:
         assert again.lost == range(0) and again.last_sequence == 100
-    assert stored(plot.inner) == list(range(101))
-    sound(plot)
+    assert stored(faulty.inner) == list(range(101))
+    sound(faulty)
 
 
 def test_resending_after_another_append_took_a_lost_sequence_is_refused(
-    plot: Away, left: MemoryFolder
+    faulty: Away, left: MemoryFolder
 ) -> None:
-    with plot.journaled(left) as wal:
+    with faulty.journaled(left) as wal:
         first = wal.lost.start
         wal.append(rows(1000))
         said = f"append {first} was lost .*, and {first} was appended meanwhile"
@@ -408,73 +410,73 @@ def test_resending_after_another_append_took_a_lost_sequence_is_refused(
             wal.resend_lost(rows)
 
 
-def test_resent_rows_are_no_longer_reported_as_lost(plot: Away, left: MemoryFolder) -> None:
-    with plot.journaled(left) as wal:
+def test_resent_rows_are_no_longer_reported_as_lost(faulty: Away, left: MemoryFolder) -> None:
+    with faulty.journaled(left) as wal:
         assert wal.lost and wal.resend_lost(rows)
         assert not wal.lost and wal.resend_lost(rows) == []
         wal.append(rows(100))
         assert wal.resend_lost(rows) == []
-    assert stored(plot.inner) == list(range(101))
+    assert stored(faulty.inner) == list(range(101))
 
 
-def test_one_bad_entry_does_not_return_at_each_start(plot: Away, left: MemoryFolder) -> None:
+def test_one_bad_entry_does_not_return_at_each_start(faulty: Away, left: MemoryFolder) -> None:
     """As a bad chunk of fluent-bit's that is tried, and given up, at each start."""
     reported: list[events.Event] = []
     for run in range(3):
-        with plot.journaled(left, on_event=reported.append) as wal:
+        with faulty.journaled(left, on_event=reported.append) as wal:
             # Reported again until it is resent.
             assert bool(wal.lost) == (run < 2)
             for value in wal.lost if run == 1 else ():
                 wal.append(rows(value))
         left = left.after_kill()
-    assert stored(plot.inner) == list(range(100))
+    assert stored(faulty.inner) == list(range(100))
     assert sum(isinstance(event, events.ReplayStopped) for event in reported) == 1
     assert sum(name.startswith("quarantine/") for name in left.names()) == 1
 
 
 def test_damage_that_is_found_while_it_runs_stops_it_and_it_can_be_closed(
-    plot: Away, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
+    faulty: Away, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Vector's loop over a corrupt record, which no signal ended: this one stops by itself."""
     monkeypatch.setattr(journal_intake, "_WINDOW_BYTES", 0)  # all is read from the disk
-    wal = plot.journaled(folder)
-    plot.is_away = True
+    wal = faulty.journaled(folder)
+    faulty.is_away = True
     for value in range(100):
         wal.append(rows(value))
     until(lambda: wal._backend.sender.is_away)
     name = next(name for name in folder.names() if name.endswith(".wal"))
     body = folder._files[name].now
     body[len(body) // 2] ^= 0xFF
-    plot.is_away = False
+    faulty.is_away = False
     until(lambda: wal.error is not None)
     with pytest.raises(SparkWalError, match="cannot|CRC|not where"):
         wal.append(rows(100))
     wal.close(timeout=30)
-    have = stored(plot.inner)
+    have = stored(faulty.inner)
     assert have == list(range(len(have))) and len(have) < 60
-    with plot.journaled(folder.after_kill()) as again:
+    with faulty.journaled(folder.after_kill()) as again:
         assert again.lost and again.last_sequence == again.lost.start - 1
         for value in again.lost:
             again.append(rows(value))
-    assert stored(plot.inner) == list(range(100))
+    assert stored(faulty.inner) == list(range(100))
 
 
 # Folders.
 
 
 def test_a_folder_is_for_one_appender_at_a_time_and_free_after_a_failed_opening(
-    plot: Away, tmp_path: Path
+    faulty: Away, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "journal")
-    with plot.journaled(None, journal=path) as wal:
+    with faulty.journaled(None, journal=path) as wal:
         with pytest.raises(OptionError, match="is held by this process"):
-            plot.journaled(None, journal=path)
+            faulty.journaled(None, journal=path)
         wal.append(rows(0)).result(timeout=30)
         assert wal.error is None
-    plot.is_away = True
+    faulty.is_away = True
     for _ in range(3):
         with pytest.raises(SparkWalError):
-            plot.journaled(None, journal=path)
-    plot.is_away = False
-    with plot.journaled(None, journal=path) as wal:
+            faulty.journaled(None, journal=path)
+    faulty.is_away = False
+    with faulty.journaled(None, journal=path) as wal:
         assert wal.last_sequence == 0

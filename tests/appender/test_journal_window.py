@@ -15,7 +15,7 @@ from sparkwal.journal.journal import Journal
 from sparkwal.store.base import LogStore
 
 from .away import Away
-from .plot import PREFIX, rows, stored, until
+from .faulty_store import PREFIX, rows, stored, until
 
 
 @pytest.fixture
@@ -33,52 +33,52 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_entries_in_memory_are_not_read_from_the_disk(read: list[int]) -> None:
-    plot = Away()
-    with plot.journaled(MemoryFolder()) as wal:
+    faulty = Away()
+    with faulty.journaled(MemoryFolder()) as wal:
         tickets = [wal.append(rows(value)) for value in range(100)]
         assert tickets[-1].result(timeout=30) > 0
         assert (read, wal.buffered_bytes) == ([], 0)
-    assert stored(plot.inner) == list(range(100))
+    assert stored(faulty.inner) == list(range(100))
 
 
 def test_beyond_the_window_it_is_read_from_the_disk_and_all_is_sent_in_order(
     read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_intake, "_WINDOW_BYTES", 20_000)
-    plot = Away()
-    with plot.journaled(MemoryFolder(), maxInFlightRequests=1) as wal:
-        plot.is_away = True
+    faulty = Away()
+    with faulty.journaled(MemoryFolder(), maxInFlightRequests=1) as wal:
+        faulty.is_away = True
         for value in range(200):
             wal.append(rows(value))
         until(lambda: wal.is_store_away)
         assert wal.append(rows(200)).sequence == 200
         assert 0 < wal._backend.intake.memory <= 20_000
-        plot.is_away = False
+        faulty.is_away = False
         wal.flush(timeout=30)
         assert read and wal.buffered_bytes == 0
-    assert stored(plot.inner) == list(range(201))
+    assert stored(faulty.inner) == list(range(201))
 
 
-def waiting(plot: Away) -> MemoryFolder:
+def waiting(faulty: Away) -> MemoryFolder:
     """A journal with two entries that a dead process has not sent."""
     folder = MemoryFolder()
     # One at a time: a second record may still be tried once the store is back.
-    wal = plot.journaled(folder, maxInFlightRequests=1)
+    wal = faulty.journaled(folder, maxInFlightRequests=1)
     wal.flush()
-    plot.is_away = True
+    faulty.is_away = True
     for value in range(2):
         wal.append(rows(value))
     left = folder.after_kill()
     wal.close(timeout=30)
-    plot.is_away = False
+    faulty.is_away = False
     return left
 
 
 @pytest.mark.parametrize("what", ["producer", "slots", "schema", "log"])
 def test_a_journal_that_is_refused_leads_no_log(what: str) -> None:
-    plot = Away()
-    left = waiting(plot)
-    other = Away() if what == "log" else plot
+    faulty = Away()
+    left = waiting(faulty)
+    other = Away() if what == "log" else faulty
     schema = pa.schema([("v", pa.string() if what == "schema" else pa.int64())])
 
     def open_it() -> Appender:
@@ -95,6 +95,6 @@ def test_a_journal_that_is_refused_leads_no_log(what: str) -> None:
     with pytest.raises(OptionError):
         open_it()
     assert set(other.inner.objects) == before
-    with plot.journaled(left.after_kill()) as again:
+    with faulty.journaled(left.after_kill()) as again:
         again.flush(timeout=30)
-    assert stored(plot.inner) == [0, 1]
+    assert stored(faulty.inner) == [0, 1]

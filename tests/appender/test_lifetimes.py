@@ -22,24 +22,24 @@ from sparkwal.appender.appender import Appender
 from sparkwal.appender.intake import Intake
 from sparkwal.errors import OptionError, SparkWalError
 
+from .faulty_store import FaultyStore, commits, rows, stored, until
 from .forks import is_refused
 from .interrupts import interrupted
-from .plot import Plot, commits, rows, stored, until
 
 
 @pytest.fixture
-def plot() -> Plot:
-    return Plot()
+def faulty() -> FaultyStore:
+    return FaultyStore()
 
 
-def held_back(plot: Plot, **options: Any) -> tuple[Appender, int]:
+def held_back(faulty: FaultyStore, **options: Any) -> tuple[Appender, int]:
     """An appender whose first record is under way, and its position."""
     given = {"maxInFlightRequests": 1, "batchSizeThreshold": "1mb", **options}
-    wal = plot.appender(**given)
-    first = plot.gap()
-    plot.hold(first)
+    wal = faulty.appender(**given)
+    first = faulty.gap()
+    faulty.hold(first)
     wal.append(rows(0))
-    until(lambda: first in plot.arrived)
+    until(lambda: first in faulty.arrived)
     return wal, first
 
 
@@ -47,8 +47,10 @@ def held_back(plot: Plot, **options: Any) -> tuple[Appender, int]:
 
 
 @pytest.mark.parametrize("end", ["flush", "close"])
-def test_flush_and_close_raise_rejections_that_no_ticket_raised(plot: Plot, end: str) -> None:
-    wal = plot.appender()
+def test_flush_and_close_raise_rejections_that_no_ticket_raised(
+    faulty: FaultyStore, end: str
+) -> None:
+    wal = faulty.appender()
     wal.append(rows(0))
     wal.append([{"v": "x"}])
     wal.append(rows(1))
@@ -57,11 +59,11 @@ def test_flush_and_close_raise_rejections_that_no_ticket_raised(plot: Plot, end:
     # Once: then its user knows.
     wal.flush()
     wal.close()
-    assert stored(plot.inner) == [0, 1]
+    assert stored(faulty.inner) == [0, 1]
 
 
-def test_a_rejection_that_its_ticket_raised_is_not_raised_again(plot: Plot) -> None:
-    with plot.appender() as wal:
+def test_a_rejection_that_its_ticket_raised_is_not_raised_again(faulty: FaultyStore) -> None:
+    with faulty.appender() as wal:
         reported, unreported = (
             wal.append([{"v": "x"}]),
             [wal.append([{"v": "y"}]) for _ in range(1500)],
@@ -76,9 +78,9 @@ def test_a_rejection_that_its_ticket_raised_is_not_raised_again(plot: Plot) -> N
 
 
 def test_last_sequence_passes_a_rejection_only_with_later_rows_and_never_without_a_word(
-    plot: Plot,
+    faulty: FaultyStore,
 ) -> None:
-    wal = plot.appender()
+    wal = faulty.appender()
     wal.append(rows(0)).result()
     wal.append([{"v": "x"}])
     with pytest.raises(OptionError):
@@ -87,9 +89,9 @@ def test_last_sequence_passes_a_rejection_only_with_later_rows_and_never_without
     wal.append(rows(1)).result()
     assert wal.last_sequence == 2
     wal.close()
-    with plot.appender() as again:
+    with faulty.appender() as again:
         assert again.last_sequence == 2
-    assert [commit[2:] for commit in commits(plot.inner)] == [(0, 1), (2, 1)]
+    assert [commit[2:] for commit in commits(faulty.inner)] == [(0, 1), (2, 1)]
 
 
 # Callbacks.
@@ -107,8 +109,8 @@ def exits() -> None:
 
 
 @pytest.mark.parametrize("act", ["append", "flush", "close", "exit", "result"])
-def test_a_callback_may_do_what_it_likes(plot: Plot, act: str) -> None:
-    wal = plot.appender()
+def test_a_callback_may_do_what_it_likes(faulty: FaultyStore, act: str) -> None:
+    wal = faulty.appender()
     called = threading.Event()
     acts: dict[str, Callable[[], object]] = {
         "append": lambda: wal.append(rows(1)).result(),
@@ -122,60 +124,60 @@ def test_a_callback_may_do_what_it_likes(plot: Plot, act: str) -> None:
         called.set()
         acts[act]()
 
-    first = plot.gap()
-    plot.hold(first)
+    first = faulty.gap()
+    faulty.hold(first)
     ticket = wal.append(rows(0))
     ticket.when_done(back)
     later = [wal.append(rows(2))]
-    plot.release(first)
+    faulty.release(first)
     within(30, later[0].result)
     assert called.wait(30)
     within(30, wal.close)
-    assert 2 in stored(plot.inner)
+    assert 2 in stored(faulty.inner)
 
 
-def test_callbacks_come_one_after_another_in_the_order_of_the_appends(plot: Plot) -> None:
+def test_callbacks_come_one_after_another_in_the_order_of_the_appends(faulty: FaultyStore) -> None:
     called: list[int] = []
-    with plot.appender() as wal:
+    with faulty.appender() as wal:
         tickets = [wal.append(rows(i)) for i in range(200)]
         for number, ticket in enumerate(tickets):
             ticket.when_done(lambda number=number: called.append(number))  # type: ignore[misc]
     assert called == list(range(200))
 
 
-def test_callbacks_of_one_batch_come_in_the_order_of_the_appends_too(plot: Plot) -> None:
+def test_callbacks_of_one_batch_come_in_the_order_of_the_appends_too(faulty: FaultyStore) -> None:
     called: list[int] = []
-    first = plot.gap()
-    with plot.appender(batchSizeThreshold=2**20) as wal:
-        plot.hold(first)
+    first = faulty.gap()
+    with faulty.appender(batchSizeThreshold=2**20) as wal:
+        faulty.hold(first)
         tickets = [wal.append(rows(number)) for number in range(4)]
         for number in (2, 3, 0, 1):
             tickets[number].when_done(partial(called.append, number))
-        plot.release(first)
+        faulty.release(first)
     assert called == [0, 1, 2, 3]
 
 
-def test_a_callback_of_an_early_failure_waits_for_earlier_batches(plot: Plot) -> None:
+def test_a_callback_of_an_early_failure_waits_for_earlier_batches(faulty: FaultyStore) -> None:
     """A batch in flight may still become durable; a batch that was not sent never will."""
     called: list[int] = []
-    wal, first = plot.appender(maxInFlightRequests=2), plot.gap()
-    plot.hold(first)
+    wal, first = faulty.appender(maxInFlightRequests=2), faulty.gap()
+    faulty.hold(first)
     sent = wal.append(rows(0))
-    until(lambda: first in plot.arrived)
+    until(lambda: first in faulty.arrived)
     pipeline = wal._backend._pipeline  # type: ignore[union-attr]
     pipeline.send = partial(bytes, -1)  # type: ignore[method-assign, assignment]
     failed = wal.append(rows(1))
     sent.when_done(partial(called.append, 0))
     failed.when_done(partial(called.append, 1))
     until(failed.done)
-    plot.release(first)
+    faulty.release(first)
     with pytest.raises(SparkWalError):
         wal.close()
     assert called == [0, 1]
 
 
-def test_a_callback_that_is_asked_for_after_the_end_comes_too(plot: Plot) -> None:
-    with plot.appender() as wal:
+def test_a_callback_that_is_asked_for_after_the_end_comes_too(faulty: FaultyStore) -> None:
+    with faulty.appender() as wal:
         ticket = wal.append(rows(0))
     called: list[int] = []
     ticket.when_done(lambda: called.append(1))
@@ -185,16 +187,16 @@ def test_a_callback_that_is_asked_for_after_the_end_comes_too(plot: Plot) -> Non
 # Closing.
 
 
-def test_closing_waits_for_its_timeout(plot: Plot) -> None:
-    wal, first = held_back(plot)
+def test_closing_waits_for_its_timeout(faulty: FaultyStore) -> None:
+    wal, first = held_back(faulty)
     ticket = wal.append(rows(1))
     with pytest.raises(TimeoutError, match="call close again"):
         wal.close(timeout=0)
     with pytest.raises(OptionError, match="is closed"):
         wal.append(rows(2))
-    plot.release(first)
+    faulty.release(first)
     wal.close(timeout=60)
-    assert ticket.done() and stored(plot.inner) == [0, 1]
+    assert ticket.done() and stored(faulty.inner) == [0, 1]
 
 
 # Signals.
@@ -220,8 +222,8 @@ PLACES = ["add", "add_to_open", "close", "has_room", "newest", "next_sequence"]
 def test_a_signals_handler_is_refused_wherever_an_append_is(function: str) -> None:
     """The handler comes before every instruction of a function in turn, as a signal does."""
     for skip in range(1000):
-        plot = Plot()
-        if not _closed_before(plot, plot.appender(), function, skip):
+        faulty = FaultyStore()
+        if not _closed_before(faulty, faulty.appender(), function, skip):
             assert skip, "the function never ran"
             return
 
@@ -231,14 +233,16 @@ def test_a_signals_handler_is_refused_wherever_an_append_to_the_open_batch_is(
     function: str,
 ) -> None:
     for skip in range(1000):
-        plot = Plot()
-        wal, first = held_back(plot)
-        if not _closed_before(plot, wal, function, skip, first):
+        faulty = FaultyStore()
+        wal, first = held_back(faulty)
+        if not _closed_before(faulty, wal, function, skip, first):
             assert skip, "the function never ran"
             return
 
 
-def _closed_before(plot: Plot, wal: Appender, function: str, skip: int, *held: int) -> bool:
+def _closed_before(
+    faulty: FaultyStore, wal: Appender, function: str, skip: int, *held: int
+) -> bool:
     """Append, and close in a handler before instruction `skip` of `function`.
 
     Returns whether the handler ran. Delayed requests continue before it closes.
@@ -249,7 +253,7 @@ def _closed_before(plot: Plot, wal: Appender, function: str, skip: int, *held: i
     def close() -> None:
         nonlocal came, closed
         came = True
-        plot.release(*held)
+        faulty.release(*held)
         try:
             wal.close(timeout=30)
             closed = True
@@ -262,18 +266,18 @@ def _closed_before(plot: Plot, wal: Appender, function: str, skip: int, *held: i
         assert closed and "is closed" in str(error)
     # Before and after it holds the lock an append is not interrupted by a close.
     assert not closed or function == "append"
-    plot.release(*held)
+    faulty.release(*held)
     wal.close(timeout=30)
     assert [ticket.result(timeout=30) >= 0 for ticket in tickets] == [True] * len(tickets)
-    assert [value for value in stored(plot.inner) if value] == [1, 2][: len(tickets)]
+    assert [value for value in stored(faulty.inner) if value] == [1, 2][: len(tickets)]
     return came
 
 
-def test_a_handler_that_comes_before_a_call_may_close(plot: Plot) -> None:
-    wal = plot.appender()
+def test_a_handler_that_comes_before_a_call_may_close(faulty: FaultyStore) -> None:
+    wal = faulty.appender()
     with pytest.raises(OptionError, match="this appender is closed"):
         interrupted(lambda: wal.append(rows(0)), "accept", 0, wal.close)
-    assert stored(plot.inner) == []
+    assert stored(faulty.inner) == []
 
 
 class Interrupted(BaseException):
@@ -293,15 +297,15 @@ def test_a_handler_that_raises_in_an_append_shifts_no_verdict(
 ) -> None:
     """It raises before every instruction of a function in turn."""
     for skip in range(1000):
-        plot = Plot()
-        wal, first = held_back(plot, **{"batchSizeThreshold": size, "batchTimeoutMs": "100ms"})
+        faulty = FaultyStore()
+        wal, first = held_back(faulty, **{"batchSizeThreshold": size, "batchTimeoutMs": "100ms"})
         begun = [0]
         if ahead:
             wal.append(rows(9))
             begun.append(9)
         came = _interrupted_before(lambda wal=wal: wal.append(rows(1)), function, skip)  # type: ignore[misc]
         bad, good = wal.append([{"v": "x"}]), wal.append(rows(3))
-        plot.release(first)
+        faulty.release(first)
         with pytest.raises(OptionError, match="column 'v'"):
             bad.result(timeout=30)
         assert good.result(timeout=30) > first
@@ -309,8 +313,8 @@ def test_a_handler_that_raises_in_an_append_shifts_no_verdict(
         assert good.sequence == bad.sequence + 1 == wal.last_sequence
         assert (wal.unacknowledged, wal.buffered_bytes) == (0, 0)
         # The interrupted append is in the log with its own sequence, or not at all.
-        assert stored(plot.inner) in ([*begun, 3], [*begun, 1, 3])
-        assert good.sequence == len(stored(plot.inner))
+        assert stored(faulty.inner) in ([*begun, 3], [*begun, 1, 3])
+        assert good.sequence == len(stored(faulty.inner))
         wal.close(timeout=30)
         if not came:
             assert skip, "the function never ran"
@@ -330,38 +334,38 @@ def _interrupted_before(act: Callable[[], object], function: str, skip: int) -> 
 
 
 def test_a_handler_may_close_while_a_ticket_is_awaited(
-    plot: Plot, on_alarm: Callable[[Callable[[], None]], None]
+    faulty: FaultyStore, on_alarm: Callable[[Callable[[], None]], None]
 ) -> None:
-    wal, first = held_back(plot)
+    wal, first = held_back(faulty)
     ticket = wal.append(rows(1))
 
     def release() -> None:
-        plot.release(first)
+        faulty.release(first)
         wal.close(timeout=30)
 
     on_alarm(release)
     threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
     assert ticket.result(timeout=30) == first + 1
-    assert stored(plot.inner) == [0, 1]
+    assert stored(faulty.inner) == [0, 1]
 
 
 def test_a_handler_that_interrupts_a_close_is_refused_and_a_later_close_ends_it(
-    plot: Plot, on_alarm: Callable[[Callable[[], None]], None]
+    faulty: FaultyStore, on_alarm: Callable[[Callable[[], None]], None]
 ) -> None:
-    wal, first = held_back(plot)
+    wal, first = held_back(faulty)
     on_alarm(wal.close)
     threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
     with pytest.raises(OptionError, match="set a flag in the handler"):
         wal.close()
-    plot.release(first)
+    faulty.release(first)
     wal.close(timeout=30)
-    assert stored(plot.inner) == [0]
+    assert stored(faulty.inner) == [0]
 
 
 def test_a_handler_may_use_nothing_of_an_appender_whose_append_it_interrupts(
-    plot: Plot, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with plot.appender() as wal:
+    with faulty.appender() as wal:
         real, said = Intake.add, []
 
         def add(self: Intake, *args: Any) -> Any:
@@ -375,7 +379,7 @@ def test_a_handler_may_use_nothing_of_an_appender_whose_append_it_interrupts(
         monkeypatch.setattr(Intake, "add", add)
         wal.append(rows(0))
         assert len(said) == 3
-    assert stored(plot.inner) == [0]
+    assert stored(faulty.inner) == [0]
 
 
 # Forks.
@@ -383,14 +387,14 @@ def test_a_handler_may_use_nothing_of_an_appender_whose_append_it_interrupts(
 
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_fork_gets_an_error_at_once_and_the_parent_continues(plot: Plot) -> None:
-    wal, first = held_back(plot)
+def test_a_fork_gets_an_error_at_once_and_the_parent_continues(faulty: FaultyStore) -> None:
+    wal, first = held_back(faulty)
     ticket = wal.append(rows(1))
     assert is_refused(wal, ticket)
-    plot.release(first)
+    faulty.release(first)
     assert ticket.result(timeout=60) == first + 1
     wal.close()
-    assert stored(plot.inner) == [0, 1]
+    assert stored(faulty.inner) == [0, 1]
 
 
 # The end of the interpreter.
@@ -452,23 +456,23 @@ def test_so_they_are_where_a_child_of_multiprocessing_ends(tmp_path: Path, metho
 
 
 def test_rows_that_cannot_be_written_at_the_end_are_counted_aloud(
-    plot: Plot, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wal, first = held_back(plot)
+    wal, first = held_back(faulty)
     wal.append(rows(1))
     monkeypatch.setattr(appender, "_EXIT_SECONDS", 0.0)
     with caplog.at_level(logging.ERROR, "sparkwal"):
         wal._at_exit()
     assert "2 appends were accepted and are not known to be durable" in caplog.text
-    plot.release(first)
+    faulty.release(first)
     wal.close()
 
 
 def test_without_another_thread_the_last_rows_are_sent_all_the_same(
-    plot: Plot, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the interpreter ends, from Python 3.12 on."""
-    wal = plot.appender()
+    wal = faulty.appender()
 
     def none_left(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -477,4 +481,4 @@ def test_without_another_thread_the_last_rows_are_sent_all_the_same(
     for value in range(5):
         wal.append(rows(value))
     wal.close()
-    assert stored(plot.inner) == [0, 1, 2, 3, 4]
+    assert stored(faulty.inner) == [0, 1, 2, 3, 4]

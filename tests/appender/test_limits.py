@@ -22,10 +22,10 @@ from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import StoppedClock
 
-from .plot import PREFIX, Plot, rows, stored, until
+from .faulty_store import PREFIX, FaultyStore, rows, stored, until
 
 
-class Limited(Plot):
+class Limited(FaultyStore):
     """A log whose life a test moves on."""
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class Limited(Plot):
         return self.inner.list(prefix, limit, after)
 
     def open(self, **options: Any) -> Appender:
-        return self.appender(on_event=self.hear, clock=self.clock, **options)
+        return self.appender(on_event=self.record, clock=self.clock, **options)
 
-    def hear(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         if isinstance(event, SizeLimit):
             self.reported.append(event)
 
@@ -80,72 +80,72 @@ class Limited(Plot):
 
 
 @pytest.fixture
-def plot() -> Limited:
+def faulty() -> Limited:
     return Limited()
 
 
-def test_without_limits_the_lifecycle_costs_no_request(plot: Limited) -> None:
-    plot.one()
+def test_without_limits_the_lifecycle_costs_no_request(faulty: Limited) -> None:
+    faulty.one()
     counts: list[dict[str, int]] = []
     for options in ({}, {"softLimitBytes": "1gb"}):
-        plot.inner.counts.clear()
-        with plot.open(**options) as wal:
+        faulty.inner.counts.clear()
+        with faulty.open(**options) as wal:
             for value in range(20):
                 wal.append(rows(value)).result()
-        assert plot.looks == len(counts)
-        counts.append(dict(plot.inner.counts))
+        assert faulty.looks == len(counts)
+        counts.append(dict(faulty.inner.counts))
     bare, limited = counts
     # With a limit: one look, which finds everything in the table up to the last writer.
     assert limited["LIST"] == bare["LIST"] + 1 and limited["PUT"] == bare["PUT"]
 
 
-def test_below_the_limits_an_appender_looks_once_when_it_opens(plot: Limited) -> None:
-    plot.one()
-    with plot.open(softLimitBytes="1gb", hardLimitBytes="2gb") as wal:
+def test_below_the_limits_an_appender_looks_once_when_it_opens(faulty: Limited) -> None:
+    faulty.one()
+    with faulty.open(softLimitBytes="1gb", hardLimitBytes="2gb") as wal:
         for value in range(20):
             wal.append(rows(value)).result()
-            plot.minute(wal)
-    assert plot.looks == 1
-    assert plot.reported == []
+            faulty.minute(wal)
+    assert faulty.looks == 1
+    assert faulty.reported == []
 
 
-def test_at_the_soft_limit_appends_continue_after_one_event(plot: Limited) -> None:
-    size = plot.one()
-    with plot.open(softLimitBytes=size * 5) as wal:
+def test_at_the_soft_limit_appends_continue_after_one_event(faulty: Limited) -> None:
+    size = faulty.one()
+    with faulty.open(softLimitBytes=size * 5) as wal:
         for value in range(20):
             wal.append(rows(value)).result()
-        until(lambda: plot.options() == ["softLimitBytes"])
-        assert plot.reported[0].bytes == size * 5 == plot.reported[0].limit
+        until(lambda: faulty.options() == ["softLimitBytes"])
+        assert faulty.reported[0].bytes == size * 5 == faulty.reported[0].limit
         # Compaction catches up, falls behind again: that is another crossing.
-        plot.compacted()
-        plot.minute(wal)
+        faulty.compacted()
+        faulty.minute(wal)
         until(lambda: wal._backend._watch.size == 0)  # type: ignore[union-attr]
         for value in range(20, 40):
             wal.append(rows(value)).result()
-    assert plot.options() == ["softLimitBytes"] * 2
-    assert stored(plot.inner) == [-1, *range(40)]
+    assert faulty.options() == ["softLimitBytes"] * 2
+    assert stored(faulty.inner) == [-1, *range(40)]
 
 
-def test_above_the_soft_limit_it_looks_once_a_minute(plot: Limited) -> None:
-    size = plot.one()
-    with plot.open(softLimitBytes=size * 2) as wal:
+def test_above_the_soft_limit_it_looks_once_a_minute(faulty: Limited) -> None:
+    size = faulty.one()
+    with faulty.open(softLimitBytes=size * 2) as wal:
         for value in range(10):
             wal.append(rows(value)).result()
         for looks in range(2, 5):
-            plot.minute(wal)
-            assert plot.looks == looks
+            faulty.minute(wal)
+            assert faulty.looks == looks
             wal.append(rows(0)).result()
         wal._backend._watch.wake()  # type: ignore[union-attr]
         wal.append(rows(0)).result()
-    assert plot.looks == 4
-    assert plot.options() == ["softLimitBytes"]
+    assert faulty.looks == 4
+    assert faulty.options() == ["softLimitBytes"]
 
 
 def test_at_the_hard_limit_append_raises_until_compaction_catches_up(
-    plot: Limited,
+    faulty: Limited,
 ) -> None:
-    size = plot.one()
-    with plot.open(softLimitBytes=size * 2, hardLimitBytes=size * 3) as wal:
+    size = faulty.one()
+    with faulty.open(softLimitBytes=size * 2, hardLimitBytes=size * 3) as wal:
         for value in range(3):
             wal.append(rows(value)).result()
         message = (
@@ -154,64 +154,64 @@ def test_at_the_hard_limit_append_raises_until_compaction_catches_up(
         with pytest.raises(BackPressureError, match=message):
             wal.append(rows(9), block=False)
         # A look that finds nothing new changes nothing.
-        plot.minute(wal)
-        assert plot.looks == 2
+        faulty.minute(wal)
+        assert faulty.looks == 2
         with pytest.raises(BackPressureError):
             wal.append(rows(9), block=False)
-        plot.compacted()
-        plot.minute(wal)
+        faulty.compacted()
+        faulty.minute(wal)
         wal.append(rows(3)).result()
         assert wal.last_sequence == 3
-    assert plot.options() == ["softLimitBytes", "hardLimitBytes"]
-    assert stored(plot.inner) == [-1, 0, 1, 2, 3]
+    assert faulty.options() == ["softLimitBytes", "hardLimitBytes"]
+    assert stored(faulty.inner) == [-1, 0, 1, 2, 3]
 
 
-def test_a_blocked_append_is_accepted_once_the_log_is_below_the_hard_limit(plot: Limited) -> None:
-    size = plot.one()
-    with plot.open(hardLimitBytes=size * 2) as wal:
+def test_a_blocked_append_is_accepted_once_the_log_is_below_the_hard_limit(faulty: Limited) -> None:
+    size = faulty.one()
+    with faulty.open(hardLimitBytes=size * 2) as wal:
         for value in range(2):
             wal.append(rows(value)).result()
         blocked = threading.Thread(target=lambda: wal.append(rows(2)))
         blocked.start()
         until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
-        plot.compacted()
-        plot.minute(wal)
+        faulty.compacted()
+        faulty.minute(wal)
         blocked.join(30)
         wal.flush()
-    assert stored(plot.inner) == [-1, 0, 1, 2]
+    assert stored(faulty.inner) == [-1, 0, 1, 2]
 
 
-def test_waiting_for_room_waits_for_compaction(plot: Limited) -> None:
-    size = plot.one()
-    with plot.open(hardLimitBytes=size) as wal:
+def test_waiting_for_room_waits_for_compaction(faulty: Limited) -> None:
+    size = faulty.one()
+    with faulty.open(hardLimitBytes=size) as wal:
         wal.append(rows(0)).result()
         with pytest.raises(BackPressureError):
             wal.append(rows(1), block=False)
         waiting = threading.Thread(target=wal.wait_room, args=(60,))
         waiting.start()
         until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
-        plot.compacted()
-        plot.minute(wal)
+        faulty.compacted()
+        faulty.minute(wal)
         waiting.join(30)
         wal.append(rows(1), block=False).result()
 
 
-def test_rows_accepted_before_the_hard_limit_are_written(plot: Limited) -> None:
-    size = plot.one()
-    with plot.open(hardLimitBytes=size * 2, maxInFlightRequests=1) as wal:
-        first = plot.gap()
-        plot.hold(first)
+def test_rows_accepted_before_the_hard_limit_are_written(faulty: Limited) -> None:
+    size = faulty.one()
+    with faulty.open(hardLimitBytes=size * 2, maxInFlightRequests=1) as wal:
+        first = faulty.gap()
+        faulty.hold(first)
         tickets = [wal.append(rows(value)) for value in range(9)]
-        plot.release(first)
+        faulty.release(first)
         assert [ticket.result() for ticket in tickets] == list(range(first, first + 9))
         with pytest.raises(BackPressureError):
             wal.append(rows(9), block=False)
-    assert stored(plot.inner) == [-1, *range(9)]
+    assert stored(faulty.inner) == [-1, *range(9)]
 
 
-def test_closing_ends_an_append_that_waits_for_compaction(plot: Limited) -> None:
-    size = plot.one()
-    wal = plot.open(hardLimitBytes=size)
+def test_closing_ends_an_append_that_waits_for_compaction(faulty: Limited) -> None:
+    size = faulty.one()
+    wal = faulty.open(hardLimitBytes=size)
     wal.append(rows(0)).result()
     errors: list[BaseException] = []
 
@@ -227,35 +227,35 @@ def test_closing_ends_an_append_that_waits_for_compaction(plot: Limited) -> None
     wal.close()
     blocked.join(30)
     assert "closed" in str(errors[0])
-    assert stored(plot.inner) == [-1, 0]
+    assert stored(faulty.inner) == [-1, 0]
 
 
-def test_an_appender_that_opens_after_a_crash_counts_the_existing_bytes(plot: Limited) -> None:
-    size = plot.one()
-    crashed = plot.open(hardLimitBytes=size * 1000)
+def test_an_appender_that_opens_after_a_crash_counts_the_existing_bytes(faulty: Limited) -> None:
+    size = faulty.one()
+    crashed = faulty.open(hardLimitBytes=size * 1000)
     for value in range(100):
         crashed.append(rows(value)).result()
     # Its successors have no memory of their own, only the log.
     for limit, accepts in ((size * 130, True), (size * 70, False)):
-        with plot.open(producer=str(limit), hardLimitBytes=limit) as wal:
+        with faulty.open(producer=str(limit), hardLimitBytes=limit) as wal:
             if accepts:
                 wal.append(rows(100)).result()
             else:
                 with pytest.raises(BackPressureError):
                     wal.append(rows(101), block=False)
-                plot.compacted()
-                plot.minute(wal)
+                faulty.compacted()
+                faulty.minute(wal)
                 wal.append(rows(101)).result()
     crashed.close()
-    assert stored(plot.inner) == [-1, *range(102)]
+    assert stored(faulty.inner) == [-1, *range(102)]
 
 
-def test_a_part_that_the_table_has_makes_room_for_as_much(plot: Limited) -> None:
-    size = plot.one()
-    with plot.open(hardLimitBytes=size * 10) as wal:
+def test_a_part_that_the_table_has_makes_room_for_as_much(faulty: Limited) -> None:
+    size = faulty.one()
+    with faulty.open(hardLimitBytes=size * 10) as wal:
         at = [wal.append(rows(value)).result() for value in range(10)]
-        plot.compacted(at[4])
-        plot.minute(wal)
+        faulty.compacted(at[4])
+        faulty.minute(wal)
         more = 0
         while True:
             try:
@@ -264,50 +264,50 @@ def test_a_part_that_the_table_has_makes_room_for_as_much(plot: Limited) -> None
                 break
             more += 1
     assert more == 4
-    assert stored(plot.inner) == [-1, *range(14)]
+    assert stored(faulty.inner) == [-1, *range(14)]
 
 
-def test_without_a_table_what_is_above_the_floor_counts(plot: Limited) -> None:
-    plot.appender("measure").close()
-    with plot.open(hardLimitBytes=1) as wal:
+def test_without_a_table_what_is_above_the_floor_counts(faulty: Limited) -> None:
+    faulty.appender("measure").close()
+    with faulty.open(hardLimitBytes=1) as wal:
         wal.append(rows(0)).result()
         with pytest.raises(BackPressureError):
             wal.append(rows(1), block=False)
-        plot.move(FLOOR, floor=plot.gap())
-        plot.minute(wal)
+        faulty.move(FLOOR, floor=faulty.gap())
+        faulty.minute(wal)
         wal.append(rows(1)).result()
-    assert stored(plot.inner) == [0, 1]
+    assert stored(faulty.inner) == [0, 1]
 
 
-def test_the_chain_of_another_log_does_not_count(plot: Limited) -> None:
-    size = plot.one()
-    head = look(plot.log)
+def test_the_chain_of_another_log_does_not_count(faulty: Limited) -> None:
+    size = faulty.one()
+    head = look(faulty.log)
     assert head is not None
     other = replace(head, log_id="another")
-    assert put_next(plot.log, other, DONE, plot.clock, "host", cut=10**6, to=10**6)
-    with plot.open(hardLimitBytes=size) as wal, pytest.raises(BackPressureError):
+    assert put_next(faulty.log, other, DONE, faulty.clock, "host", cut=10**6, to=10**6)
+    with faulty.open(hardLimitBytes=size) as wal, pytest.raises(BackPressureError):
         wal.append(rows(0), block=False)
 
 
-def test_an_old_count_raises_nothing_before_the_next_count(plot: Limited) -> None:
-    size = plot.one()
-    with plot.open(softLimitBytes=size * 4, hardLimitBytes=size * 4) as wal:
+def test_an_old_count_raises_nothing_before_the_next_count(faulty: Limited) -> None:
+    size = faulty.one()
+    with faulty.open(softLimitBytes=size * 4, hardLimitBytes=size * 4) as wal:
         for value in range(3):
             wal.append(rows(value)).result()
-        plot.compacted()
-        plot.minute(wal)
+        faulty.compacted()
+        faulty.minute(wal)
         for value in range(3, 6):
             wal.append(rows(value), block=False).result()
-    assert plot.reported == []
+    assert faulty.reported == []
 
 
 def test_a_look_that_fails_keeps_the_count_and_the_next_one_sees_more(
-    plot: Limited, monkeypatch: pytest.MonkeyPatch
+    faulty: Limited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = plot.one()
-    with plot.open(hardLimitBytes=size) as wal:
+    size = faulty.one()
+    with faulty.open(hardLimitBytes=size) as wal:
         wal.append(rows(0)).result()
-        plot.compacted()
+        faulty.compacted()
         failed = []
 
         def fails(*_: object) -> None:
@@ -316,29 +316,29 @@ def test_a_look_that_fails_keeps_the_count_and_the_next_one_sees_more(
 
         with monkeypatch.context() as patch:
             patch.setattr(limits, "look", fails)
-            plot.minute(wal)
+            faulty.minute(wal)
             until(lambda: bool(failed))
             with pytest.raises(BackPressureError):
                 wal.append(rows(1), block=False)
-        plot.minute(wal)
+        faulty.minute(wal)
         wal.append(rows(1)).result()
 
 
-def test_opening_an_appender_reports_a_damaged_lifecycle(plot: Limited) -> None:
-    plot.one()
-    (key,) = [key for key in plot.inner.objects if "lifecycle" in key]
-    plot.inner.objects[key] = b"no record"
+def test_opening_an_appender_reports_a_damaged_lifecycle(faulty: Limited) -> None:
+    faulty.one()
+    (key,) = [key for key in faulty.inner.objects if "lifecycle" in key]
+    faulty.inner.objects[key] = b"no record"
     with pytest.raises(InvalidLogError, match="lifecycle"):
-        plot.open(softLimitBytes=1)
-    plot.open().close()
+        faulty.open(softLimitBytes=1)
+    faulty.open().close()
 
 
-def test_an_async_append_waits_for_compaction_without_blocking_its_loop(plot: Limited) -> None:
-    size = plot.one()
+def test_an_async_append_waits_for_compaction_without_blocking_its_loop(faulty: Limited) -> None:
+    size = faulty.one()
 
     async def run() -> None:
         wal = AsyncAppender("unused", wal_schema(), producer_id="p")
-        wal._open = lambda: plot.open(hardLimitBytes=size)
+        wal._open = lambda: faulty.open(hardLimitBytes=size)
         async with wal:
             await wal.append(rows(0))
             with pytest.raises(BackPressureError):
@@ -346,30 +346,30 @@ def test_an_async_append_waits_for_compaction_without_blocking_its_loop(plot: Li
             waiting = asyncio.ensure_future(wal.append(rows(1)))
             await asyncio.sleep(0)
             assert not waiting.done()
-            plot.compacted()
-            plot.minute(wal.appender)
+            faulty.compacted()
+            faulty.minute(wal.appender)
             await waiting
 
     asyncio.run(run())
-    assert stored(plot.inner) == [-1, 0, 1]
+    assert stored(faulty.inner) == [-1, 0, 1]
 
 
 def wal_schema() -> Any:
-    from .plot import SCHEMA
+    from .faulty_store import SCHEMA
 
     return SCHEMA
 
 
-def test_threads_end_with_their_appender(plot: Limited) -> None:
+def test_threads_end_with_their_appender(faulty: Limited) -> None:
     def watching() -> bool:
         return any(thread.name == "sparkwal-size" for thread in threading.enumerate())
 
-    wal = plot.open(softLimitBytes="1mb")
+    wal = faulty.open(softLimitBytes="1mb")
     assert watching()
     wal.close()
     until(lambda: not watching())
-    wal = plot.open(softLimitBytes="1mb", retries=0)
-    plot.faults[plot.gap()] = ["refused"]
+    wal = faulty.open(softLimitBytes="1mb", retries=0)
+    faulty.faults[faulty.gap()] = ["refused"]
     wal.append(rows(0))
     until(lambda: wal.error is not None and not watching())
     with pytest.raises(OutcomeUnknownError):
@@ -384,6 +384,6 @@ def test_threads_end_with_their_appender(plot: Limited) -> None:
         ({"softLimitBytes": "much"}, "a size such as 1mb"),
     ],
 )
-def test_wrong_limits_are_named(plot: Limited, options: dict[str, Any], message: str) -> None:
+def test_wrong_limits_are_named(faulty: Limited, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        plot.open(**options)
+        faulty.open(**options)

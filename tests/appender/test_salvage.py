@@ -21,7 +21,7 @@ from sparkwal.journal.files import ACCEPTED
 from sparkwal.journal.open_segments import Segments
 
 from .away import Away
-from .plot import rows, stored
+from .faulty_store import rows, stored
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 
@@ -66,28 +66,28 @@ def hurt(folder: MemoryFolder, *values: int) -> MemoryFolder:
     return left
 
 
-def unsent(plot: Away, folder: MemoryFolder, *values: int) -> MemoryFolder:
+def unsent(faulty: Away, folder: MemoryFolder, *values: int) -> MemoryFolder:
     """Append rows in an outage. Returns the journal's folder after the process died."""
-    wal = plot.journaled(folder)
-    plot.is_away = True
+    wal = faulty.journaled(folder)
+    faulty.is_away = True
     for value in values:
         wal.append(rows(value))
     left = folder.after_kill()
     wal.close(timeout=30)
-    plot.is_away = False
+    faulty.is_away = False
     return left
 
 
 def test_lost_rows_are_resent_from_quarantine() -> None:
-    plot = Away()
-    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1006)), 1002, 1004)
+    faulty = Away()
+    left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1006)), 1002, 1004)
     asked: list[int] = []
 
     def unreadable(sequence: int) -> list[dict[str, Any]]:
         asked.append(sequence)
         return rows(2000 + sequence) if sequence == 2 else []
 
-    with plot.journaled(left) as wal:
+    with faulty.journaled(left) as wal:
         (incident,) = wal.incidents()
         assert (incident.lost, incident.waiting) == (range(2, 6), range(2, 6))
         assert incident.held == [3, 5] and "CRC" in incident.reason
@@ -97,12 +97,12 @@ def test_lost_rows_are_resent_from_quarantine() -> None:
         assert wal.append(rows(3000)).sequence == 6
         assert wal.resend_lost(unreadable) == []
         assert [each.waiting for each in wal.incidents()] == [range(0)]
-    assert stored(plot.inner) == [1000, 1001, 2002, 1003, 1005, 3000]
+    assert stored(faulty.inner) == [1000, 1001, 2002, 1003, 1005, 3000]
 
 
 def test_a_resend_that_a_crash_interrupted_is_finished_by_the_next_process() -> None:
-    plot = Away()
-    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1006)), 1001)
+    faulty = Away()
+    left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1006)), 1001)
 
     class Died(Exception):
         pass
@@ -110,7 +110,7 @@ def test_a_resend_that_a_crash_interrupted_is_finished_by_the_next_process() -> 
     def dies(sequence: int) -> list[dict[str, Any]]:
         raise Died
 
-    with plot.journaled(left) as wal:
+    with faulty.journaled(left) as wal:
         with pytest.raises(Died):
             wal.resend_lost(dies)
         front = wal._backend.intake  # type: ignore[union-attr]
@@ -126,29 +126,29 @@ def test_a_resend_that_a_crash_interrupted_is_finished_by_the_next_process() -> 
         with pytest.raises(Died):
             wal.resend_lost(lambda sequence: rows(1000 + sequence))
         assert wal.lost == range(4, 6)
-    with plot.journaled(left.after_kill()) as again:
+    with faulty.journaled(left.after_kill()) as again:
         assert again.lost == range(4, 6)
         assert again.resend_lost(dies) == []
-    assert stored(plot.inner) == list(range(1000, 1006))
+    assert stored(faulty.inner) == list(range(1000, 1006))
 
 
 def test_a_second_damage_gets_none_of_the_rows_that_the_first_left() -> None:
     """The first's lost sequences went to other rows."""
-    plot = Away()
-    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1002)
-    left = hurt(unsent(plot, left, 7001, 7002), 7001)
-    with plot.journaled(left) as wal:
+    faulty = Away()
+    left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1004)), 1002)
+    left = hurt(unsent(faulty, left, 7001, 7002), 7001)
+    with faulty.journaled(left) as wal:
         assert [each.lost for each in wal.incidents()] == [range(2, 4), range(2, 4)]
         assert [each.held for each in wal.incidents()] == [[3], [3]]
         assert [each.waiting for each in wal.incidents()] == [range(0), range(2, 4)]
         assert wal.resend_lost(lambda sequence: []) == [2]
-    assert stored(plot.inner) == [1000, 1001, 7002]
+    assert stored(faulty.inner) == [1000, 1001, 7002]
 
 
 def test_another_append_during_a_resend_raises() -> None:
-    plot = Away()
-    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1001)
-    with plot.journaled(left) as wal:
+    faulty = Away()
+    left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1004)), 1001)
+    with faulty.journaled(left) as wal:
 
         def appends(sequence: int) -> list[dict[str, Any]]:
             wal.append(rows(1))
@@ -162,23 +162,23 @@ def test_another_append_during_a_resend_raises() -> None:
 def test_an_error_of_the_users_function_is_not_reported_as_a_disk_error(
     error: type[Exception],
 ) -> None:
-    plot = Away()
-    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1002)
+    faulty = Away()
+    left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1004)), 1002)
 
     def fails(sequence: int) -> list[dict[str, Any]]:
         raise error("the broker does not answer")
 
-    with plot.journaled(left) as wal:
+    with faulty.journaled(left) as wal:
         with pytest.raises(error, match="the broker does not answer"):
             wal.resend_lost(fails)
         assert wal.resend_lost(lambda sequence: rows(1002)) == [2]
-    assert stored(plot.inner) == [1000, 1001, 1002, 1003]
+    assert stored(faulty.inner) == [1000, 1001, 1002, 1003]
 
 
 def test_a_file_in_quarantine_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    plot = Away()
-    left = hurt(unsent(plot, MemoryFolder(), *range(1000, 1004)), 1002)
-    with plot.journaled(left) as wal:
+    faulty = Away()
+    left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1004)), 1002)
+    with faulty.journaled(left) as wal:
         ((file,),) = (each.files for each in wal.incidents())
         with monkeypatch.context() as patched:
 
@@ -190,7 +190,7 @@ def test_a_file_in_quarantine_that_cannot_be_read_is_named(monkeypatch: pytest.M
                 with pytest.raises(JournalReadError, match=f"^{file} cannot be read .*disk is bad"):
                     ask()
         assert wal.resend_lost(lambda sequence: []) == [2]
-    assert stored(plot.inner) == [1000, 1001, 1003]
+    assert stored(faulty.inner) == [1000, 1001, 1003]
 
 
 def unmarked(folder: MemoryFolder) -> MemoryFolder:
@@ -201,15 +201,15 @@ def unmarked(folder: MemoryFolder) -> MemoryFolder:
 
 
 def test_an_unknown_number_of_lost_appends_is_asked_for_until_the_answer_is_empty() -> None:
-    plot = Away()
-    left = hurt(unmarked(unsent(plot, MemoryFolder(), *range(1000, 1006))), 1003, 1004, 1005)
+    faulty = Away()
+    left = hurt(unmarked(unsent(faulty, MemoryFolder(), *range(1000, 1006))), 1003, 1004, 1005)
     asked: list[int] = []
 
     def unreadable(sequence: int) -> list[dict[str, Any]]:
         asked.append(sequence)
         return rows(1000 + sequence) if sequence < 6 else []
 
-    with plot.journaled(left) as wal:
+    with faulty.journaled(left) as wal:
         assert wal.lost.start == 3 and set(range(3, 6)) < set(wal.lost)
         (incident,) = wal.incidents()
         assert incident.lost == incident.waiting == wal.lost
@@ -218,18 +218,18 @@ def test_an_unknown_number_of_lost_appends_is_asked_for_until_the_answer_is_empt
         assert wal.resend_lost(unreadable) == [3, 4, 5, 6] == asked
         assert not wal.lost and wal.resend_lost(unreadable) == []
         assert wal.append(rows(3000)).sequence == 6
-    assert stored(plot.inner) == [1000, 1001, 1002, 1003, 1004, 1005, 3000]
-    with plot.journaled(left.after_kill()) as again:
+    assert stored(faulty.inner) == [1000, 1001, 1002, 1003, 1004, 1005, 3000]
+    with faulty.journaled(left.after_kill()) as again:
         assert not again.lost
 
 
 def test_an_empty_answer_gives_up_an_unknown_number_of_appends() -> None:
-    plot = Away()
-    left = unmarked(unsent(plot, MemoryFolder(), 1000, 1001))
-    with plot.journaled(left) as wal:
+    faulty = Away()
+    left = unmarked(unsent(faulty, MemoryFolder(), 1000, 1001))
+    with faulty.journaled(left) as wal:
         assert wal.resend_lost(lambda sequence: []) == [2]
         assert wal.append(rows(3000)).sequence == 2
-    assert stored(plot.inner) == [1000, 1001, 3000]
+    assert stored(faulty.inner) == [1000, 1001, 3000]
 
 
 def test_without_a_journal_nothing_is_lost() -> None:
@@ -261,8 +261,8 @@ def test_entries_of_another_schema_are_refused_by_column() -> None:
 def test_entries_before_an_unreadable_one_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plot = Away()
-    left = unsent(plot, MemoryFolder(), *range(1000, 1010))
+    faulty = Away()
+    left = unsent(faulty, MemoryFolder(), *range(1000, 1010))
     read = Segments.read
 
     def fails(self: Segments, sequence: int) -> tuple[memoryview, bytes]:
@@ -271,6 +271,6 @@ def test_entries_before_an_unreadable_one_are_sent(
         return read(self, sequence)
 
     monkeypatch.setattr(Segments, "read", fails)
-    with pytest.raises(JournalReadError), plot.journaled(left, batchSizeThreshold="1mb") as wal:
+    with pytest.raises(JournalReadError), faulty.journaled(left, batchSizeThreshold="1mb") as wal:
         wal.flush(30)
-    assert stored(plot.inner) == [1000, 1001, 1002, 1003, 1004]
+    assert stored(faulty.inner) == [1000, 1001, 1002, 1003, 1004]

@@ -23,7 +23,7 @@ from sparkwal.reading.sequencers import all_logs, encode_key
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
-from .plot import SCHEMA, rows
+from .faulty_store import SCHEMA, rows
 
 
 def test_the_sequencer_of_a_key_never_changes() -> None:

@@ -18,7 +18,7 @@ from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 
-from ..appender.plot import stored
+from ..appender.faulty_store import stored
 from .stream import FileStream
 
 

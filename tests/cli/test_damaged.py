@@ -28,7 +28,7 @@ from .logs import append, document, opened
 
 # The leader record and twelve commits of one row each: position n holds the row n − 1.
 END = 12
-Harm = Callable[[Path], None]
+DamageFunction = Callable[[Path], None]
 
 
 def slot(path: Path, position: int) -> Path:

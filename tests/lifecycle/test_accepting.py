@@ -141,7 +141,7 @@ def test_a_range_that_was_accepted_after_it_was_taken_away_does_not_count(life: 
     life.table.restore(1)
     state = look(life.log)
     assert state is not None
-    put_next(life.log, state, FLOOR, life.plot.clock, "here", table_version=3)
+    put_next(life.log, state, FLOOR, life.timed.clock, "here", table_version=3)
     with pytest.raises(ConfirmError, match="no version since 3 brought it"):
         life.process().run_once()
     life.process().accept_table()
@@ -154,7 +154,7 @@ def test_accepting_a_table_survives_a_kill_at_every_store_call() -> None:
             life = with_open_range()
             life.table.restore(1)
             try:
-                process = life.process(Mortal(life.plot.store, lives, answered))
+                process = life.process(Mortal(life.timed.store, lives, answered))
                 process.accept_table()
                 process.run_once()
             except Died:
@@ -198,7 +198,7 @@ def test_a_log_restored_with_its_lifecycle_continues_after_a_restore_of_the_tabl
     life.write(1)
     if open_range:
         die_at(life, "write")
-    copy, lost = dict(life.plot.store.objects), len(life.written)
+    copy, lost = dict(life.timed.store.objects), len(life.written)
     for _ in range(3):
         life.write(2)
         life.process().run_once()

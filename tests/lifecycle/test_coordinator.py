@@ -23,8 +23,8 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 
-from .plot import Plot
 from .table import ModelTable
+from .timed_log import TimedLog
 
 TARGET = Target("memory://table")
 AT_ONCE = Policy(late_window_seconds=0)
@@ -65,33 +65,33 @@ class Life:
     """A log, its table, and processes that come and go."""
 
     def __init__(self) -> None:
-        self.plot = Plot()
-        self.plot.store.now_ms = self.plot.clock.now_ms
-        self.table = ModelTable(self.plot.log)
+        self.timed = TimedLog()
+        self.timed.store.now_ms = self.timed.clock.now_ms
+        self.table = ModelTable(self.timed.log)
         self.second = 0
 
     @property
     def log(self) -> LogStore:
-        return self.plot.log
+        return self.timed.log
 
     @property
     def written(self) -> list[int]:
-        return self.plot.values
+        return self.timed.values
 
     def write(self, commits: int) -> None:
         for _ in range(commits):
             self.second += 1
-            self.plot.write(self.second)
+            self.timed.write(self.second)
 
     def process(self, store: MemoryStore | None = None, **others: Any) -> Coordinator:
         log = LogStore(store, "wal") if store is not None else self.log
         arguments = {"policy": AT_ONCE, "table": self.table, "target": TARGET, **others}
-        arguments = {"gc_grace_ms": GRACE_MS, "clock": self.plot.clock, **arguments}
+        arguments = {"gc_grace_ms": GRACE_MS, "clock": self.timed.clock, **arguments}
         return Coordinator(log, host="here", **arguments)
 
     def later(self, ms: int) -> None:
-        self.plot.clock.wall_ms += ms
-        self.plot.clock.since_boot_ms += ms
+        self.timed.clock.wall_ms += ms
+        self.timed.clock.since_boot_ms += ms
         self.second += ms // 1000
 
 
@@ -131,7 +131,7 @@ def test_a_kill_at_every_store_call_is_survived(answered: bool) -> None:
         life.process().run_once()
         life.write(3)
         try:
-            life.process(Mortal(life.plot.store, lives, answered)).run_once()
+            life.process(Mortal(life.timed.store, lives, answered)).run_once()
         except Died:
             pass
         else:
@@ -248,7 +248,7 @@ def test_it_pauses_only_where_another_writer_was_faster(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(life.plot.clock, "sleep", slept.append)
+    monkeypatch.setattr(life.timed.clock, "sleep", slept.append)
     life.write(2)
     life.process().run_once()
     assert slept == []
@@ -268,13 +268,13 @@ def test_a_table_that_was_restored_suspends_it_until_someone_accepts(life: Life)
     life.process().run_once()
     life.write(2)
     life.table.restore(0)
-    before = dict(life.plot.store.objects)
+    before = dict(life.timed.store.objects)
     with pytest.raises(ConfirmError, match="is a RESTORE.*--accept-table"):
         life.process().run_once()
     life.later(2 * GRACE_MS)
     with pytest.raises(ConfirmError, match="is a RESTORE"):
         life.process().collect(dry_run=False)
-    after = life.plot.store.objects
+    after = life.timed.store.objects
     assert {key for key in before if "/batches/" in key} <= set(after)
     life.table.restore(1)
     life.process().accept_table()
@@ -315,8 +315,8 @@ def test_how_it_is_compacted_is_fixed_by_the_first_run(life: Life) -> None:
 def test_a_log_recreated_at_the_same_path_is_not_compacted_into_the_old_table(life: Life) -> None:
     life.write(3)
     life.process().run_once()
-    for key in [key for key in life.plot.store.objects if "/batches/" in key]:
-        life.plot.store.delete(key)
+    for key in [key for key in life.timed.store.objects if "/batches/" in key]:
+        life.timed.store.delete(key)
     life.write(3)
     with pytest.raises(PlanError, match="deleted and recreated"):
         life.process().run_once()
@@ -332,7 +332,7 @@ def test_no_object_is_deleted_within_the_grace(life: Life) -> None:
 
 
 def _collected(life: Life) -> bool:
-    return life.log.key(keys.slot(0, 1000)) not in life.plot.store.objects
+    return life.log.key(keys.slot(0, 1000)) not in life.timed.store.objects
 
 
 @pytest.mark.proves("keep-slots")
@@ -348,14 +348,14 @@ def test_slot_records_below_the_bound_go_but_for_the_last_thousand(
     assert dry is not None and dry.objects == gap - 5 and not _collected(life)
     run = life.process().run_once()
     assert run.collection is not None and run.collection.objects == dry.objects
-    kept = [key for key in life.plot.store.objects if "/batches/" in key]
+    kept = [key for key in life.timed.store.objects if "/batches/" in key]
     assert sorted(kept) == sorted(life.log.key(keys.slot(p, 1000)) for p in range(gap - 5, gap))
 
 
 def test_an_object_put_during_a_collection_stays(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = life.plot.store
+    store = life.timed.store
     everything = store.list
     remove = store.delete_many
     freed = life.log.key(keys.slot(1, 1000))
@@ -413,7 +413,7 @@ def test_a_table_that_comes_after_retention_begins_at_the_floor(life: Life) -> N
 def test_whole_compacts_every_row(life: Life) -> None:
     life.write(3)
     # Dated a little ahead of the clock here: the policy would let it wait.
-    life.plot.clock.wall_ms -= 2000
+    life.timed.clock.wall_ms -= 2000
     assert life.process(policy=Policy()).run_once(whole=True).compacted is not None
     assert life.table.rows == life.written
     assert life.process(policy=Policy()).run_once(whole=True).compacted is None
@@ -478,8 +478,8 @@ def test_collection_removes_leases_that_expired(life: Life) -> None:
     life.process().run_once()
     state = look(life.log)
     assert state is not None
-    lease = Consumer("lease-1", state.log_id, 0, life.plot.clock.now_ms(), "there", "run", 1000)
+    lease = Consumer("lease-1", state.log_id, 0, life.timed.clock.now_ms(), "there", "run", 1000)
     assert join(life.log, lease) == state.floor
     life.later(2 * GRACE_MS)
     life.process().run_once()
-    assert keys.consumer_key("wal", lease.name) not in life.plot.store.objects
+    assert keys.consumer_key("wal", lease.name) not in life.timed.store.objects

@@ -32,7 +32,7 @@ def confirmed(life: Life) -> int:
 
 
 def records(life: Life) -> int:
-    return sum("/lifecycle/" in key for key in life.plot.store.objects)
+    return sum("/lifecycle/" in key for key in life.timed.store.objects)
 
 
 def test_many_versions_of_others_are_confirmed_at_once_and_few_after_a_day(life: Life) -> None:

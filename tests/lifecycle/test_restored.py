@@ -18,7 +18,7 @@ from .test_coordinator import GRACE_MS, Life
 
 def restore_log(life: Life, copy: dict[str, bytes], folder: str = "") -> None:
     """Restore the log, or one folder of it, from a copy."""
-    store = life.plot.store
+    store = life.timed.store
     for key in [key for key in store.objects if folder in key]:
         store.delete(key)
     for key, body in copy.items():
@@ -30,7 +30,7 @@ def test_a_range_of_before_the_restore_is_not_taken_for_the_one_that_is_promised
     life = Life()
     life.write(3)
     life.process().run_once()
-    copy = dict(life.plot.store.objects)
+    copy = dict(life.timed.store.objects)
     life.write(2)
     life.process().run_once()
     restore_log(life, copy)
@@ -45,7 +45,7 @@ def test_a_range_of_before_the_restore_is_not_taken_for_the_one_that_is_promised
 def test_a_log_that_ends_before_its_floor_is_not_collected() -> None:
     life = Life()
     life.write(3)
-    copy = dict(life.plot.store.objects)
+    copy = dict(life.timed.store.objects)
     life.write(5)
     alone: dict[str, Any] = {"policy": Policy(retain_seconds=0), "table": None, "target": None}
     life.later(1000)
@@ -73,7 +73,7 @@ def test_a_floor_is_found_without_older_records_of_the_lifecycle() -> None:
         floor = find_head(life.log).gap
         life.write(2)
         life.process(**alone, collects=False).run_once()
-        life.plot.store.delete(keys.lifecycle_key(life.log.prefix, keys.MAX - gone))
+        life.timed.store.delete(keys.lifecycle_key(life.log.prefix, keys.MAX - gone))
         found = life.process(**alone).collect(dry_run=True)
         assert found is not None and found.bound <= floor
         assert found.bound > 0

@@ -19,7 +19,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 
-from ..appender.plot import PREFIX, Plot, rows, until
+from ..appender.faulty_store import PREFIX, FaultyStore, rows, until
 from .query import Query, StoppedClock, hints_in
 
 WINDOW = 1000
@@ -49,9 +49,9 @@ def again(store: MemoryStore, position: int, **changes: object) -> None:
 
 
 @pytest.fixture
-def plot() -> Iterator[Plot]:
+def faulty() -> Iterator[FaultyStore]:
     """Eight in flight at most; positions 1 to 9 are acknowledged."""
-    found = Plot(MemoryStore(concurrency=8))
+    found = FaultyStore(MemoryStore(concurrency=8))
     with found.appender(maxInFlightRequests=8) as wal:
         for value in range(1, 10):
             wal.append(rows(value)).result()
@@ -70,98 +70,102 @@ def test_objects_of_the_sink_say_that_all_before_them_is_decided(tmp_path: Path)
 
 
 def test_an_appenders_record_has_the_last_acknowledged_position() -> None:
-    plot = Plot()
-    with plot.appender(maxInFlightRequests=4) as wal:
+    faulty = FaultyStore()
+    with faulty.appender(maxInFlightRequests=4) as wal:
         wal.append(rows(1)).result()
-        plot.hold(2)
+        faulty.hold(2)
         tickets = [wal.append(rows(value)) for value in (2, 3, 4)]
-        until(lambda: {key(3), key(4)} <= set(plot.inner.objects))
-        plot.release(2)
+        until(lambda: {key(3), key(4)} <= set(faulty.inner.objects))
+        faulty.release(2)
         for ticket in tickets:
             ticket.result()
         wal.append(rows(5)).result()
-    with plot.appender():
+    with faulty.appender():
         pass
-    found = {keys.position(number, WINDOW): says for number, says in decided(plot.inner).items()}
+    found = {keys.position(number, WINDOW): says for number, says in decided(faulty.inner).items()}
     # A leader record, four sent before the second was decided, one after; a leader and its seals.
     assert found == {0: -1, 1: 0, 2: 1, 3: 1, 4: 1, 5: 4, 6: 5, 7: 5, 8: 5, 9: 5}
 
 
-def test_one_get_more_is_paid_where_records_lie_after_the_gap_and_nowhere_else(plot: Plot) -> None:
+def test_one_get_more_is_paid_where_records_lie_after_the_gap_and_nowhere_else(
+    faulty: FaultyStore,
+) -> None:
     def requests(*, thorough: bool = False) -> dict[str, int]:
-        plot.inner.counts.clear()
-        find_head(LogStore(plot.inner, PREFIX), thorough=thorough)
-        return dict(plot.inner.counts)
+        faulty.inner.counts.clear()
+        find_head(LogStore(faulty.inner, PREFIX), thorough=thorough)
+        return dict(faulty.inner.counts)
 
     without = requests()
     assert without["LIST"] == 1 and requests(thorough=True) == without
-    with plot.appender(maxInFlightRequests=8) as wal:
+    with faulty.appender(maxInFlightRequests=8) as wal:
         wal.append(rows(1)).result()
-        gap = plot.gap()
+        gap = faulty.gap()
         full = requests()
         assert full["LIST"] == 1
-        plot.hold(gap)
+        faulty.hold(gap)
         tickets = [wal.append(rows(value)) for value in range(4)]
-        until(lambda: {key(gap + n) for n in (1, 2, 3)} <= set(plot.inner.objects))
+        until(lambda: {key(gap + n) for n in (1, 2, 3)} <= set(faulty.inner.objects))
         assert requests() == {**full, "GET": full["GET"] + 1}
         assert requests(thorough=True) == {**full, "GET": full["GET"] + 3}
-        plot.release(gap)
+        faulty.release(gap)
         for ticket in tickets:
             ticket.result()
 
 
-def test_a_leader_does_not_seal_what_it_has_read(plot: Plot) -> None:
-    with plot.appender(maxInFlightRequests=8) as wal:
+def test_a_leader_does_not_seal_what_it_has_read(faulty: FaultyStore) -> None:
+    with faulty.appender(maxInFlightRequests=8) as wal:
         wal.append(rows(1)).result()
-        gap = plot.gap()
-        plot.hold(gap)
+        gap = faulty.gap()
+        faulty.hold(gap)
         tickets = [wal.append(rows(value)) for value in range(3)]
-        until(lambda: {key(gap + n) for n in (1, 2)} <= set(plot.inner.objects))
-        newcomer = Plot(plot.inner)
+        until(lambda: {key(gap + n) for n in (1, 2)} <= set(faulty.inner.objects))
+        newcomer = FaultyStore(faulty.inner)
         with newcomer.appender(maxInFlightRequests=1):
             pass
         assert sorted(p for p in newcomer.arrived if p >= 0) == [gap, *range(gap + 3, gap + 8)]
-        plot.release(gap)
+        faulty.release(gap)
         for ticket in tickets:
             with pytest.raises(FencedError):
                 ticket.result()
 
 
 @pytest.mark.parametrize("lost", [2, 5, 8])
-def test_a_later_record_reveals_a_lost_one(plot: Plot, lost: int) -> None:
-    plot.inner.delete(key(lost))
-    before = dict(plot.inner.objects)
+def test_a_later_record_reveals_a_lost_one(faulty: FaultyStore, lost: int) -> None:
+    faulty.inner.delete(key(lost))
+    before = dict(faulty.inner.objects)
     with pytest.raises(InvalidLogError, match=f"position {lost} is missing"):
-        plot.appender()
-    assert plot.inner.objects == before
+        faulty.appender()
+    assert faulty.inner.objects == before
 
 
-def test_a_record_without_decided_reveals_nothing(plot: Plot) -> None:
-    plot.inner.delete(key(8))
-    again(plot.inner, 9, decided=-1)
-    assert find_head(LogStore(plot.inner, PREFIX)).position == 7
+def test_a_record_without_decided_reveals_nothing(faulty: FaultyStore) -> None:
+    faulty.inner.delete(key(8))
+    again(faulty.inner, 9, decided=-1)
+    assert find_head(LogStore(faulty.inner, PREFIX)).position == 7
 
 
-def test_a_record_after_the_gap_that_cannot_be_read_is_not_taken_for_silent(plot: Plot) -> None:
-    plot.inner.delete(key(7))
-    body = bytearray(plot.inner.objects[key(9)])
+def test_a_record_after_the_gap_that_cannot_be_read_is_not_taken_for_silent(
+    faulty: FaultyStore,
+) -> None:
+    faulty.inner.delete(key(7))
+    body = bytearray(faulty.inner.objects[key(9)])
     body[200] ^= 1
-    plot.inner.objects[key(9)] = bytes(body)
+    faulty.inner.objects[key(9)] = bytes(body)
     with pytest.raises(InvalidLogError, match=f"{keys.encode(keys.slot(9, WINDOW))}.*CRC-32"):
-        find_head(LogStore(plot.inner, PREFIX))
+        find_head(LogStore(faulty.inner, PREFIX))
     # Tolerant readers use the record before it.
-    assert find_head(LogStore(plot.inner, PREFIX), tolerant=True).position == 8
+    assert find_head(LogStore(faulty.inner, PREFIX), tolerant=True).position == 8
 
 
-def test_a_record_of_a_former_log_after_the_gap_is_named(plot: Plot) -> None:
-    plot.inner.delete(key(8))
-    again(plot.inner, 9, log_id="former")
+def test_a_record_of_a_former_log_after_the_gap_is_named(faulty: FaultyStore) -> None:
+    faulty.inner.delete(key(8))
+    again(faulty.inner, 9, log_id="former")
     named = f"{keys.encode(keys.slot(9, WINDOW))} lies after the end .* another, former"
     with pytest.raises(InvalidLogError, match=named):
-        find_head(LogStore(plot.inner, PREFIX))
+        find_head(LogStore(faulty.inner, PREFIX))
 
 
-def test_a_list_that_misses_what_comes_while_it_runs_shows_no_loss(plot: Plot) -> None:
+def test_a_list_that_misses_what_comes_while_it_runs_shows_no_loss(faulty: FaultyStore) -> None:
     missed = [key(8), key(7)]
 
     class Lagging(MemoryStore):
@@ -171,43 +175,43 @@ def test_a_list_that_misses_what_comes_while_it_runs_shows_no_loss(plot: Plot) -
             return Page([e for e in page.entries if e.key not in hidden], page.more)
 
     store = Lagging()
-    for name, body in plot.inner.objects.items():
+    for name, body in faulty.inner.objects.items():
         store.put(name, body)
     assert find_head(LogStore(store, PREFIX)).position == 9 and not missed
 
 
-def stream(plot: Plot, **options: str) -> tuple[LogRange, StoppedClock]:
+def stream(faulty: FaultyStore, **options: str) -> tuple[LogRange, StoppedClock]:
     """One that has read up to position 4."""
     clock, later = StoppedClock(), {}
     for position in range(5, 10):
-        later[key(position)] = plot.inner.get(key(position))
-        plot.inner.delete(key(position))
+        later[key(position)] = faulty.inner.get(key(position))
+        faulty.inner.delete(key(position))
     given = parse(SourceOptions, {"path": "memory", **options})
-    found = LogRange(given, "default", LogStore(plot.inner, PREFIX), clock)
+    found = LogRange(given, "default", LogStore(faulty.inner, PREFIX), clock)
     assert found.look() == 5
     for name, body in later.items():
-        plot.inner.put(name, body)
+        faulty.inner.put(name, body)
     return found, clock
 
 
-def test_a_stream_that_probes_beyond_a_lost_record_raises(plot: Plot) -> None:
-    found, _ = stream(plot)
-    plot.inner.delete(key(6))  # asked for together with 7
+def test_a_stream_that_probes_beyond_a_lost_record_raises(faulty: FaultyStore) -> None:
+    found, _ = stream(faulty)
+    faulty.inner.delete(key(6))  # asked for together with 7
     with pytest.raises(InvalidLogError, match="position 6 is missing"):
         found.look()
 
 
-def test_a_tolerant_stream_skips_a_lost_record(plot: Plot) -> None:
-    found, _ = stream(plot, failOnDataLoss="false")
-    plot.inner.delete(key(6))
+def test_a_tolerant_stream_skips_a_lost_record(faulty: FaultyStore) -> None:
+    found, _ = stream(faulty, failOnDataLoss="false")
+    faulty.inner.delete(key(6))
     assert found.look() == 10
 
 
 def test_a_stream_that_waits_at_a_lost_record_notices_with_its_next_look_at_the_floor(
-    plot: Plot,
+    faulty: FaultyStore,
 ) -> None:
-    found, clock = stream(plot)
-    plot.inner.delete(key(5))
+    found, clock = stream(faulty)
+    faulty.inner.delete(key(5))
     assert found.look() == 5
     clock.wall_ms += LOOK_TTL_MS
     clock.since_boot_ms += LOOK_TTL_MS

@@ -24,7 +24,7 @@ PREFIX = "wal"
 WINDOW = 1000
 
 
-class Plot:
+class FaultyStore:
     """A MemoryStore that can hold back, lose or refuse the PUT of a position.
 
     Attributes:
@@ -59,8 +59,8 @@ class Plot:
             self._changed.notify_all()
             # A bounded wait: a test that fails must still be able to close its appender.
             assert self._changed.wait_for(lambda: position not in self._held, 60)
-            plot = self.faults.get(position)
-            act = plot.pop(0) if plot else ""
+            faulty = self.faults.get(position)
+            act = faulty.pop(0) if faulty else ""
         if isinstance(act, BaseException):
             raise act
         if act == "refused":

@@ -19,7 +19,7 @@ SCHEMA = pa.schema([("v", pa.int64())])
 SECOND = 1000
 
 
-class Plot:
+class TimedLog:
     """A log in memory that one appender at a time writes, at moments that a test gives."""
 
     def __init__(self) -> None:
