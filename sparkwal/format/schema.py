@@ -270,12 +270,48 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """`batch` with exactly `schema`: columns by name, those it lacks as null. Zero-copy where only
     nullability, field names or time zones differ."""
     if batch.schema.equals(schema, check_metadata=True):
-        return batch
+        return with_offsets(batch)
     arrays = _by_name(schema, batch.schema, batch.column, batch.num_rows)
     if not arrays:
         # A batch without columns still has rows.
         return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return with_offsets(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` with offsets for each list that lies in another and has no elements.
+
+    Arrow for Java before version 19, as Spark 4.0 and 4.1 have it, leaves these offsets out.
+    pyarrow's `nbytes` follows a null pointer then, and the process ends.
+    """
+    if not any(field.type.num_fields for field in batch.schema):
+        return batch
+    arrays = [_with_offsets(column) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def _with_offsets(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if not (pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_map(kind)):
+        return array
+    if not len(array):
+        return pa.array([], kind)
+    if pa.types.is_struct(kind):
+        if not kind.num_fields:
+            return array
+        children = [_with_offsets(array.field(index)) for index in range(kind.num_fields)]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if pa.types.is_list(kind):
+        inner = _with_offsets(array.values)
+    else:
+        inner = pa.StructArray.from_arrays(
+            [_with_offsets(array.keys), _with_offsets(array.items)],
+            fields=[kind.key_field, kind.item_field],
+        )
+    return pa.Array.from_buffers(
+        kind, len(array), array.buffers()[:2], array.null_count, array.offset, [inner]
+    )
 
 
 def _by_name(
