@@ -99,8 +99,8 @@ class StreamReads(ABC):
         """
 
     @abstractmethod
-    def fix_heads(self) -> None:
-        """End the stream at the present ends of the logs."""
+    def fix_heads(self, heads: Offset | None = None) -> None:
+        """End the stream at `heads`, by default at the present ends of the logs."""
 
     @abstractmethod
     def plan(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -112,8 +112,9 @@ class HeadFirst(StreamReads):
 
     A new query calls latestOffset() and initialOffset(). A restarted query calls partitions(end,
     end) for the last microbatch that it planned. Under availableNow, Spark calls latestOffset()
-    before either, and ends the query at the result. So the first latestOffset() returns the head,
-    and the limits apply from the second call on: a query with availableNow reads all rows.
+    before either, and ends the query at the result; it calls latestOffset() again before each
+    microbatch and after the last one. So the first latestOffset() returns the head, and the limits
+    apply from the second call on: a query with availableNow reads all rows.
     """
 
     _start: Offset | None = None
@@ -133,11 +134,15 @@ class HeadFirst(StreamReads):
         if self._start is None:
             self._heads = self.heads()
             return self._heads
+        if self._heads is not None:
+            # The trigger is availableNow: any other plans a microbatch up to the heads first.
+            self.fix_heads(self._heads)
         return self.advance(self._start, limited=not is_first and self._heads is None)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         if self._start is None and self._heads is not None:
             self.check_heads(end)
+            self.fix_heads(self._heads)
         self._start = end
         if end == self._heads:
             self._heads = None

@@ -308,9 +308,9 @@ class StreamReader(_Reader, SparkStreamReader):
         # A single log may still be missing: the stream waits. Of several, skip one without records.
         return not self.options.sequencers or log.spark_schema is not None
 
-    def fix_heads(self) -> None:
+    def fix_heads(self, heads: Offset | None = None) -> None:
         with readable_errors():
-            self._targets = self._gaps()
+            self._targets = self._gaps() if heads is None else self._logs.positions(heads)
 
     def heads(self) -> Offset:
         with readable_errors():

@@ -285,6 +285,40 @@ def test_a_consumer_is_registered_before_anything_is_read(tmp_path: Path) -> Non
     assert query.rows == [[1, 2], [3]]
 
 
+def test_a_run_of_what_is_available_ends_without_a_lag(tmp_path: Path) -> None:
+    query = Query(tmp_path, consumer="me")
+    query.write(1, 2)
+
+    def lag() -> int:
+        (consumer,) = consumers(str(tmp_path / "log"))
+        return consumer.lag
+
+    query.available_now()
+    assert lag() == 0
+    query.write(3)
+    query.available_now(fails=True)
+    # Spark may ask for the microbatch that failed again.
+    assert lag() > 0
+    query.write(4)
+    query.available_now()
+    assert lag() == 0
+    query.available_now()
+    assert lag() == 0 and query.rows == [[1, 2], [3], [4]]
+
+
+def test_a_running_stream_reports_no_microbatch_that_it_may_read_again(tmp_path: Path) -> None:
+    query = Query(tmp_path, consumer="me")
+    query.write(1)
+    reader = query.start()
+    query.trigger(reader)
+    query.write(2)
+    query.trigger(reader)
+    # With asynchronous progress tracking a restart may begin before the last one.
+    reader.latestOffset()
+    (consumer,) = consumers(str(tmp_path / "log"))
+    assert consumer.position == 2
+
+
 def test_a_spark_newer_than_all_that_were_tried_is_one_warning() -> None:
     with heard() as found:
         for version in ("4.3.0", "4.9.0", "4.9.0"):
