@@ -29,7 +29,7 @@ settings.register_profile("sparkwal", print_blob=True, deadline=None)
 settings.register_profile("fast", settings.get_profile("sparkwal"), max_examples=20)
 settings.load_profile("sparkwal")
 
-pytest_plugins = ("tests.sizes",)
+pytest_plugins = ("tests.sizes", "tests.capabilities")
 
 
 def pytest_collection_finish() -> None:

@@ -39,6 +39,8 @@ TIME: Version = (4, 1)
 SPATIAL: Version = (4, 1)
 # A streaming source gets the start and the limits of a microbatch, and may support availableNow.
 READ_LIMITS: Version = (4, 2)
+# A source and a sink may have names, and a newer format of checkpoints keeps them.
+NAMED_SOURCES: Version = (4, 2)
 # `to_arrow_schema` has a parameter for the time zone of timestamps. In older Sparks it is UTC.
 ARROW_TIMEZONE: Version = (4, 2)
 
@@ -68,6 +70,11 @@ def has(difference: Version, version: str) -> bool:
 
 def is_supported(version: str) -> bool:
     return numbers(version) >= OLDEST
+
+
+def supported() -> list[str]:
+    """All minor versions, from the oldest to the newest that was tried."""
+    return [f"{OLDEST[0]}.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1)]
 
 
 def is_tried(version: str) -> bool:
@@ -103,13 +110,18 @@ def require(version: str, name: str) -> None:
         )
 
 
+def has_delta(version: str) -> bool:
+    """Whether there are jars of Delta Lake for this Spark."""
+    return numbers(version)[:2] <= NEWEST_WITH_DELTA
+
+
 def require_delta(version: str) -> None:
     """Check that Delta Lake has jars for a Spark.
 
     Raises:
         OptionError: the Spark is too new.
     """
-    if numbers(version)[:2] > NEWEST_WITH_DELTA:
+    if not has_delta(version):
         raise OptionError(
             f"Delta Lake {DELTA} is for Spark up to {text(NEWEST_WITH_DELTA)}, and this is "
             f'{version}: pip install "pyspark=={text(NEWEST_WITH_DELTA)}.*" on machines that write '

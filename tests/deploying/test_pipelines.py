@@ -15,7 +15,12 @@ from tests.docs.pages import blocks
 
 from .environments import reaches, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.s3,
+    pytest.mark.slow,
+    pytest.mark.capability("PIPELINES"),
+]
 
 PAGE = "sparkwal/docs/deploying.md"
 

@@ -11,6 +11,7 @@ import pytest
 from lifecycle.lakes import Lake
 
 import sparkwal
+from tests import capabilities
 
 from .environments import ROOT, make, reaches, run
 
@@ -30,12 +31,8 @@ STEPS = [
     "Delta table by keys",
     "verify",
 ]
-# The steps that a Spark lacks.
-LACKS = {
-    "4.0.4": {"limits of each microbatch"},
-    "4.1.4": {"limits of each microbatch"},
-    "4.3.0": {"Delta table by keys"},
-}
+# The steps that not each Spark has, and their capabilities.
+NEEDS = {"limits of each microbatch": "READ_LIMITS", "Delta table by keys": capabilities.DELTA}
 
 
 def environment(python: Path) -> dict[str, str]:
@@ -65,12 +62,14 @@ def test_a_logs_whole_life(
         env={**environment(python), **reaches(ministack_url)},
         cwd=tmp_path,
     )
-    expected = ["lacks" if step in LACKS.get(version, ()) else "did" for step in STEPS]
+    missing = {step for step, needed in NEEDS.items() if not capabilities.has(needed, version)}
+    expected = ["lacks" if step in missing else "did" for step in STEPS]
     lines = [line.partition(":")[0] for line in done.stdout.splitlines()[1:]]
     assert lines == [f"{what} {step}" for what, step in zip(expected, STEPS, strict=True)]
 
 
-CHAIN = ["4.0.4", "4.1.4", "4.2.0", "4.3.0", "4.0.4"]
+# Each step up, an upgrade over all of them, and back from 4.2 and from 4.3.
+CHAIN = ["4.0.4", "4.1.4", "4.2.0", "4.0.4", "4.3.0", "4.0.4"]
 
 
 @pytest.mark.timeout(1800)
@@ -89,7 +88,7 @@ def test_a_log_that_each_spark_continues_and_hands_to_the_next(tmp_path: Path) -
         )
         # It killed its JVM in the middle of a stream.
         assert done.returncode == 9, (done.stdout + done.stderr)[-6000:]
-        has_delta = version != "4.3.0"
+        has_delta = capabilities.has(capabilities.DELTA, version)
         assert ("current True" in done.stdout) == has_delta, done.stdout
         assert ("refused: Delta Lake 4.4.0 is for Spark up to 4.2" in done.stdout) != has_delta
         if number == 1:

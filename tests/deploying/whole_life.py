@@ -61,10 +61,13 @@ def main(logs: str, folder: Path) -> None:
         writer.start(log).awaitTermination()
 
     def follow(to: str) -> None:
-        stream = spark.readStream.format("weaselwal").option("maxCommitsPerTrigger", 1).load(log)
+        reader = spark.readStream.format("weaselwal").option("maxCommitsPerTrigger", 1)
+        stream = reader.option("consumer", to).load(log)
         writer = stream.writeStream.format("weaselwal").trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(folder / to))
         writer.start(f"{logs}/{to}").awaitTermination()
+        lags = {each.name: each.lag for each in sparkwal.consumers(log)}
+        assert lags[to] == 0, lags
 
     def values(path: str, **options: object) -> list[int]:
         rows = spark.read.format("weaselwal").options(**options).load(path)  # type: ignore[arg-type]

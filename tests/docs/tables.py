@@ -25,6 +25,9 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
 
+from .support import Support
+from .support import results as support_of_sparks
+
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
 IAM = Path(__file__).parents[2] / "conf" / "iam"
@@ -147,18 +150,22 @@ def _below(place: str) -> str:
 
 
 def sparks() -> str:
-    """One row for each Spark: the capabilities that it lacks, and the jars of Delta Lake for it."""
-    oldest, newest = spark_versions.OLDEST, spark_versions.NEWEST
-    lines = ["| Spark | lacks | Delta Lake, S3A |", "|---|---|---|"]
-    for number in range(newest[1], oldest[1] - 1, -1):
-        version = f"{newest[0]}.{number}"
+    """One row for each Spark: what the tests found, the capabilities that it lacks, and the jars of
+    Delta Lake for it."""
+    lines = ["| Spark | tests that passed | lacks | Delta Lake, S3A |", "|---|---|---|---|"]
+    outcomes = support_of_sparks()
+    for version in reversed(spark_versions.supported()):
+        support = outcomes.get(version, Support("none"))
+        passed = f"{support.tests} with {support.version}"
+        if support.failed:
+            passed += f"; {len(support.failed)} failed"
         lacks = ", ".join(spark_versions.lacks(version)) or "nothing"
         try:
             jars = f"`{spark_versions.delta_package(version)}`, "
             jars += f"`{spark_versions.hadoop_aws(version)}`"
         except OptionError:
             jars = "none yet; `Log(path).current()` reads table and log"
-        lines.append(f"| {version} | {lacks} | {jars} |")
+        lines.append(f"| {version} | {passed} | {lacks} | {jars} |")
     return "\n".join(lines)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from sparkwal.options import spark_versions
+
 from .pages import ROOT
 
 FORGE = ROOT / ".github"
@@ -28,6 +30,12 @@ def test_the_workflow_runs_all_checks_on_each_supported_python() -> None:
     job = parsed(FORGE / "workflows/checks.yml")["jobs"]["checks"]
     assert job["strategy"]["matrix"]["python"] == supported
     assert [step["run"] for step in job["steps"] if "run" in step] == ["bash .ci/run"]
+
+
+def test_the_workflow_runs_the_tests_under_each_spark_of_the_support_table() -> None:
+    job = parsed(FORGE / "workflows/checks.yml")["jobs"]["sparks"]
+    assert job["strategy"]["matrix"]["spark"] == spark_versions.supported()
+    assert job["steps"][-1]["run"] == "bash tests/versions.sh spark${{ matrix.spark }}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -204,10 +204,10 @@ def test_continuously_it_may_fail_for_days() -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.capability("DELTA")
 def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("delta")
     from deltalake import DeltaTable
 
     wal, lake = tmp_path / "wal", tmp_path / "lake"
@@ -279,10 +279,10 @@ def test_keys_of_the_store_do_not_show_in_ps(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.capability("DELTA")
 def test_a_log_and_its_table_on_the_same_s3(
     tmp_path: Path, s3_path: tuple[str, dict[str, str]], s3_bucket: str
 ) -> None:
-    pytest.importorskip("delta")
     path, options = s3_path
     write(path, range(9), **options)
     reach = [f"--log-option={name}={value}" for name, value in options.items()]

@@ -112,10 +112,10 @@ def test_a_role_may_do_what_it_does_and_no_more(
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.capability("DELTA")
 def test_a_compaction_into_a_table_needs_the_policy_of_the_table(
     enforcing: Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("delta")
     monkeypatch.setenv("PYTHONPATH", str(Path(sparkwal.__file__).parents[1]))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     places = {"BUCKET": bucket, "PREFIX": PREFIX, "TABLE": "team/lake"}

@@ -72,7 +72,7 @@ def test_a_stream_publishes_committed_and_not_planned_positions(stream: Stream) 
 
 
 def test_a_run_of_what_is_available_ends_without_a_lag(stream: Stream) -> None:
-    stream.reader.prepareForTriggerAvailableNow()
+    stream.reader.fix_heads()
     first, rows = stream.turn(stream.reader.begin({}))
     assert rows == [1, 2, 3] and reported(stream).lag == 4
     # Spark commits, and asks whether there is more.
@@ -83,10 +83,10 @@ def test_a_run_of_what_is_available_ends_without_a_lag(stream: Stream) -> None:
 def test_the_last_of_several_microbatches_is_reported_within_the_interval(tmp_path: Path) -> None:
     stream = Stream(tmp_path, consumer="daily", maxCommitsPerTrigger=1)
     stream.write(1, 2, 3)
-    stream.reader.prepareForTriggerAvailableNow()
+    stream.reader.fix_heads()
     offset = stream.reader.begin({})
     for expected in ([1], [2], [3], []):
-        end = stream.reader.latestOffset(offset, stream.reader.getDefaultReadLimit())
+        end = stream.reader.advance(offset, limited=True)
         assert (stream.rows(offset, end) if end != offset else []) == expected
         offset = end
     assert reported(stream).lag == 0

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.spark
+@pytest.mark.capability("DELTA")
 @pytest.mark.xdist_group("tables")
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("chosen", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])

@@ -33,8 +33,7 @@ def offered(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def test_there_is_data_of_each_version() -> None:
-    oldest, newest = spark_versions.OLDEST, spark_versions.NEWEST
-    assert [f"4.{minor}" for minor in range(oldest[1], newest[1] + 1)] == VERSIONS
+    assert spark_versions.supported() == VERSIONS
 
 
 def test_the_data_is_what_this_pyspark_offers() -> None:
@@ -53,6 +52,7 @@ def test_each_difference_has_the_right_version(offered: dict[str, Any]) -> None:
         spark_versions.TIME: "TimeType" in types,
         spark_versions.SPATIAL: "GeometryType" in types,
         spark_versions.READ_LIMITS: latest == ["self", "start", "limit"],
+        spark_versions.NAMED_SOURCES: offered["named_sources"],
         spark_versions.ARROW_TIMEZONE: "timezone" in modules["pandas/types"]["to_arrow_schema"],
     }
     for difference, is_there in found.items():

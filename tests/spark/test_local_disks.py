@@ -37,7 +37,12 @@ def run_task(writer: BatchWriter) -> None:
 
 @pytest.fixture(autouse=True)
 def context(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = TaskContext(partitionId=0, attemptNumber=0, taskAttemptId=7, localProperties={})
+    # Its constructor differs between versions of Spark.
+    task = object.__new__(TaskContext)
+    task._partitionId = 0
+    task._attemptNumber = 0
+    task._taskAttemptId = 7
+    task._localProperties = {}
     monkeypatch.setattr(TaskContext, "_taskContext", task)
 
 

@@ -26,9 +26,6 @@ EVOLUTION = "spark.sql.streaming.queryEvolution.enable{}Evolution"
 @pytest.fixture
 def spark_of_now(spark: SparkSession) -> Iterator[SparkSession]:
     """A session that writes the newest checkpoints."""
-    reader: Any = spark.readStream
-    if not hasattr(reader, "name"):
-        pytest.skip("this Spark gives no names to sources")
     settings = {VERSION: "2", EVOLUTION.format("Source"): "true", EVOLUTION.format("Sink"): "true"}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -68,6 +65,7 @@ class Query:
         return sorted(sparkwal.Log(str(self.log)).to_pandas()["id"].tolist())
 
 
+@pytest.mark.capability("NAMED_SOURCES")
 def test_machines_take_turns_lose_their_disks_and_get_a_source(
     spark_of_now: SparkSession, tmp_path: Path
 ) -> None:

@@ -31,10 +31,13 @@ def collect() -> dict[str, Any]:
     jars = root / "jars"
     (hadoop,) = jars.glob("hadoop-client-api-*.jar")
     (sql,) = jars.glob("spark-sql_*.jar")
+    readers = root / "sql" / "streaming" / "readwriter.py"
     return {
         "version": pyspark.__version__,
         "hadoop": hadoop.stem.removeprefix("hadoop-client-api-"),
         "pipelines": (root / "pipelines").is_dir(),
+        "named_sources": "name"
+        in members(readers, "DataStreamReader")["DataStreamReader"]["methods"],
         "file_manager": file_manager(sql),
         "modules": {
             name: members((root / "sql" / f"{name}.py"), pattern)
