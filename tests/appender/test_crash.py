@@ -14,27 +14,7 @@ from .faulty_store import SCHEMA, rows
 
 ROWS = 400
 
-# Appends sequence i as the value i, and reports on stdout what is durable.
-CHILD = """
-import signal, sys
-import pyarrow as pa
-import sparkwal
-from sparkwal.testing.servers import log_options
-
-path, endpoint, total, hold = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-options = dict(maxInFlightRequests=8, batchSizeThreshold=100, retryBaseDelayMs=5,
-               maxRetryAttempts=8, **log_options(endpoint))
-schema = pa.schema([("v", pa.int64())])
-with sparkwal.Appender(path, schema, producer_id="child", **options) as wal:
-    def reported(event):
-        if isinstance(event, sparkwal.events.Durable):
-            print(event.batch_id, flush=True)
-    wal.subscribe(reported)
-    for value in range(wal.last_sequence + 1, total):
-        assert wal.append([{"v": value}]).sequence == value
-    if hold == "hold":
-        signal.pause()
-"""
+CHILD = Path(__file__).with_name("reporting_writer.py")
 
 
 def test_resending_from_the_last_sequence_is_exactly_once(
@@ -47,13 +27,11 @@ def test_resending_from_the_last_sequence_is_exactly_once(
         Fault("delay", kind="PUT", key_contains="batches/", probability=0.2, seconds=0.05),
     ]
     acknowledged = -1
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
     for run in range(4):
         # Each life has a share of the rows, and the first three cannot end by themselves.
         share, hold = ROWS * (run + 1) // 4, "hold" if run < 3 else "end"
         child = subprocess.Popen(
-            [sys.executable, script, path, s3_proxy.url, str(share), hold],
+            [sys.executable, CHILD, path, s3_proxy.url, str(share), hold],
             stdout=subprocess.PIPE,
             text=True,
         )

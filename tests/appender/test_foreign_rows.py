@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -204,42 +206,19 @@ def test_a_slice_of_a_large_batch_does_not_keep_all_of_it() -> None:
     assert all(held < 10_000 for _, _, held in kept)
 
 
-# Appends until there is no room, then reports how much memory that took for each byte of room.
-FILL = """
-import sys
-import pyarrow as pa
-from tests.appender.faulty_store import FaultyStore
-from sparkwal.errors import BackPressureError
-
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096
-
-room = 32 * 2**20
-faulty = FaultyStore()
-wal = faulty.appender(maxInFlightRequests=1, maxBufferedBytes=room, batchSizeThreshold="16mb")
-small = {
-    "arrow": lambda: pa.record_batch([pa.array([1])], names=["v"]),
-    "dict": lambda: [{"v": 1}],
-}[sys.argv[1]]
-faulty.hold(faulty.gap())
-first = wal.append(small())
-while not faulty.arrived or faulty.gap() not in faulty.arrived:
-    pass
-before = resident()
-try:
-    while True:
-        wal.append(small(), block=False)
-except BackPressureError:
-    print((resident() - before) / room, flush=True)
-import os
-os._exit(0)
-"""
+ROOT = str(Path(__file__).parents[2])
+FILL = Path(__file__).with_name("fill_buffer.py")
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["arrow", "dict"])
 def test_room_for_small_appends_counts_what_they_take_in_memory(kind: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FILL, kind], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-P", str(FILL), kind],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, ROOT])},
+    )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 1.5
 

@@ -104,23 +104,7 @@ def test_two_drivers_at_once_with(drivers, on_s3, second: int) -> None:
     assert found.leaders >= 2
 
 
-# Appends −1, −2, −3, … in rounds of eight, and reports the last sequence that is durable.
-APPENDER = """
-import sys
-import pyarrow as pa
-import sparkwal
-
-path, options = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
-schema = pa.schema([("timestamp", pa.timestamp("us", tz="UTC")), ("value", pa.int64())])
-options |= dict(maxInFlightRequests=8, batchSizeThreshold=1)
-with sparkwal.Appender(path, schema, producer_id="beside", **options) as wal:
-    value = -1 - wal.last_sequence
-    while True:
-        for value in range(value - 1, value - 9, -1):
-            ticket = wal.append([{"timestamp": None, "value": value}])
-        ticket.result()
-        print(ticket.sequence, flush=True)
-"""
+APPENDER = Path(__file__).with_name("appender_beside.py")
 
 
 @pytest.mark.slow
@@ -131,7 +115,7 @@ def test_an_appender_killed_again_and_again_beside_a_sink_loses_nothing_of_eithe
     # Each takes the log over from the other: the sink whenever it was fenced.
     driver.go(**on_s3.work(restarts=1000))
     driver.wait_batch(0)
-    command = [sys.executable, "-c", APPENDER, on_s3.log]
+    command = [sys.executable, "-P", str(APPENDER), on_s3.log]
     command += [f"{name}={value}" for name, value in on_s3.writing.items()]
     durable, kills = -1, 0
     while kills < 3:

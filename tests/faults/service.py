@@ -13,25 +13,7 @@ from sparkwal.errors import SparkWalError
 
 SEQUENCER = "service"
 
-# Appends sequence i as the value i, one record each, and reports what is durable.
-_SOURCE = """
-import sys, time
-import pyarrow as pa
-import sparkwal
-
-path, options = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
-def reported(event):
-    if isinstance(event, sparkwal.events.Durable):
-        print(event.batch_id, flush=True)
-schema = pa.schema([("value", pa.int64())])
-with sparkwal.Appender(path, schema, producer_id="service", on_event=reported, **options) as wal:
-    sequence = wal.last_sequence + 1
-    while True:
-        ticket = wal.append([{"value": sequence}])
-        assert ticket.sequence == sequence
-        sequence += 1
-        time.sleep(0.03)
-"""
+_SOURCE = Path(__file__).with_name("service_worker.py")
 
 
 class Service:
@@ -57,7 +39,7 @@ class Service:
         """Start it unless it runs."""
         if self._lives and self._lives[-1].alive:
             return
-        command = [sys.executable, "-c", _SOURCE, self._log, *self._options]
+        command = [sys.executable, "-P", str(_SOURCE), self._log, *self._options]
         name = f"service-{len(self._lives)}"
         self._lives.append(Application(name, self._folder, command, self._folder))
 

@@ -12,47 +12,14 @@ import pytest
 pytestmark = pytest.mark.process
 
 MEBI = 2**20
-MAKE = """
-import sys
-from dataclasses import replace
-from tests.journal.stand import SMALL, open_journal
-from sparkwal.journal.disk import DiskFolder
-size, length, count = map(int, sys.argv[2:5])
-settings = replace(SMALL, segment_bytes=size, max_bytes=2**40, slots=2**21, sync="none")
-run = open_journal(DiskFolder(sys.argv[1]), settings=settings)
-body = bytes(range(256)) * (length // 256)
-for _ in range(count):
-    run.journal.write(body)
-run.journal.close()
-"""
-READ = """
-import re, sys, tracemalloc
-from dataclasses import replace
-from tests.journal.stand import SMALL, open_journal
-from sparkwal.journal.disk import DiskFolder
-size, length, count, complete = map(int, sys.argv[2:6])
-settings = replace(SMALL, segment_bytes=size, max_bytes=2**40)
-def most():
-    # Of this program; ru_maxrss would begin with its parent's.
-    return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
-tracemalloc.start()
-before = most()
-run = open_journal(DiskFolder(sys.argv[1]), settings=settings)
-after = most()
-stopped = [event for event in run.reported if event.name == "replay_stopped"]
-if complete < 0:
-    assert run.journal.last == count - 1 and not stopped
-else:
-    assert stopped[0].complete == complete, stopped
-run.journal.close()
-print((after - before) * 1024, tracemalloc.get_traced_memory()[1])
-"""
+MAKE = Path(__file__).with_name("write_large.py")
+READ = Path(__file__).with_name("measure_opening.py")
 
 
-def script(text: str, path: Path, *numbers: int) -> str:
+def run(program: Path, path: Path, *numbers: int) -> str:
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", text, str(path), *map(str, numbers)],
+        [sys.executable, "-P", str(program), str(path), *map(str, numbers)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, root])},
@@ -62,7 +29,7 @@ def script(text: str, path: Path, *numbers: int) -> str:
 
 
 def measured(path: Path, *numbers: int) -> tuple[int, int]:
-    resident, traced = map(int, script(READ, path, *numbers).split())
+    resident, traced = map(int, run(READ, path, *numbers).split())
     print(f"{numbers}: resident {resident:,}, allocated {traced:,} bytes more at most")
     return resident, traced
 
@@ -71,7 +38,7 @@ def test_a_large_journal_is_read_with_the_memory_of_a_block(tmp_path: Path) -> N
     size = 32 * MEBI
     length = MEBI
     count = 300
-    script(MAKE, tmp_path, size, length, count)
+    run(MAKE, tmp_path, size, length, count)
     resident, traced = measured(tmp_path, size, length, count, -1)
     assert traced < 24 * MEBI
     assert resident < 64 * MEBI
@@ -92,7 +59,7 @@ def test_a_journal_of_many_small_entries_is_read_with_the_memory_of_a_block(
     size = 8 * MEBI
     length = 256
     count = 100_000
-    script(MAKE, tmp_path, size, length, count)
+    run(MAKE, tmp_path, size, length, count)
     with min(tmp_path.glob("*.wal")).open("r+b") as file:
         file.seek(300)
         file.write(b"damage")

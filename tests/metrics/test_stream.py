@@ -183,31 +183,7 @@ def test_a_wrong_path_raises_at_once_and_a_failing_store_does_not(
     assert "sparkwal_follow_errors_total" in made.text()
 
 
-SCRIPT = """
-import os, sys, threading
-from pyspark.sql import SparkSession
-import sparkwal
-from sparkwal.metrics.prometheus import new_meter
-from sparkwal.metrics.stream import watch_stream
-
-spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .getOrCreate())
-meter = new_meter()
-watch_stream(spark, sys.argv[1], meter)
-(thread,) = [t for t in threading.enumerate() if t.name == "sparkwal-metrics"]
-child = os.fork()
-if not child:
-    # A fork has none of its threads, and may begin anew.
-    from sparkwal.metrics.writers import watch_lifecycle
-    assert "sparkwal-metrics" not in [t.name for t in threading.enumerate()]
-    watch_lifecycle(meter)()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-spark.stop()
-thread.join()
-print("ended")
-"""
+SCRIPT = Path(__file__).with_name("watch_then_fork.py")
 
 
 @pytest.mark.slow
@@ -215,7 +191,7 @@ print("ended")
 def test_it_ends_with_spark_and_a_fork_has_none_of_it(tmp_path: Path) -> None:
     source = str(Path(sparkwal.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        [sys.executable, "-P", str(SCRIPT), str(tmp_path)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": source},
