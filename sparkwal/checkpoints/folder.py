@@ -90,7 +90,7 @@ def owner_text(owner: Owner) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a file as JSON. None if it is missing or damaged."""
+    """Parse a file as JSON, or return None if it is missing or damaged."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -98,7 +98,7 @@ def read_json(path: Path) -> Any:
 
 
 def read(path: Path, name: str) -> bytes | None:
-    """Read a file of the folder. None if it is missing."""
+    """Read a file of the folder, or return None if it is missing."""
     try:
         return (path / name).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -198,7 +198,7 @@ def _source_files(path: Path) -> dict[str, int]:
 
 
 def is_compact(name: str) -> bool:
-    """Whether a source compacted its list into this file. Such a file never changes."""
+    """Whether a source compacted its list into this file, which never changes."""
     return name.startswith(f"{SOURCES}/") and name.endswith(".compact")
 
 

@@ -281,19 +281,19 @@ def _target(log: LogStore, name: str, location: str | os.PathLike[str] | None) -
     state = state_folder()
     if state is None:
         raise OptionError("this user has no home folder: give sparkwal.checkpoint a folder")
-    place = state.parent.joinpath(*_default(log, name))
-    return place if place.exists() else _by_another_endpoint(place, log, name) or place
+    target = state.parent.joinpath(*_default(log, name))
+    return target if target.exists() else _by_another_endpoint(target, log, name) or target
 
 
-def _by_another_endpoint(place: Path, log: LogStore, name: str) -> Path | None:
-    """The default folder of this query of this log by another endpoint or profile, if there is one.
+def _by_another_endpoint(target: Path, log: LogStore, name: str) -> Path | None:
+    """The default folder that this query has through another endpoint or profile, or None.
 
     If folders of queries with this name exist, it costs 1 LIST and 1 GET.
     """
-    found = {each: owner_of(each) for each in place.parent.glob(f"{place.name[:-16]}*")}
-    of_name = {each: owner.log_id for each, owner in found.items() if owner and owner.name == name}
-    log_id = _log_id(find_head(log)) if of_name else None
-    return next((each for each in sorted(of_name) if of_name[each] == log_id), None)
+    owners = {path: owner_of(path) for path in target.parent.glob(f"{target.name[:-16]}*")}
+    log_ids = {path: owner.log_id for path, owner in owners.items() if owner and owner.name == name}
+    log_id = _log_id(find_head(log)) if log_ids else None
+    return next((path for path in sorted(log_ids) if log_ids[path] == log_id), None)
 
 
 def _log_id(head: Head) -> str | None:

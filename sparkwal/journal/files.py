@@ -123,7 +123,7 @@ class Cursor:
 
     @property
     def end(self) -> tuple[int, int] | None:
-        """(segment, sequence) of a closed journal's last entry; None if the journal may be open."""
+        """(segment, sequence) of a closed journal's last entry, or None if it may be open."""
         if self.ends is None or len(self.ends) < 3:
             return None
         segment, _, last = self.ends

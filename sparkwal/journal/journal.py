@@ -43,7 +43,7 @@ class Settings:
     Attributes:
         segment_bytes: the limit of a segment's file, and so of an entry.
         max_bytes: the limit of all files. Appends leave room for one segment.
-        slots: the number of entries that may wait. None: the number in the newest segment.
+        slots: the number of entries that may wait; by default that of the newest segment.
         sync: with ALWAYS an append returns after a sync. With INTERVAL and NONE it returns at once;
             INTERVAL syncs every `interval_ms`, NONE only full segments.
         interval_ms: see `sync`.
@@ -216,7 +216,7 @@ class Journal:
             raise self._stop(error) from error
 
     def wait(self, sequence: int) -> None:
-        """With ALWAYS, wait until this entry is synced; else return at once.
+        """With ALWAYS, wait until this entry is synced. Otherwise return at once.
 
         Raises:
             JournalError: the sync failed.

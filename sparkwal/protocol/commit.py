@@ -207,7 +207,12 @@ def _plan_of(results: Sequence[TaskResult]) -> Plan:
 def _put(
     batch: _Microbatch, written: list[TaskResult], carried: Carried | None
 ) -> Committed | None:
-    """Put the record. None if the driver slept and the log holds the microbatch already."""
+    """Put the record.
+
+    Returns:
+        The position and the PUT, or None if the driver slept and the log holds the microbatch
+        already.
+    """
     plan = batch.plan
     header, data = microbatch_record(plan, written, batch.clock, batch.codec, carried)
     log = batch.open_log()

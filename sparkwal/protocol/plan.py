@@ -146,7 +146,7 @@ def cold_plan(
 def _plan_warm(
     hint: Committed, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int
 ) -> Plan | None:
-    """Plan from the hint. None if it is too old or of another log: then start cold."""
+    """Plan from the hint, or return None if it is too old or of another log: then start cold."""
     if is_old(clock, hint.boot_ms, hint.boot_id, ttl_ms):
         return None
     leadership = hint.leadership

@@ -226,7 +226,7 @@ class ForeignRecord(InvalidLogError):
 
 
 def _find_head(log: LogStore, window: int, *, tolerant: bool, thorough: bool) -> Head | None:
-    """Find the head as `find_head`. None if the LIST is empty."""
+    """Find the head as `find_head`, or return None if the LIST is empty."""
     numbers, page = _listed(log)
     if not numbers:
         return None

@@ -217,9 +217,9 @@ class _OneLog(LogRange):
         CollectedError: the cursor is below the floor.
     """
 
-    def __init__(self, name: str, log: LogStore, place: Place | None, clock: Clock) -> None:
+    def __init__(self, name: str, log: LogStore, saved: Place | None, clock: Clock) -> None:
         super().__init__(SourceOptions(path=log.url), name, log, clock)
-        self.place = place
+        self.place = saved
         self.timestamp_ms = 0
         # The damage at which the log's readable part ends.
         self._end_error: InvalidLogError | None = None
@@ -234,8 +234,8 @@ class _OneLog(LogRange):
         self._first = self.floor.current()
         if self._first > self.gap and self._end_error is None:
             self.check_not_cut()
-        if place is not None:
-            self._check(place)
+        if saved is not None:
+            self._check(saved)
 
     @property
     def begin(self) -> Place | None:
@@ -253,27 +253,27 @@ class _OneLog(LogRange):
         if self.log_id is not None:
             self._first = self.first_of_new(NEW_IN_CURSOR)
 
-    def _check(self, place: Place) -> None:
-        if place.log_id != self.log_id:
+    def _check(self, saved: Place) -> None:
+        if saved.log_id != self.log_id:
             present = f"{self.log_id} is" if self.log_id else "there is no log"
             raise AnotherLog(
-                f"the cursor belongs to the log {place.log_id}, and {present} at {self.log.url}: "
+                f"the cursor belongs to the log {saved.log_id}, and {present} at {self.log.url}: "
                 "the cursor is another log's, or this log was deleted or recreated. Replay it "
                 "without a cursor into a new place"
             )
-        is_cut = place.position > self.gap
+        is_cut = saved.position > self.gap
         if is_cut and self._end_error is not None:
             return
         if not is_cut:
             # Below the floor a slot may hold a stray record, but the record at floor − 1 stays.
-            self.floor.check(place.position, CURSOR)
-        if not is_cut and place.last:
+            self.floor.check(saved.position, CURSOR)
+        if not is_cut and saved.last:
             # Ignore damage: the record was read before it was damaged.
-            last = read_slot(self.log, place.position - 1, self.window, tolerant=True)
-            is_cut = last is not None and _name(last) != place.last
+            last = read_slot(self.log, saved.position - 1, self.window, tolerant=True)
+            is_cut = last is not None and _name(last) != saved.last
         if is_cut:
             raise InvalidLogError(
-                f"the cursor is at position {place.position} of {self.log.url}, whose record "
+                f"the cursor is at position {saved.position} of {self.log.url}, whose record "
                 "before that is not the one that was replayed: the log was cut or restored from an "
                 "older copy. Replay it without the cursor, or from one of that copy's time"
             )
