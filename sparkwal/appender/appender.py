@@ -11,18 +11,18 @@ The appender joins appends into batches, and each batch is one object. It sends 
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import partial
 from multiprocessing.util import Finalize
 from typing import Self
 
 import pyarrow as pa
 
+from sparkwal.appender.backend import Backend
 from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.appender.context import AppenderContext, Subscribers
 from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.appender.rows import Rows, RowSchema
-from sparkwal.appender.salvage import Incident, incidents_of
-from sparkwal.appender.sender import Session, open_session
+from sparkwal.appender.salvage import Incident
+from sparkwal.appender.sender import MemoryBackend
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.header import ANONYMOUS
@@ -106,14 +106,12 @@ class Appender:
         context = AppenderContext(
             log, settings, self._rows, producer_id, self._subscribers, clock or SYSTEM
         )
-        # The backend holds the rows until the log has them: in memory, or in the journal.
-        self._backend: Session | JournalBackend
-        self._journaled: JournalBackend | None = None
+        self._backend: Backend
         try:
             if settings.journal is None:
-                self._backend = open_session(context)
+                self._backend = MemoryBackend(context)
             else:
-                self._backend = self._journaled = JournalBackend(context, folder)
+                self._backend = JournalBackend(context, folder)
         except BaseException:
             self._subscribers.close()
             raise
@@ -182,9 +180,7 @@ class Appender:
             OptionError: the appender is closed, or this process is a fork of the appender's.
             SparkWalError: as `append`: the appender has stopped.
         """
-        if self._journaled is None:
-            return self._intake.append(rows, block=False)
-        return self._enter(partial(self._journaled.intake.begin, rows, block=False))
+        return self._backend.append_unsynced(rows)
 
     def wait_accepted(self, ticket: Ticket) -> None:
         """Wait until the rows of a ticket are on the journal's disk; without a journal return.
@@ -195,8 +191,7 @@ class Appender:
         Raises:
             JournalError: the disk failed.
         """
-        if self._journaled is not None:
-            self._enter(self._journaled.journal.wait, ticket.sequence)
+        self._backend.wait_accepted(ticket)
 
     @property
     def last_sequence(self) -> int:
@@ -215,7 +210,7 @@ class Appender:
         If the number of these appends is unknown, the range holds the highest possible number: see
         `Incident.unknown`. It is empty without damage, and without a journal. See `resend_lost`.
         """
-        return range(0) if self._journaled is None else self._journaled.journal.lost
+        return self._backend.lost
 
     def resend_lost(self, unreadable: Callable[[int], Rows]) -> list[int]:
         """Append the lost appends of the journal again, in order and with their old sequences.
@@ -235,9 +230,7 @@ class Appender:
             JournalReadError: a file in quarantine is unreadable.
             SparkWalError: as `append`: the appender has stopped.
         """
-        if self._journaled is None:
-            return []
-        return self._journaled.resend_lost(lambda sequence: self._rows.accept(unreadable(sequence)))
+        return self._backend.resend_lost(lambda sequence: self._rows.accept(unreadable(sequence)))
 
     def incidents(self) -> list[Incident]:
         """List each damage of the journal, the oldest first.
@@ -248,15 +241,12 @@ class Appender:
         Raises:
             JournalReadError: a file in quarantine is unreadable.
         """
-        if self._journaled is None:
-            return []
-        journal = self._journaled.journal
-        return incidents_of(journal.quarantine, journal.last)
+        return self._backend.incidents()
 
     @property
     def has_journal(self) -> bool:
         """Whether the appender was opened with a journal."""
-        return self._journaled is not None
+        return self._backend.has_journal
 
     @property
     def url(self) -> str:
@@ -266,12 +256,12 @@ class Appender:
     @property
     def journal_bytes(self) -> int:
         """The size of the journal's files; 0 without a journal. The log may have their rows."""
-        return 0 if self._journaled is None else self._journaled.journal.size
+        return self._backend.journal_bytes
 
     @property
     def is_store_away(self) -> bool:
         """Whether the store failed the last request, while the journal still accepts rows."""
-        return self._journaled is not None and self._journaled.sender.is_away
+        return self._backend.is_store_away
 
     @property
     def in_flight(self) -> int:

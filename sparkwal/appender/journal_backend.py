@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 
-from sparkwal.appender.batches import CheckedRows
+from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.journal_sender import JournalSender
 from sparkwal.appender.rows import read_schema
-from sparkwal.appender.sender import open_session
+from sparkwal.appender.salvage import Incident, incidents_of
+from sparkwal.appender.sender import take_over
 from sparkwal.errors import JournalError, OptionError, SparkWalError
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader
 from sparkwal.journal.disk import DiskFolder
@@ -43,6 +44,8 @@ class JournalBackend:
         JournalError: the journal's disk failed.
     """
 
+    has_journal = True
+
     def __init__(self, context: AppenderContext, folder: Folder | None = None) -> None:
         options = context.settings
         assert options.journal is not None
@@ -60,17 +63,16 @@ class JournalBackend:
         with ExitStack() as failed:
             failed.callback(self._folder.close)
             contents = scan_folder(self._folder, settings)
-            session = open_session(context, check=partial(self._check, contents))
-            failed.callback(_give_up, partial(session.close, 1.0))
+            takeover = take_over(context, check=partial(self._check, contents))
             journal = self._opening.begin(settings, context.subscribers.publish)
             failed.callback(_give_up, journal.close)
             # The note must be on the disk before the session sends a row.
-            lead = session.leadership
+            lead = takeover.leadership
             owner = whose(lead.log_id, context.producer_id)
-            write_sender(self._folder, Sender(owner, lead.leader_id, session.last_logged))
-            self.intake = JournalIntake(journal, context.rows, session.last_logged)
+            write_sender(self._folder, Sender(owner, lead.leader_id, takeover.last_logged))
+            self.intake = JournalIntake(journal, context.rows, takeover.last_logged)
             failed.callback(self.intake.callbacks.stop)
-            self.sender = JournalSender(context, self.intake, session)
+            self.sender = JournalSender(context, self.intake, takeover)
             failed.pop_all()
         self.journal = journal
 
@@ -127,6 +129,28 @@ class JournalBackend:
             journal.lost = range(sequence + 1, journal.lost.stop)
         journal.settle()
         return asked
+
+    def append_unsynced(self, rows: CheckedRows) -> Ticket:
+        begin = partial(self.intake.begin, rows, block=False)
+        return self.intake.callbacks.enter(begin)
+
+    def wait_accepted(self, ticket: Ticket) -> None:
+        self.intake.callbacks.enter(self.journal.wait, ticket.sequence)
+
+    def incidents(self) -> list[Incident]:
+        return incidents_of(self.journal.quarantine, self.journal.last)
+
+    @property
+    def lost(self) -> range:
+        return self.journal.lost
+
+    @property
+    def journal_bytes(self) -> int:
+        return self.journal.size
+
+    @property
+    def is_store_away(self) -> bool:
+        return self.sender.is_away
 
     @property
     def in_flight(self) -> int:

@@ -17,7 +17,7 @@ from sparkwal import events
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.journal_intake import JournalIntake
-from sparkwal.appender.sender import Session, open_session
+from sparkwal.appender.sender import Session, Takeover, take_over
 from sparkwal.appender.verdicts import fenced, without_advice
 from sparkwal.errors import (
     FencedError,
@@ -52,17 +52,17 @@ class JournalSender:
         is_away: the store failed the last request.
     """
 
-    def __init__(self, context: AppenderContext, intake: JournalIntake, session: Session) -> None:
+    def __init__(self, context: AppenderContext, intake: JournalIntake, takeover: Takeover) -> None:
         self._context = context
         self._intake = intake
         self._journal = intake.journal
         self._publish = context.subscribers.publish
-        self.session = session
         # SAFETY(send-from-log-end) §11: sending begins after the last sequence that the log has
-        self._fed = session.last_logged
+        self._fed = takeover.last_logged
         # The pause before the next attempt to lead.
         self._seconds = 0.0
-        self._replays = intake.journal.last if intake.journal.last > session.last_logged else None
+        last = intake.journal.last
+        self._replays = last if last > takeover.last_logged else None
         self.is_away = self._ended = False
         # All entries that were accepted before are sent.
         self._gathers = True
@@ -73,20 +73,28 @@ class JournalSender:
         self._journal.on_accepted = self._wake.set
         if self._replays is not None:
             self._publish(events.ReplayStarted(self._journal.path, self._fed + 1, self._replays))
-        self._listen(session)
-        threading.Thread(target=self._run, name="sparkwal-journal", daemon=True).start()
+        self.session = Session(context, takeover, self)
+        try:
+            threading.Thread(target=self._run, name="sparkwal-journal", daemon=True).start()
+        except BaseException:
+            with suppress(SparkWalError, TimeoutError):
+                self.session.close(1.0)
+            raise
 
-    def _listen(self, session: Session) -> None:
-        def decided(sequence: int, position: int) -> None:
-            self._seconds = 0.0
-            self._intake.decide(sequence, position)
-            self._wake.set()
+    def decided(self, sequence: int, position: int) -> None:
+        """See `SessionListener`."""
+        self._seconds = 0.0
+        self._intake.decide(sequence, position)
+        self._wake.set()
 
-        def changed() -> None:
-            self._intake.notify()
-            self._wake.set()
+    def changed(self) -> None:
+        """See `SessionListener`."""
+        self._intake.notify()
+        self._wake.set()
 
-        session.on_decided, session.on_change = decided, changed
+    def stopped(self, error: SparkWalError) -> None:
+        """See `SessionListener`. The next step reads the error from the session."""
+        self.changed()
 
     def _run(self) -> None:
         try:
@@ -220,7 +228,8 @@ class JournalSender:
             # rows.
             self._seconds = min(max(2 * self._seconds, _FIRST_SECONDS), _LAST_SECONDS)
             try:
-                session = open_session(self._context, self.session.leadership)
+                takeover = take_over(self._context, self.session.leadership)
+                session = Session(self._context, takeover, self)
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._away(error)
                 continue
@@ -230,7 +239,6 @@ class JournalSender:
 
     def _take_up(self, session: Session) -> None:
         former, self.session = self.session.leadership, session
-        self._listen(session)
         # The session's own check usually reports this first.
         if session.last_logged > self._fed:
             raise FencedError(

@@ -17,14 +17,17 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
 from sparkwal import events
-from sparkwal.appender.batches import Batch, Callbacks
+from sparkwal.appender.backend import SessionListener, StopReporter
+from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Ticket
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
+from sparkwal.appender.salvage import Incident
 from sparkwal.appender.verdicts import ASK, fenced, unexpected, unsent, used_up, verdict
 from sparkwal.errors import (
     DivergedCheckpointError,
@@ -48,11 +51,28 @@ from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.hedge import run_in_daemon
 
 
-def open_session(
+@dataclass(frozen=True)
+class Takeover:
+    """The result of taking the log over.
+
+    Attributes:
+        leadership: the session may write from its `next_position` on.
+        plan_id: drawn for this session: a read-back counts only records of this session as ours.
+        last_logged: the producer's newest sequence in the log, seen at `looked_ms`.
+        looked_ms: the time before the takeover read the log.
+    """
+
+    leadership: Leadership
+    plan_id: str
+    last_logged: int
+    looked_ms: int
+
+
+def take_over(
     context: AppenderContext,
     former: Leadership | None = None,
     check: Callable[[Head, str, int], None] | None = None,
-) -> Session:
+) -> Takeover:
     """Take the log over and fence its former writer.
 
     Args:
@@ -108,19 +128,16 @@ def open_session(
         raise OptionError(
             f"{log.url} is not the log {claim.log_id} any more: it was deleted, or recreated"
         ) from None
-    return Session(context, leadership, plan_id, durable, looked_ms)
+    return Takeover(leadership, plan_id, durable, looked_ms)
 
 
 class Session:
-    """One leadership of the log. Without a journal it is the appender's backend, with its rows in
-    memory.
+    """One leadership of the log: sends the rows that its intake accepts.
 
     Args:
         context: the appender.
-        lead: the leadership. The session may write from its `next_position` on.
-        plan_id: drawn for this session: a read-back counts only records of this session as ours.
-        last_logged: the producer's newest sequence in the log, seen at `looked_ms`.
-        looked_ms: the time before the takeover read the log.
+        takeover: the takeover that began this leadership.
+        listener: gets the outcomes.
 
     Raises:
         InvalidLogError: the log is damaged.
@@ -128,25 +145,28 @@ class Session:
     """
 
     def __init__(
-        self,
-        context: AppenderContext,
-        lead: Leadership,
-        plan_id: str,
-        last_logged: int,
-        looked_ms: int,
+        self, context: AppenderContext, takeover: Takeover, listener: SessionListener
     ) -> None:
         log = context.log
+        lead = takeover.leadership
+        last_logged = takeover.last_logged
         clock = context.clock
         settings = context.settings
         self._context = context
         self.leadership = lead
         self.last_logged = last_logged
-        self._pipeline = Pipeline(lead, plan_id, context.producer_id, settings.codec)
+        self._pipeline = Pipeline(lead, takeover.plan_id, context.producer_id, settings.codec)
         ttl_ms = settings.plan_ttl_ms
         began = lead.began
         limit = settings.max_in_flight
         self._claim = ClaimAge(
-            log, clock, ttl_ms, began, limit, looked_ms=looked_ms, last_sequence=last_logged
+            log,
+            clock,
+            ttl_ms,
+            began,
+            limit,
+            looked_ms=takeover.looked_ms,
+            last_sequence=last_logged,
         )
         self._lookout = Lookout(log, lead.log_id, lead.term, clock)
         # Without limits of the log's size there is no watch and no request.
@@ -155,11 +175,7 @@ class Session:
         self.intake = Intake(settings, last_logged + 1, Callbacks())
         self._publish = context.subscribers.publish
         self._producer = context.producer_id
-        # A journal sets both; they run in the threads that send, and must not take their locks.
-        # Every append up to a sequence is decided, and the newest lie at the position. The log
-        # takes no more or takes again, or this has stopped: then no event is published.
-        self.on_decided: Callable[[int, int], None] = lambda sequence, position: None
-        self.on_change: Callable[[], None] | None = None
+        self._listener = listener
         # Looks at the head count as requests. They hold records up, so that another writer that
         # asks for the log gets it.
         self._free = threading.Semaphore(limit)
@@ -201,8 +217,7 @@ class Session:
 
     def _refuse(self, reason: str | None) -> None:
         self.intake.refuse(reason)
-        if self.on_change is not None:
-            self.on_change()
+        self._listener.changed()
 
     def _run(self) -> None:
         try:
@@ -274,7 +289,7 @@ class Session:
         return metrics if last is None else {**metrics, "last_put_ms": last}
 
     def _complete(self, batch: Batch, position: int) -> None:
-        self.on_decided(batch.next_sequence - 1, position)
+        self._listener.decided(batch.next_sequence - 1, position)
         batch.complete(position)
 
     def _put(self, header: CommitHeader, data: bytes) -> None:
@@ -343,11 +358,7 @@ class Session:
         """Accept and send no more appends. Records in flight before the failure continue."""
         with self._acks:
             if self.intake.stop(error):
-                if self.on_change is None:
-                    kind = type(error).__name__
-                    self._publish(events.Stopped(self._context.log.url, kind, str(error)))
-                else:
-                    self.on_change()
+                self._listener.stopped(error)
                 if self._watch is not None:
                     self._watch.close()
             if batch is not None:
@@ -371,3 +382,27 @@ class Session:
                 batch.fail(unsent(failure.error), failure)
         if self._all_sent and not self._sent:
             self.intake.end()
+
+
+class MemoryBackend(Session):
+    """The backend of an appender without a journal: one session, with its rows in memory."""
+
+    has_journal = False
+    lost = range(0)
+    journal_bytes = 0
+    is_store_away = False
+
+    def __init__(self, context: AppenderContext) -> None:
+        super().__init__(context, take_over(context), StopReporter(context))
+
+    def append_unsynced(self, rows: CheckedRows) -> Ticket:
+        return self.intake.append(rows, block=False)
+
+    def wait_accepted(self, ticket: Ticket) -> None:
+        pass
+
+    def resend_lost(self, unreadable: Callable[[int], CheckedRows]) -> list[int]:
+        return []
+
+    def incidents(self) -> list[Incident]:
+        return []

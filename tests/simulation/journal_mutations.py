@@ -300,7 +300,7 @@ MUTATIONS = [
         "send-from-log-end",
         KILL,
         "appender/journal_sender.py",
-        "self._fed = session.last_logged\n        # The pause",
+        "self._fed = takeover.last_logged\n        # The pause",
         "self._fed = intake.journal.last\n        # The pause",
     ),
     Mutation(

@@ -7,10 +7,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
+from sparkwal.appender.backend import StopReporter
 from sparkwal.appender.batches import Ticket
 from sparkwal.appender.context import AppenderContext, Subscribers
 from sparkwal.appender.rows import RowSchema
-from sparkwal.appender.sender import Session
+from sparkwal.appender.sender import Session, Takeover
 from sparkwal.errors import FencedError, InvalidLogError, SparkWalError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys, schema
@@ -158,7 +159,8 @@ def appender(
             compression="none",
         )
         context = AppenderContext(log, options, rows, producer_id, Nobody(), clock)
-        wal = Session(context, leadership, name, first - 1, looked_ms)
+        takeover = Takeover(leadership, name, first - 1, looked_ms)
+        wal = Session(context, takeover, StopReporter(context))
         wal._lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
         intake = wal.intake
 
