@@ -75,11 +75,14 @@ class JournalSender:
             self._publish(events.ReplayStarted(self._journal.path, self._fed + 1, self._replays))
         self.session = Session(context, takeover, self)
         try:
-            threading.Thread(target=self._run, name="sparkwal-journal", daemon=True).start()
+            self._start()
         except BaseException:
             with suppress(SparkWalError, TimeoutError):
                 self.session.close(1.0)
             raise
+
+    def _start(self) -> None:
+        threading.Thread(target=self._run, name="sparkwal-journal", daemon=True).start()
 
     def decided(self, sequence: int, position: int) -> None:
         """See `SessionListener`."""

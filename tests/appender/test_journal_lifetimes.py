@@ -337,7 +337,8 @@ def test_a_failing_sync_in_close_is_raised_once_and_emitted() -> None:
     "fails",
     [
         "sparkwal.appender.journal_backend.write_sender",
-        "sparkwal.appender.journal_sender.JournalSender._listen",
+        "sparkwal.appender.journal_sender.Session",
+        "sparkwal.appender.journal_sender.JournalSender._start",
         "sparkwal.journal.files.keep_mark",
         "sparkwal.journal.files.keep_reserve",
         "sparkwal.journal.opening.Segments",
