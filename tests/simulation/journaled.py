@@ -235,7 +235,7 @@ def _append(
         again = value in ledger.begun
         ledger.begun.add(value)
         try:
-            ticket = appender.intake.append(rows.accept(_row(value)), plan.block or again)
+            ticket = appender.intake.append(rows.accept(_row(value)), block=plan.block or again)
         except JournalError:
             return  # it may be there
         except SparkWalError as error:
