@@ -189,7 +189,7 @@ def _replay_with_cursor(
         sequencers = [name.strip() for name in (flags.sequencers or "").split(",")]
     with Signals() as signals, Meter(console, "replay") as meter:
 
-        def goes_on(done: Replayed) -> bool:
+        def should_continue(done: Replayed) -> bool:
             meter.show(done.rows, f"{done.commits} commits")
             return signals.received is None
 
@@ -201,7 +201,7 @@ def _replay_with_cursor(
                 for name in sequencers:
                     if open_log_at(log, {**log_options, "sequencer": name}).head() is None:
                         raise Refused(f"there is no log of sequencer {name} at {log}; correct it")
-            done = replay_from(opened, cursor, Path(location), sequencers, columns, goes_on)
+            done = replay_from(opened, cursor, Path(location), sequencers, columns, should_continue)
         except CollectedError as error:
             console.print(escape(str(error)), highlight=False, markup=False)
             raise click.exceptions.Exit(COLLECTED) from None

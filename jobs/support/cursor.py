@@ -70,7 +70,7 @@ def replay_from(
     output: Path,
     sequencers: str | Sequence[str] | None,
     columns: Columns,
-    goes_on: Callable[[Replayed], bool],
+    should_continue: Callable[[Replayed], bool],
     chunk_rows: int = CHUNK_ROWS,
 ) -> Replayed:
     """Replay the commits after a cursor, up to the present ends of the logs.
@@ -82,7 +82,7 @@ def replay_from(
         output: the folder of the output.
         sequencers: the logs to replay, as `sparkwal.Log.replay`.
         columns: the columns of the output.
-        goes_on: is called after each chunk. The replay stops if it returns False.
+        should_continue: is called after each chunk. If it returns False, the replay stops.
         chunk_rows: the least number of rows of a file.
 
     Raises:
@@ -111,7 +111,7 @@ def replay_from(
             _replace(cursor, lambda file: file.write_text(f"{replay.cursor}\n", "utf-8"))
         done.commits += len(entries)
         done.rows += table.num_rows
-        if not entries or not goes_on(done):
+        if not entries or not should_continue(done):
             break
     done.stopped = replay.stopped
     return done

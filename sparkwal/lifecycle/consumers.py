@@ -32,7 +32,7 @@ from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
 
-# The log_id of the object of a consumer of all logs: no log's.
+# The log_id in the object of a consumer of all logs. No log has this id.
 _OF_NONE = "*"
 
 
@@ -47,7 +47,7 @@ def is_live(consumer: Consumer, log_id: str, age_ms: int, expiry_ms: int | None)
 
 
 def publish(log: LogStore, consumer: Consumer) -> None:
-    """Publish how far a consumer is: 1 PUT, over what it published before."""
+    """Publish the position of a consumer: 1 PUT, which replaces the former position."""
     log.store.put(keys.consumer_key(log.prefix, consumer.name), encode(consumer))
 
 
@@ -55,15 +55,15 @@ def publish_of_all(root: LogStore, consumer: Consumer) -> None:
     """Protect the logs under a path in which a consumer of all has not registered yet: 1 PUT.
 
     Args:
-        root: the log at the path; there need be none.
-        consumer: its name, host and time; `log_id` and `position` are replaced.
+        root: the log at the path, which need not exist.
+        consumer: the consumer, whose `log_id` and `position` are replaced.
     """
     written = replace(consumer, log_id=_OF_NONE, position=0)
     root.store.put(keys.consumer_of_all_key(root.prefix, consumer.name), encode(written))
 
 
 def read(log: LogStore, name: str) -> Consumer | None:
-    """Read what a consumer published last: 1 GET.
+    """Read the last position of a consumer: 1 GET.
 
     Returns:
         The consumer, or None if it does not exist.
@@ -122,7 +122,8 @@ def consumers_and_ages(log: LogStore, log_id: str = "") -> list[tuple[Consumer, 
 def _consumers(log: LogStore, log_id: str = "") -> Iterator[tuple[Consumer, str]]:
     """Each consumer of the log, and the key of its object.
 
-    With `log_id` they include those of all logs that have not registered in this one, at 0.
+    With `log_id`, this includes consumers of all logs that have not registered in this log, at
+    position 0.
     """
     entries = _entries(log)
     seen = set()
@@ -137,7 +138,7 @@ def _consumers(log: LogStore, log_id: str = "") -> Iterator[tuple[Consumer, str]
     # SAFETY(unseen-logs-held) §10: a consumer of all logs holds those that it has not seen
     unseen = [name for name in of_all if name.removesuffix(keys.OF_ALL) not in seen]
     for name, consumer in _read_all(root, unseen):
-        # Its object is at the root; here it stands at the beginning.
+        # Its object is at the root. In this log, it counts as a consumer at position 0.
         yield replace(consumer, log_id=log_id, position=0), keys.consumer_key(root.prefix, name)
 
 
@@ -152,7 +153,7 @@ def _is_of_all(entry: str) -> bool:
 
 
 def _read_all(log: LogStore, entries: list[str]) -> Iterator[tuple[str, Consumer]]:
-    """The consumers of these objects, but of those that were deleted since they were listed."""
+    """The consumers of these objects, without those that were deleted after the LIST."""
 
     def read_entry(entry: str) -> tuple[str, Consumer | None]:
         return entry, _read(log, entry, entry.removesuffix(keys.OF_ALL))
@@ -302,7 +303,7 @@ def forget_expired_leases(log: LogStore) -> None:
 
 @dataclass(frozen=True)
 class ConsumerInfo:
-    """How far a consumer is.
+    """The progress of a consumer.
 
     Attributes:
         name: the consumer's name.

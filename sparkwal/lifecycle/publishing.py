@@ -59,8 +59,10 @@ class Publisher:
         self._protected_ms: int | None = None
 
     def protect_new_logs(self, root: LogStore) -> None:
-        """Keep what comes to logs under a path that this stream has not seen yet: 1 PUT, at most
-        every `interval_ms`. Call it before the logs are listed."""
+        """Protect logs under a path that this stream has not seen yet: 1 PUT every `interval_ms`.
+
+        Call it before the logs are listed.
+        """
         clock, before = self._clock, self._protected_ms
         is_due = before is None or is_old(clock, before, clock.boot_id(), self._interval_ms)
         if not self._name or not is_due:

@@ -297,7 +297,8 @@ class SparkDeltaTable:
                 raise
 
     def _add_columns(self, schema: StructType) -> None:
-        """Add the log's new columns. A table that refuses them does so before the promise."""
+        """Add the log's new columns before the intent, so that a table that refuses them has no open
+        range."""
         if not adds_columns(schema.json(), self._log.spark_schema):
             return
         empty = self._session.createDataFrame([], schema)
@@ -319,11 +320,12 @@ class SparkDeltaTable:
         for problem in problems(schema.json(), table.spark_schema, target, table.properties):
             raise PlanError(problem)
         # §10: the table has no setting that forgets transactions
-        if FORGETS in self._log.properties:
+        if FORGETS in table.properties:
             raise PlanError(_forgets(target.table))
         if expected := [*target.partition_by, *target.cluster_by]:
-            table = delta_tables(self._session).forPath(self._session._jsparkSession, self._path)
-            detail = DataFrame(table.detail(), self._session)
+            session: Any = self._session._jsparkSession
+            delta_table = delta_tables(self._session).forPath(session, self._path)
+            detail = DataFrame(delta_table.detail(), self._session)
             layout = "partitioned" if target.partition_by else "clustered"
             column = "partitionColumns" if target.partition_by else "clusteringColumns"
             actual = detail.select(column).collect()[0][0]
@@ -332,7 +334,7 @@ class SparkDeltaTable:
                     f"{target.table} is {layout} by {', '.join(actual) or 'nothing'}, and not by "
                     f"{', '.join(expected)}: name the same columns, or another table"
                 )
-        names = {name.lower() for name in columns(self._log.spark_schema)}
+        names = {name.lower() for name in columns(table.spark_schema)}
         for name in (*target.keys, target.sequence_by):
             if name and name.lower() not in names:
                 raise PlanError(f"{target.table} has no column {name!r}")
