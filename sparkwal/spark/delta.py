@@ -297,8 +297,10 @@ class SparkDeltaTable:
                 raise
 
     def _add_columns(self, schema: StructType) -> None:
-        """Add the log's new columns before the intent, so that a table that refuses them has no open
-        range."""
+        """Add the log's new columns before the intent.
+
+        Then a table that refuses the columns has no open range.
+        """
         if not adds_columns(schema.json(), self._log.spark_schema):
             return
         empty = self._session.createDataFrame([], schema)

@@ -142,7 +142,7 @@ def test_a_range_that_was_accepted_after_it_was_taken_away_does_not_count(life: 
     state = look(life.log)
     assert state is not None
     put_next(life.log, state, FLOOR, life.timed.clock, "here", table_version=3)
-    with pytest.raises(ConfirmError, match="no version since 3 brought it"):
+    with pytest.raises(ConfirmError, match="no version since 3 added that range"):
         life.process().run_once()
     life.process().accept_table()
     check_all_once(life)

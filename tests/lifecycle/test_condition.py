@@ -127,7 +127,7 @@ def test_a_condition_means_what_it_means_in_spark_or_is_refused(
 @pytest.mark.parametrize(
     ("condition", "reason"),
     [
-        ("op = 'd' or " * 400 + "gone", "4804 characters, of which 4096"),
+        ("op = 'd' or " * 400 + "gone", "4804 characters, and the limit is 4096"),
         ("(" * 33 + "gone" + ")" * 33, "more than 32 levels"),
         ("not " * 33 + "gone", "more than 32 levels"),
         ("lower(" * 33 + "op" + ")" * 33 + " = 'd'", "more than 32 levels"),
