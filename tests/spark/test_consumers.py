@@ -369,9 +369,9 @@ def test_a_scan_gives_its_lease_back(tmp_path: Path) -> None:
 
 def test_the_error_names_the_right_option_for_a_read(tmp_path: Path, stream: Stream) -> None:
     path = str(tmp_path / "log")
-    with pytest.raises(OptionError, match="consumer is for spark.readStream; .* a lease"):
+    with pytest.raises(OptionError, match="consumer is for spark.readStream; .* set lease"):
         batch_reader(stream, consumer="daily")
-    with pytest.raises(OptionError, match="lease is for spark.read; .* consumer"):
+    with pytest.raises(OptionError, match="lease is for spark.read; .* set consumer"):
         Stream(tmp_path, lease="1h")
     with pytest.raises(OptionError, match="consumer is for spark.readStream"):
         sparkwal.Log(path, consumer="daily")
