@@ -99,7 +99,8 @@ def spark_schema() -> StructType:
     """The columns of the flights."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(WITH_SEQ)
+    # Its default differs between versions of Spark.
+    return from_arrow_schema(WITH_SEQ, prefer_timestamp_ntz=True)
 
 
 def _until(query: StreamingQuery, meter: Meter, totals: Totals, microbatches: int) -> None:

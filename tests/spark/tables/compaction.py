@@ -53,7 +53,7 @@ class Compaction:
                 wal.append(pa.Table.from_pylist(rows, self.schema)).result()
 
     def prepare(self) -> None:
-        spark_schema = from_arrow_schema(self.schema).json()
+        spark_schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=True).json()
         self.table.prepare(LogStore(MemoryStore(), "unused"), spark_schema)
 
     def intent(self, to: int | None = None) -> LifecycleRecord:

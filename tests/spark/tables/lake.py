@@ -62,7 +62,9 @@ class Lake:
         assert info is not None
         changes: dict[str, Any] = {}
         if head.target is None:
-            self.table.prepare(self.log, from_arrow_schema(info.schema).json())
+            self.table.prepare(
+                self.log, from_arrow_schema(info.schema, prefer_timestamp_ntz=True).json()
+            )
             found = self.table.look(head.log_id, -1)
             assert found is not None
             changes = {
