@@ -150,23 +150,37 @@ def _below(place: str) -> str:
 
 
 def sparks() -> str:
-    """One row for each Spark: what the tests found, the capabilities that it lacks, and the jars of
-    Delta Lake for it."""
-    lines = ["| Spark | tests that passed | lacks | Delta Lake, S3A |", "|---|---|---|---|"]
+    """One row for each Spark: the capabilities that it lacks, and the jars of Delta Lake for it.
+
+    There is a column for the tests that passed if support.json has outcomes of each Spark.
+    """
     outcomes = support_of_sparks()
-    for version in reversed(spark_versions.supported()):
-        support = outcomes.get(version, Support("none"))
-        passed = f"{support.tests} with {support.version}"
-        if support.failed:
-            passed += f"; {len(support.failed)} failed"
-        lacks = ", ".join(spark_versions.lacks(version)) or "nothing"
-        try:
-            jars = f"`{spark_versions.delta_package(version)}`, "
-            jars += f"`{spark_versions.hadoop_aws(version)}`"
-        except OptionError:
-            jars = "none yet; `Log(path).current()` reads table and log"
-        lines.append(f"| {version} | {passed} | {lacks} | {jars} |")
+    versions = [*reversed(spark_versions.supported())]
+    heads = ["Spark", "tests that passed", "lacks", "Delta Lake, S3A"]
+    rows = [[version, _passed(outcomes.get(version)), *_of_spark(version)] for version in versions]
+    if not all(version in outcomes for version in versions):
+        for row in (heads, *rows):
+            del row[1]
+    table = [heads, ["---"] * len(heads), *rows]
+    lines = [f"| {' | '.join(row)} |" for row in table]
+    lines[1] = lines[1].replace(" ", "")
     return "\n".join(lines)
+
+
+def _passed(support: Support | None) -> str:
+    if support is None:
+        return ""
+    failed = f"; {len(support.failed)} failed" if support.failed else ""
+    return f"{support.tests} with {support.version}{failed}"
+
+
+def _of_spark(version: str) -> tuple[str, str]:
+    lacks = ", ".join(spark_versions.lacks(version)) or "nothing"
+    try:
+        jars = f"`{spark_versions.delta_package(version)}`, `{spark_versions.hadoop_aws(version)}`"
+    except OptionError:
+        jars = "none yet; `Log(path).current()` reads table and log"
+    return lacks, jars
 
 
 # The page and a heading in it → the first table after that heading.
