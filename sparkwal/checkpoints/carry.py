@@ -272,8 +272,8 @@ def stateful_refused() -> OptionError:
     return OptionError(
         "this query is stateful, and its state is not in the log: sparkwal.checkpoint cannot "
         "rebuild it on another machine. sparkwal wrote nothing. Set checkpointLocation to a folder "
-        "that outlives this machine, such as s3a://…: sparkwal help "
-        '"a stateful query" has the settings'
+        "that outlives this machine, such as s3a://…: "
+        'sparkwal help "a stateful query" has the settings'
     )
 
 
