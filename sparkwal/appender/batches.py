@@ -189,7 +189,7 @@ class Callbacks:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class AppendBatch:
     """Appends that become one commit record and complete together.
 
     Attributes:
@@ -288,7 +288,7 @@ class Ticket:
 
     __slots__ = ("_batch", "sequence")
 
-    def __init__(self, batch: Batch, sequence: int) -> None:
+    def __init__(self, batch: AppendBatch, sequence: int) -> None:
         self._batch = batch
         self.sequence = sequence
 

@@ -12,7 +12,14 @@ import time
 from collections import deque
 from functools import partial
 
-from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Failure, Rejections, Ticket
+from sparkwal.appender.batches import (
+    AppendBatch,
+    Callbacks,
+    CheckedRows,
+    Failure,
+    Rejections,
+    Ticket,
+)
 from sparkwal.errors import BackPressureError, OptionError, SparkWalError
 from sparkwal.journal.safe_threading import Flag, Waiters
 from sparkwal.options.writing import AppenderOptions
@@ -39,9 +46,9 @@ class Intake:
         self.callbacks = callbacks
         self._rejections = Rejections()
         # In order. The last batch may be open.
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[AppendBatch] = deque()
         # The last batch that `take` returned.
-        self._taken: Batch | None = None
+        self._taken: AppendBatch | None = None
         self._lock = callbacks.lock
         # The sending thread has something to do.
         self._wake = Flag()
@@ -57,7 +64,7 @@ class Intake:
         self._refused = 1
 
     @property
-    def newest(self) -> Batch | None:
+    def newest(self) -> AppendBatch | None:
         """The batch that was opened last, and completes last."""
         # Another thread may take the last batch meanwhile.
         try:
@@ -146,7 +153,7 @@ class Intake:
         batch = self.newest
         if batch is None or batch.count is not None:
             before = 0 if batch is None else batch.memory_before + batch.memory
-            batch = Batch(self.next_sequence, before, now, self.callbacks, self._rejections)
+            batch = AppendBatch(self.next_sequence, before, now, self.callbacks, self._rejections)
             self._waiting.append(batch)
         # The memory of the batches before this one only shrinks.
         batch.memory_limit = self._capacity - (self.memory - batch.memory)
@@ -227,7 +234,7 @@ class Intake:
             raise self.failure.report()
         self._rejections.raise_unreported()
 
-    def next(self, pipeline: Pipeline) -> Batch | None:
+    def next(self, pipeline: Pipeline) -> AppendBatch | None:
         """Wait for the next batch that is due and fits the pipeline. None at the end."""
         while True:
             self._wake.clear()
@@ -253,7 +260,7 @@ class Intake:
             return 0.0
         return oldest.opened + self._timeout - now
 
-    def take(self) -> Batch:
+    def take(self) -> AppendBatch:
         """Take the oldest batch. Call it only while one is due."""
         self._taken = self._waiting[0]
         # SAFETY(fifo-batches) §7: batches are sent in the order in which they were closed
@@ -261,7 +268,7 @@ class Intake:
         batch.close()
         return batch
 
-    def take_all(self) -> list[Batch]:
+    def take_all(self) -> list[AppendBatch]:
         with self._lock:
             self.close_batch()
             batches, self._taken = list(self._waiting), self.newest

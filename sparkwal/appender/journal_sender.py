@@ -62,7 +62,7 @@ class JournalSender:
         # The pause before the next attempt to lead.
         self._seconds = 0.0
         last = intake.journal.last
-        self._replays = last if last > takeover.last_logged else None
+        self._resend_to = last if last > takeover.last_logged else None
         self.is_away = self._ended = False
         # All entries that were accepted before are sent.
         self._gathers = True
@@ -71,8 +71,8 @@ class JournalSender:
         # Set when there may be something to do.
         self._wake = Flag()
         self._journal.on_accepted = self._wake.set
-        if self._replays is not None:
-            self._publish(events.ReplayStarted(self._journal.path, self._fed + 1, self._replays))
+        if self._resend_to is not None:
+            self._publish(events.ReplayStarted(self._journal.path, self._fed + 1, self._resend_to))
         self.session = Session(context, takeover, self)
         try:
             self._start()
@@ -132,7 +132,7 @@ class JournalSender:
             return
         # SAFETY(ack-when-decided) §11: an entry counts as in the log only when its slot is decided
         self._journal.acknowledge(self._intake.decided)
-        self._report_replayed()
+        self._report_resent()
         # After a retryable error the next acknowledgement drains again.
         try:
             self._journal.drain()
@@ -196,10 +196,10 @@ class JournalSender:
                 f"send ({error}): open the journal with the schema that it was written with"
             ) from error
 
-    def _report_replayed(self) -> None:
-        if self._replays is not None and self._intake.decided >= self._replays:
-            self._publish(events.Replayed(path=self._journal.path, sequence=self._replays))
-            self._replays = None
+    def _report_resent(self) -> None:
+        if self._resend_to is not None and self._intake.decided >= self._resend_to:
+            self._publish(events.Replayed(path=self._journal.path, sequence=self._resend_to))
+            self._resend_to = None
 
     def takes_nothing(self) -> bool:
         """Whether waiting for the log is useless now."""
@@ -297,4 +297,4 @@ class JournalSender:
             self.session.close(0)
         if not self._intake.wait_for(lambda: self._ended, timeout):
             raise TimeoutError(f"some sent rows are not decided after {timeout} seconds")
-        self._report_replayed()
+        self._report_resent()

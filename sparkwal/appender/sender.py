@@ -23,7 +23,7 @@ from time import monotonic
 
 from sparkwal import events
 from sparkwal.appender.backend import SessionListener, StopReporter
-from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Ticket
+from sparkwal.appender.batches import AppendBatch, Callbacks, CheckedRows, Ticket
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
@@ -183,7 +183,7 @@ class Session:
         # take it.
         self._acks = threading.RLock()
         # By position: the header, its batch and the batches after it without a row to write.
-        self._sent: dict[int, tuple[CommitHeader, list[Batch]]] = {}
+        self._sent: dict[int, tuple[CommitHeader, list[AppendBatch]]] = {}
         self._errors: dict[int, SparkWalError] = {}
         self._all_sent = False
         # The milliseconds of each PUT by position, of the last acknowledged PUT, and the retries up
@@ -230,7 +230,7 @@ class Session:
             self._all_sent = True
             self._settle()
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: AppendBatch) -> None:
         try:
             appends, batch.appends = batch.appends[: batch.count], []
             count = len(appends)
@@ -288,7 +288,7 @@ class Session:
         metrics: dict[str, float] = {"retries": self._retried - before}
         return metrics if last is None else {**metrics, "last_put_ms": last}
 
-    def _complete(self, batch: Batch, position: int) -> None:
+    def _complete(self, batch: AppendBatch, position: int) -> None:
         self._listener.decided(batch.next_sequence - 1, position)
         batch.complete(position)
 
@@ -354,7 +354,7 @@ class Session:
                 self._errors[position] = error
                 self._stop(error)
 
-    def _stop(self, error: SparkWalError, batch: Batch | None = None) -> None:
+    def _stop(self, error: SparkWalError, batch: AppendBatch | None = None) -> None:
         """Accept and send no more appends. Records in flight before the failure continue."""
         with self._acks:
             if self.intake.stop(error):

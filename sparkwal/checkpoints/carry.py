@@ -210,7 +210,7 @@ class StreamCheckpoint:
             )
         return Carried(b"", REMOTE)
 
-    def check_replay(
+    def check_repeated(
         self, open_log: OpenLog, lead: Leadership, batch_id: int, content: Callable[[], Content]
     ) -> None:
         """Compare a microbatch that Spark repeats with the log, before the commit skips it.

@@ -48,7 +48,7 @@ class Carrier(Protocol):
         must_carry: bool,
     ) -> Carried | None: ...
 
-    def check_replay(
+    def check_repeated(
         self, open_log: OpenLog, lead: Leadership, batch_id: int, content: Callable[[], Content]
     ) -> None: ...
 
@@ -293,7 +293,7 @@ def _skip(batch: _Microbatch, lead: Leadership) -> None:
     query_id, batch_id = batch.task.query_id, batch.task.batch_id
     if batch.carrier is not None:
         # SAFETY(compare-replay) §12: a replay is compared with the log before it is skipped
-        batch.carrier.check_replay(batch.open_log, lead, batch_id, content)
+        batch.carrier.check_repeated(batch.open_log, lead, batch_id, content)
     else:
         check_transaction(batch.open_log, lead, query_id, batch_id, content)
     events.emit(events.SkippedReplay(query_id=query_id, batch_id=batch_id))

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwal.appender.batches import Batch, Callbacks, CheckedRows, Failure, Rejections, Ticket
+from sparkwal.appender.batches import (
+    AppendBatch,
+    Callbacks,
+    CheckedRows,
+    Failure,
+    Rejections,
+    Ticket,
+)
 from sparkwal.appender.intake import Intake
 from sparkwal.errors import FencedError, OptionError, OutcomeUnknownError, StoreUnavailableError
 from sparkwal.options.writing import AppenderOptions
@@ -166,7 +173,7 @@ def test_sequences_count_appends_from_where_the_log_ended(callbacks: Callbacks) 
 
 
 def test_tickets_of_a_batch_share_its_end_but_not_its_rejections(callbacks: Callbacks) -> None:
-    batch = Batch(5, 0, 0.0, callbacks, Rejections())
+    batch = AppendBatch(5, 0, 0.0, callbacks, Rejections())
     tickets = [Ticket(batch, sequence) for sequence in (5, 6)]
     batch.reject(6, OptionError("not a number"))
     with pytest.raises(TimeoutError):
@@ -183,7 +190,7 @@ def test_tickets_of_a_batch_share_its_end_but_not_its_rejections(callbacks: Call
 
 
 def test_a_failure_records_whether_it_was_raised(callbacks: Callbacks) -> None:
-    batch = Batch(0, 0, 0.0, callbacks, Rejections())
+    batch = AppendBatch(0, 0, 0.0, callbacks, Rejections())
     failure = Failure(FencedError("another leads"))
     batch.fail(OutcomeUnknownError("sent"), failure)
     assert not failure.reported

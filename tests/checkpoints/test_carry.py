@@ -233,14 +233,14 @@ def test_a_remote_checkpoint_is_held_against_the_rows(room: Room) -> None:
     stream.run(range(6), each=3)
     leadership = leadership_of(room)
     remote = StreamCheckpoint("s3a://bucket/ck", stream.query_id, 2**20)
-    remote.check_replay(lambda: room.log, leadership, 1, content(5, 3, 4))
+    remote.check_repeated(lambda: room.log, leadership, 1, content(5, 3, 4))
     for values in ((), (3, 4), (3, 4, 5, 6)):
         with pytest.raises(DivergedCheckpointError, match=f"{len(values)} rows now, but 3 at pos"):
-            remote.check_replay(lambda: room.log, leadership, 1, content(*values))
+            remote.check_repeated(lambda: room.log, leadership, 1, content(*values))
     with pytest.raises(DivergedCheckpointError, match="3 rows now as at position 2.*not the same"):
-        remote.check_replay(lambda: room.log, leadership, 1, content(3, 4, 6))
+        remote.check_repeated(lambda: room.log, leadership, 1, content(3, 4, 6))
     with pytest.raises(DivergedCheckpointError, match="microbatches up to 1"):
-        remote.check_replay(lambda: room.log, leadership, 0, content(0, 1, 2))
+        remote.check_repeated(lambda: room.log, leadership, 0, content(0, 1, 2))
 
 
 def test_a_query_that_wrote_before_there_were_checkpoints_is_not_held_to_one(room: Room) -> None:
@@ -249,7 +249,7 @@ def test_a_query_that_wrote_before_there_were_checkpoints_is_not_held_to_one(roo
     old = replace(leadership_of(room), checkpoints={})
     carrier = StreamCheckpoint(str(stream.place), stream.query_id, 2**20)
     room.store.counts.clear()
-    carrier.check_replay(lambda: pytest.fail("a request"), old, 0, content(99))
+    carrier.check_repeated(lambda: pytest.fail("a request"), old, 0, content(99))
 
 
 def test_without_room_for_the_offsets_the_rows_decide(room: Room) -> None:
@@ -260,7 +260,7 @@ def test_without_room_for_the_offsets_the_rows_decide(room: Room) -> None:
     assert room.values() == [0, 1, 2, 3]
     carrier = StreamCheckpoint(str(stream.place), stream.query_id, 1)
     with pytest.raises(DivergedCheckpointError, match="not the same ones"):
-        carrier.check_replay(lambda: room.log, leadership_of(room), 1, content(2, 4))
+        carrier.check_repeated(lambda: room.log, leadership_of(room), 1, content(2, 4))
 
 
 def leadership_of(room: Room):  # type: ignore[no-untyped-def]

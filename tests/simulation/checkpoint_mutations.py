@@ -37,7 +37,7 @@ MUTATIONS = [
         "compare-replay",
         _AS_IT_IS,
         "protocol/commit.py",
-        "        batch.carrier.check_replay(batch.open_log, lead, batch_id, content)\n",
+        "        batch.carrier.check_repeated(batch.open_log, lead, batch_id, content)\n",
         "        pass\n",
     ),
     Mutation(

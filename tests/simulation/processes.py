@@ -203,7 +203,7 @@ class Repeating:
     def without_rows(self, *_: object, **__: object) -> None:
         pass
 
-    def check_replay(self, *_: object) -> None:
+    def check_repeated(self, *_: object) -> None:
         pass
 
 
