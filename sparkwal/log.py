@@ -78,7 +78,9 @@ class Log:
         self._log = open_log(self._options, fail_fast=True)
 
     def __repr__(self) -> str:
-        return f"Log({self._log.url!r})"
+        # A debugger shows one whose constructor has failed, too.
+        log: LogStore | None = getattr(self, "_log", None)
+        return f"Log({log.url!r})" if log else "Log(never opened)"
 
     def _look(self, *, floor: bool = True) -> LogRange:
         log = LogRange(self._options, self._options.sequencer, self._log)

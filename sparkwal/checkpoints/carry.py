@@ -3,6 +3,7 @@ microbatch."""
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from sparkwal import events
 from sparkwal.checkpoints import folder, names
 from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
-from sparkwal.format import arrowfile, keys
+from sparkwal.format import arrowfile, keys, limits
 from sparkwal.format.content import Content
 from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, Checkpoint, CommitHeader
 from sparkwal.protocol.archive import recall
@@ -27,10 +28,12 @@ from sparkwal.protocol.slots import OpenLog, fetch_slot, open_slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import state_folder
 
-_MAX_JSON_BYTES = 4 * 2**30
 # JSON writes a byte as six characters at most.
-MAX_FILE_BYTES = _MAX_JSON_BYTES // 6
-_CHUNK = 2**20
+MAX_FILE_BYTES = limits.CHECKPOINT // 6
+_string_at = json.JSONDecoder().raw_decode
+# A string of JSON after its first quote, of which no escape stands for more than a byte: with one
+# such character Python would take four bytes for each of the others.
+_STRING = re.compile(r'[^"\\]*+(?:\\(?:[^u]|u00)[^"\\]*+)*+"')
 
 
 @dataclass(frozen=True)
@@ -317,7 +320,7 @@ def pack(
         if folder.is_compact(name) and carried.get(name, (0, -1))[1] == size
     }
     left = {name: size for name, size in sizes.items() if name not in files}
-    while sum(left.values()) > MAX_FILE_BYTES or (
+    while (len(left) > limits.CHECKPOINT_FILES or sum(left.values()) > MAX_FILE_BYTES) or (
         len(data := encode({name: read(name) for name in left})) > max_bytes and left
     ):
         largest = max(left, key=lambda name: left[name])
@@ -340,22 +343,44 @@ def decode(block: bytes, label: str) -> dict[str, bytes]:
         InvalidLogError: `encode` did not make the block; the text names it as `label`.
     """
     try:
-        text = bytearray()
-        with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-            while chunk := stream.read(_CHUNK):
-                text += chunk
-                if len(text) > _MAX_JSON_BYTES:
-                    raise ValueError("longer than any block that `encode` makes")
-        document = json.loads(text)
-        files = {name: data.encode("latin-1") for name, data in document.items()}
-    except (ValueError, AttributeError, RecursionError, OSError, pa.ArrowException):
-        raise InvalidLogError(f"{label}: its checkpoint cannot be decoded") from None
+        files = _files_in(limits.inflate(block, limits.CHECKPOINT).decode("ascii"))
+    except ValueError as error:
+        raise InvalidLogError(f"{label}: its checkpoint cannot be decoded: {error}") from None
     folders = {name[:at] for name in files for at, c in enumerate(name) if c == "/"}
     for name in files:
         # The name becomes a path on the machine that rebuilds, so it must not leave the folder.
         if not names.is_carried(name) or name in folders:
             raise InvalidLogError(f"{label}: its checkpoint names a file {name!r}")
     return files
+
+
+def _files_in(text: str) -> dict[str, bytes]:
+    """The files in what `encode` makes, with no other object than these: a parser of JSON makes any
+    number of them. Raises ValueError."""
+    files: dict[str, bytes] = {}
+    if text == "{}":
+        return files
+    at = _after(text, 0, "{")
+    while len(files) < limits.CHECKPOINT_FILES:
+        name, at = _string_at(text, _after(text, at, '"') - 1)
+        begin = _after(text, at, ': "')
+        if _STRING.match(text, begin) is None:
+            raise ValueError(f"the content of {name[:80]!r} is no bytes")
+        content, at = _string_at(text, begin - 1)
+        if name in files:
+            raise ValueError("it names a file twice")
+        files[name] = content.encode("latin-1")
+        if at == len(text) - 1 and text[at] == "}":
+            return files
+        at = _after(text, at, ", ")
+    raise ValueError(f"it holds more than {limits.CHECKPOINT_FILES} files")
+
+
+def _after(text: str, at: int, sign: str) -> int:
+    """Where the text goes on after a sign. Raises ValueError where another one is there."""
+    if not text.startswith(sign, at):
+        raise ValueError(f"no {sign} at character {at}")
+    return at + len(sign)
 
 
 def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict[str, bytes]:
@@ -365,6 +390,8 @@ def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict
     Raises:
         InvalidLogError: the record is missing, of another query or damaged.
     """
+    if position > keys.last_position(window):
+        raise InvalidLogError(f"{log.url}: no log comes to position {position}, which it names")
     number = keys.slot(position, window)
     label = log.locate(number, window)
     front = fetch_slot(log, position, window)

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from sparkwal import events
 from sparkwal.checkpoints import carry, folder, names
+from sparkwal.checkpoints.accepting import accepted
 from sparkwal.checkpoints.folder import Owner, owner_of, sweep
 from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.checkpoints.replacing import alone, replace
-from sparkwal.errors import OptionError
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.format import keys
 from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
 from sparkwal.options.open import enclosing_data, open_log
 from sparkwal.options.parsing import from_keywords
@@ -253,7 +255,15 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     files = carry.read_block(log, state.window, state.query_id, entry.position)
     for earlier in sorted({position for position, _ in entry.files.values()} - {entry.position}):
         carried = carry.read_block(log, state.window, state.query_id, earlier)
-        files |= {n: carried[n] for n, (at, _) in entry.files.items() if at == earlier}
+        wanted = {name for name, (at, _) in entry.files.items() if at == earlier}
+        if missing := wanted - carried.keys():
+            raise InvalidLogError(
+                f"the record of position {earlier} of {log.url} does not hold {min(missing)!r} of "
+                f"the checkpoint of query {state.query_id}, as later records say"
+            )
+        files |= {name: carried[name] for name in wanted}
+    record = log.locate(keys.slot(entry.position, state.window), state.window)
+    files = accepted(files, last, record)
     # The log holds microbatch N, so it has ended. Without commits/N Spark would read its input
     # again, which may be archived. Its text is that of commits/N−1, except that a sink which began
     # with N is missing from the names.

@@ -22,7 +22,11 @@ class Event:
         dataclass(frozen=True)(cls)
 
     def __str__(self) -> str:
-        return " ".join([self.name, *(f"{name}={value}" for name, value in vars(self).items())])
+        text = " ".join([self.name, *(f"{name}={value}" for name, value in vars(self).items())])
+        if text.isprintable():
+            return text
+        # A name in the log may hold line ends, and what looks like another line of a log file.
+        return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 class PathEvent(Event):

@@ -25,7 +25,7 @@ _SMALL = 64 * 2**10
 # A reader holds a frame whole. Beyond some 100 MB the JVM of a small driver cannot.
 LARGEST_FRAME = 64 * 2**20
 # Bytes before the first frame. Readers accept no more, so that a damaged length allocates nothing.
-LARGEST_FRONT = 256 * 2**20
+LARGEST_FRONT = 64 * 2**20
 
 
 class FileWriter:

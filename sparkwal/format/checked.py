@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys
+from sparkwal.format import keys, limits
 
 T = TypeVar("T")
 FORMAT = 1
@@ -62,6 +62,10 @@ def _marked(kind: Any) -> list[tuple[str, bool]]:
 
 def parse(text: bytes, where: str, what: str) -> dict[str, Any]:
     """The object of a JSON text that `to_json` made. Raises InvalidLogError for anything else."""
+    try:
+        limits.check_values(text)
+    except ValueError as error:
+        raise InvalidLogError(f"{where}: {error}") from None
     try:
         document = json.loads(text)
         if b"\\u" in text:  # a lone surrogate is no text

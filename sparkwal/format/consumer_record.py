@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys
 from sparkwal.format.checked import Moment, Whole, parse, plain, prepare, read, to_json
 from sparkwal.format.header import crc_hex
 
@@ -43,4 +44,7 @@ def decode(body: bytes, where: str) -> Consumer:
         raise InvalidLogError(
             f"{where}: this is no intact consumer: its second line is not the CRC-32 of its first"
         )
-    return read(Consumer, parse(text, where, "consumer"), where)
+    consumer = read(Consumer, parse(text, where, "consumer"), where)
+    if consumer.position > keys.MOST_POSITIONS:
+        raise InvalidLogError(f"{where}: no log has so many positions")
+    return consumer

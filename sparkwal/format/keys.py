@@ -12,6 +12,7 @@ ROOT = "default"
 FOLDERS = ("batches", "consumers", "handover", "lifecycle", "proof", "sequencers", "txns")
 OF_ALL = ".all"
 _NAME = re.compile(r"[0-9]{20}")
+CONSUMER_NAME = re.compile("[A-Za-z0-9_-]{1,200}")
 # No object of a log has a number below: so each position that a listing shows has others after it.
 LEAST = 2**31
 
@@ -33,6 +34,10 @@ def data(position: int, window: int, partition: int) -> int:
 def last_position(window: int) -> int:
     """The last position whose whole window lies in the 64-bit range."""
     return (MAX - (window - 1)) // window
+
+
+# Of a log whose windows are the smallest.
+MOST_POSITIONS = last_position(min(WINDOWS)) + 1
 
 
 def position(number: int, window: int) -> int:

@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields
 
 import pyarrow as pa
 
-from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.format import keys, limits
 from sparkwal.format.checked import (
     Moment,
     Number,
@@ -94,20 +94,31 @@ prepare(LifecycleRecord)
 
 
 def encode(state: LifecycleRecord) -> bytes:
+    """The bytes of a record.
+
+    Raises:
+        OptionError: it is larger than readers take.
+    """
     document = plain(state)
     text = to_json(document | {name: {state.sequencer: document[name]} for name in _POSITIONS})
     metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema([]).with_metadata(metadata)):
         pass
-    return bytes(sink.getvalue())
+    body = bytes(sink.getvalue())
+    if len(body) > limits.LIFECYCLE_RECORD:
+        raise OptionError(
+            f"a lifecycle record of {len(body)} bytes; {limits.LIFECYCLE_RECORD} are read: give "
+            "the table fewer or shorter properties, columns and conditions"
+        )
+    return body
 
 
 def decode(body: bytes, where: str) -> LifecycleRecord:
     """Raises InvalidLogError naming `where` and what was expected."""
     try:
         metadata = pa.ipc.open_file(body).schema.metadata
-    except (pa.ArrowException, OSError, ValueError):
+    except (pa.ArrowException, OSError, ValueError, KeyError):
         raise InvalidLogError(f"{where}: this is no record of a log's lifecycle") from None
     document = document_in(metadata, where, "record")
     for name in _POSITIONS:
@@ -123,9 +134,28 @@ def decode(body: bytes, where: str) -> LifecycleRecord:
     state = read(LifecycleRecord, document, where)
     if state.kind not in (INTENT, DONE, FLOOR):
         raise InvalidLogError(f"{where}: field 'kind' must be {INTENT}, {DONE} or {FLOOR}")
+    if state.target is not None:
+        _check(state.target, where)
     if not (state.cut <= state.to and (state.target is None or state.floor <= state.cut)):
         raise InvalidLogError(f"{where}: floor ≤ cut ≤ to is expected")
+    if max(state.to, state.floor) > keys.MOST_POSITIONS:
+        raise InvalidLogError(f"{where}: no log has so many positions")
     return state
+
+
+def _check(target: Target, where: str) -> None:
+    """Raises InvalidLogError for a target that no compaction has."""
+    columns = (*target.keys, *target.partition_by, *target.cluster_by)
+    is_sound = (
+        target.mode in (APPEND, MERGE)
+        and (target.mode == MERGE) == bool(target.keys)
+        and (bool(target.keys) or not (target.sequence_by or target.delete_when))
+        and not (target.partition_by and target.cluster_by)
+        and bool(target.table.strip())
+        and all(map(str.strip, columns))
+    )
+    if not is_sound:
+        raise InvalidLogError(f"{where}: no compaction fills a table as its 'target' says")
 
 
 def _names(kind: type) -> set[str]:

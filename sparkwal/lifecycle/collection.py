@@ -11,7 +11,7 @@ from itertools import islice
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys
+from sparkwal.format import keys, limits
 from sparkwal.format.lifecycle_record import LifecycleRecord, decode
 from sparkwal.lifecycle.compaction import confirm_table
 from sparkwal.lifecycle.consumers import bound as consumers_bound
@@ -20,7 +20,7 @@ from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
-from sparkwal.store.base import Entry, LogStore, NotFound, numbered
+from sparkwal.store.base import Entry, LogStore, NotFound, get_whole, numbered
 
 # Keys in one DELETE.
 _KEYS_OF_DELETE = 1000
@@ -82,7 +82,9 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
     if number > keys.MAX:
         return 0
     key = keys.lifecycle_key(log.prefix, number)
-    return decode(log.store.get(key), f"{log.store.url}/{key}").floor
+    return decode(
+        get_whole(log.store, key, limits.LIFECYCLE_RECORD), f"{log.store.url}/{key}"
+    ).floor
 
 
 def _bound(log: LogStore, state: LifecycleRecord, safeguards: Safeguards) -> tuple[int, str]:
@@ -91,7 +93,8 @@ def _bound(log: LogStore, state: LifecycleRecord, safeguards: Safeguards) -> tup
     A consumer that joins later begins at the floor or above.
     """
     grace_ms = max(safeguards.grace_ms, state.gc_grace_ms)
-    floor = old_floor(log, state, grace_ms)
+    # No honest floor goes back; a forged older one must not take more than the newest allows.
+    floor = min(old_floor(log, state, grace_ms), state.floor)
     held_by = "the grace" if floor < state.floor else ""
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it

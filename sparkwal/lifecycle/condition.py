@@ -234,6 +234,9 @@ class _Parser:
             pattern = self._literal()
             if pattern is None or not isinstance(pattern.value, str):
                 raise self._unexpected()
+            # A search for two parts tries the second after each match of the first.
+            if len(re.findall("%+", pattern.value.rstrip("%"))) > 1:
+                raise ValueError("it has a LIKE with more than one % before its end")
             node = Like(value, pattern.value)
         elif is_not:
             raise self._unexpected()

@@ -17,7 +17,7 @@ from itertools import chain
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
-from sparkwal.format import keys
+from sparkwal.format import keys, limits
 from sparkwal.format.consumer_record import Consumer, decode, encode
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
@@ -29,7 +29,7 @@ from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.store.base import LogStore, NotFound, all_entries
+from sparkwal.store.base import LogStore, NotFound, all_entries, get_whole
 from sparkwal.store.parallel import run_parallel
 
 # The log_id in the object of a consumer of all logs. No log has this id.
@@ -77,8 +77,10 @@ def read(log: LogStore, name: str) -> Consumer | None:
 def _read(log: LogStore, entry: str, name: str) -> Consumer | None:
     key = keys.consumers_prefix(log.prefix) + entry
     url = f"{log.store.url}/{key}"
+    if not keys.CONSUMER_NAME.fullmatch(name):
+        raise InvalidLogError(f"{url!r}: this is no name of a consumer; delete the object")
     try:
-        consumer = decode(log.store.get(key), url)
+        consumer = decode(get_whole(log.store, key, limits.CONSUMER), url)
     except NotFound:
         return None
     except InvalidLogError as error:

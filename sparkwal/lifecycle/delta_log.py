@@ -6,8 +6,11 @@ import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from sparkwal.errors import TableReadError
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
@@ -36,6 +39,11 @@ _COLUMNS = ("txn", "metaData", "sidecar.path", *_REMOVED)
 
 # Read a checkpoint up to this size with one request.
 _WHOLE_BYTES = 8 * 2**20
+# Of files in `_delta_log` that no writer of a table makes.
+_NO_TABLES_FILE = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
+    *(OSError, pa.ArrowException),
+)
 # A file's path, its deletion vector, and when it was removed.
 Removed = tuple[str, str, int]
 
@@ -92,6 +100,10 @@ class DeltaLog:
 
     def _reset(self) -> None:
         self.version = NO_TABLE_VERSION
+        self.table_id = ""
+        self.spark_schema = ""
+        self.partitioned: tuple[str, ...] = ()
+        self.properties: dict[str, str] = {}
         self._txns: dict[str, int] = {}
         self._commits: dict[int, Commit] = {}
         # The version of the checkpoint that was read, and its transactions.
@@ -106,24 +118,45 @@ class DeltaLog:
         Returns:
             Whether the table exists.
         """
-        if self.version == NO_TABLE_VERSION or not self._read_new_versions():
+        with self._read_errors():
+            is_known = self.version != NO_TABLE_VERSION and self._read_new_versions()
+        if not is_known:
             self._reset()
             try:
-                self._load()
+                with self._read_errors():
+                    self._load()
+            except TableReadError:
+                self._reset()
+                raise
             except FileNotFoundError as error:
+                self._reset()
                 raise TableReadError(
                     f"the table {self._table} lost a file of its log while it was read: {error}"
                 ) from error
         return self.version != NO_TABLE_VERSION
+
+    @contextmanager
+    def _read_errors(self) -> Iterator[None]:
+        """Turns what a file that is no table's leads to into a TableReadError."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except _NO_TABLES_FILE as error:
+            raise TableReadError(
+                f"the log of the table {self._table} is damaged: {type(error).__name__}: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from error
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """The snapshot of the last `update`, as `Table.look`."""
         if self.version == NO_TABLE_VERSION:
             return None
         versions = [*range(since + 1, self.version + 1)]
-        if self._start_txns.get(log_id, 0) == k and self._start - since > _FEW:
-            versions = self._versions_that_may_undo(since, versions)
-        self._fetch(versions)
+        with self._read_errors():
+            if self._start_txns.get(log_id, 0) == k and self._start - since > _FEW:
+                versions = self._versions_that_may_undo(since, versions)
+            self._fetch(versions)
         commits = self._commits
         changes = tuple(commits[version].change for version in versions if version in commits)
         # Later calls need no older commits.
@@ -234,7 +267,8 @@ class DeltaLog:
     def _load(self) -> None:
         try:
             start = int(json.loads(self._files.read("_last_checkpoint"))["version"])
-        except (FileNotFoundError, ValueError, KeyError):
+        except (FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):
+            # It only saves a LIST of older names.
             start = 0
         sizes = self._files.sizes(start)
         if start and not newest_checkpoint(sizes):
@@ -257,6 +291,8 @@ class DeltaLog:
         self._fetch(range(min(self._start + 1, newest), newest + 1))
         if newest not in self._commits or not self._apply(range(self._start + 1, newest + 1)):
             raise TableReadError(f"the table {self._table} lacks versions before {newest}")
+        if not self.table_id:
+            raise TableReadError(f"the log of the table {self._table} does not name its schema")
 
 
 def _commit_versions(names: Iterable[str]) -> list[int]:

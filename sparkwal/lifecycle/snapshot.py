@@ -29,7 +29,7 @@ from sparkwal.lifecycle.current import (
 )
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds, merged, resolve, winners
-from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState
+from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_scheme
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions, refuse
 from sparkwal.reading.log_range import LogRange
@@ -123,6 +123,7 @@ class NewestLake:
     """A `Table` that is only read, without a JVM."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:
+        check_scheme(url)
         self._url = url
         self._log = delta_log(url, options)
 
@@ -243,6 +244,7 @@ class Current:
         opened: list[DeltaLog] = []
 
         def open_table(target: Target) -> DeltaLog:
+            check_scheme(target.table)
             opened.append(delta_log(target.table, options, table_options))
             opened[-1].update()
             return opened[-1]

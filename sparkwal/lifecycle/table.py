@@ -11,10 +11,15 @@ from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format.keys import sequencers_prefix
 from sparkwal.format.lifecycle_record import LifecycleRecord, Target
 from sparkwal.store.base import LogStore
-from sparkwal.store.path import overlap
+from sparkwal.store.path import overlap, refuse_credentials, scheme_of
 
 # A number above every version of a table.
 NEWEST = 2**63
+# File systems on which Spark and delta-rs keep tables.
+_SCHEMES = (
+    *("file", "s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs"),
+    *("hdfs", "viewfs", "dbfs", "oss", "cos", "cosn", "obs"),
+)
 # Texts that Delta Lake stores as null in a column that a table is partitioned by.
 NULL_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
 
@@ -128,6 +133,22 @@ def check_apart(path: str, target: Target) -> None:
         raise OptionError(
             f"of the log {path} and the table {target.table} one is inside the other, and a VACUUM "
             "of the table would delete the log: give the table a folder beside the log"
+        )
+
+
+def check_scheme(table: str) -> None:
+    """Check a table that only the log names, before it is opened with this process's rights.
+
+    Raises:
+        OptionError: it may hold a secret, or it is on no file system that keeps tables: a reader
+            would ask any server that the log names.
+    """
+    refuse_credentials(table, "the table's URL in the log")
+    if not table.isprintable() or scheme_of(table) not in _SCHEMES:
+        raise OptionError(
+            f"the log names the table {table[:200]!r}, and a reader opens no such place because a "
+            f"log says so; it opens folders and {', '.join(_SCHEMES)}. Read the table and the log "
+            "by themselves"
         )
 
 

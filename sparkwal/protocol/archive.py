@@ -7,12 +7,12 @@ from dataclasses import replace
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
-from sparkwal.format import keys
+from sparkwal.format import keys, limits
 from sparkwal.format.checked import parse, plain, read, to_json
 from sparkwal.format.header import ANONYMOUS, Checkpoint, QueryProgress, SlotHeader
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.slots import OpenLog
-from sparkwal.store.base import LogStore, NotFound
+from sparkwal.store.base import LogStore, NotFound, get_whole
 
 # A leader that finds more entries than MOST puts only the KEPT newest into its records.
 MOST, KEPT = 1000, 500
@@ -94,7 +94,8 @@ def put_archive(log: LogStore, archive: str, body: bytes) -> None:
         # store may hold only a part of the bytes.
         key = keys.archive_key(log.prefix, archive)
         # SAFETY(archive-read-back) §5: a refused archive counts only if its bytes are there
-        if not log.store.put_if_absent(key, body) and log.store.get(key) != body:
+        is_new = log.store.put_if_absent(key, body)
+        if not is_new and log.store.get_range(key, 0, len(body) + 1) != body:
             raise StoreUnavailableError(
                 f"{log.store.url}/{key} does not hold the bytes that were sent. sparkwal wrote "
                 "nothing to the log: start again, which writes another archive"
@@ -102,8 +103,22 @@ def put_archive(log: LogStore, archive: str, body: bytes) -> None:
 
 
 def encode(memory: QueryProgress) -> bytes:
-    """Encode an archive, without `txns_archive`."""
-    return to_json(plain(replace(memory, txns_archive="")))
+    """Encode an archive, without `txns_archive`.
+
+    Raises:
+        InvalidLogError: it is larger than readers take.
+    """
+    body = to_json(plain(replace(memory, txns_archive="")))
+    try:
+        limits.check_values(body)
+        if len(body) > limits.ARCHIVE:
+            raise ValueError(f"it has {len(body)} bytes; {limits.ARCHIVE} are read")
+    except ValueError as error:
+        raise InvalidLogError(
+            f"an archive of {len(memory.txns)} transactions: {error}. Nothing was written. Begin a "
+            "new log, and give each producer and query the name that it had before"
+        ) from None
+    return body
 
 
 def decode(body: bytes, label: str) -> QueryProgress:
@@ -124,7 +139,7 @@ def read_archive(log: LogStore, archive: str) -> QueryProgress:
     key = keys.archive_key(log.prefix, archive)
     name = f"{log.store.url}/{key}"
     try:
-        body = log.store.get(key)
+        body = get_whole(log.store, key, limits.ARCHIVE)
     except NotFound:
         raise InvalidLogError(
             f"{name} is missing: it holds the transactions of older queries, without which their "

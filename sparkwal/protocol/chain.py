@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys
+from sparkwal.format import keys, limits
 from sparkwal.format.lifecycle_record import LifecycleRecord, decode, encode
 from sparkwal.protocol.clock import Clock
-from sparkwal.store.base import LogStore, NotFound
+from sparkwal.store.base import LogStore, NotFound, get_whole
 
 
 def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
@@ -32,7 +32,7 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
                 "another log, which began inside this one)"
             )
         try:
-            record = decode(log.store.get(key), name)
+            record = decode(get_whole(log.store, key, limits.LIFECYCLE_RECORD), name)
         except NotFound:
             # The log is being deleted.
             continue
@@ -41,6 +41,18 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
         # SAFETY(chain-log-id) §10: the chain of another log_id counts as no chain
         return record if log_id in (None, record.log_id) else None
     return None
+
+
+def _check_readable(data: bytes, record: LifecycleRecord, where: str) -> None:
+    """Raises InvalidLogError for a record that readers refuse: the chain would end with it."""
+    try:
+        if keys.listed(keys.encode(record.number)) is None or decode(data, where) != record:
+            raise InvalidLogError(f"{where}: the record reads back as another")
+    except InvalidLogError as error:
+        raise InvalidLogError(
+            f"{error}. No reader would take this record, so it was not written. Look at the record "
+            "before it: no compaction makes one from which none can follow"
+        ) from None
 
 
 def beginning(log_id: str, sequencer: str, gc_grace_ms: int) -> LifecycleRecord:
@@ -68,11 +80,12 @@ def put_next(
     )
     key = keys.lifecycle_key(log.prefix, record.number)
     data = encode(record)
+    _check_readable(data, record, f"{log.store.url}/{key}")
     if log.store.put_if_absent(key, data):
         return record
     # The number is taken, perhaps by our own PUT whose reply was lost.
     try:
-        stored = log.store.get(key)
+        stored = log.store.get_range(key, 0, len(data) + 1)
     except NotFound:
         return None
     # SAFETY(chain-read-back) §10: a refused lifecycle record counts only if its bytes are there

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sparkwal import events
 from sparkwal.errors import FencedError, SparkWalError
-from sparkwal.format import keys
+from sparkwal.format import keys, limits
 from sparkwal.format.header import Header
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore, NotFound
@@ -75,7 +75,8 @@ class Lookout:
             FencedError: another writer asks for the log, so send no more records.
         """
         try:
-            newcomer = self.log.store.get(self._key).decode(errors="replace")[:200]
+            request = self.log.store.get_range(self._key, 0, limits.HANDOVER)
+            newcomer = request.decode(errors="replace")[:200]
         # SAFETY(asked-leader-stops) §7: a leader that finds a request sends nothing more
         except NotFound:
             return

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sparkwal import events
 from sparkwal.errors import OptionError
-from sparkwal.format import keys
+from sparkwal.format import keys, limits
 from sparkwal.format.header import QueryProgress
 from sparkwal.format.merging import merge
 from sparkwal.protocol.archive import decode, encode
@@ -86,8 +86,7 @@ class TaskPlan:
 
 
 def _unpack(packed: bytes) -> QueryProgress:
-    with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-        return decode(stream.read(), "the plan of a microbatch")
+    return decode(bytes(limits.inflate(packed, limits.ARCHIVE)), "the plan of a microbatch")
 
 
 def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan:

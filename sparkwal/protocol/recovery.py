@@ -145,7 +145,8 @@ def trace_of_log(log: LogStore) -> str | None:
         return begin
     # A collection leaves records below the floor. Without them the chain's log was deleted.
     last = max(state.floor - 1, 0)
-    slots = (log.key(keys.slot(last, window)) for window in keys.WINDOWS)
+    windows = (window for window in keys.WINDOWS if last <= keys.last_position(window))
+    slots = (log.key(keys.slot(last, window)) for window in windows)
     return next((key for key in slots if _exists(log, key)), None)
 
 

@@ -45,7 +45,7 @@ def walk(
     newest_first: bool,
     most: int | None = None,
     seals: bool = False,
-    at_once: int = _CHUNK,
+    at_once: int = WIDEST_PROBE,
 ) -> Iterator[Found]:
     """Read the headers of the live records of positions start … end−1, at most up to the log's gap.
 

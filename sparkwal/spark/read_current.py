@@ -24,6 +24,7 @@ from sparkwal.lifecycle.current import (
 )
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
+from sparkwal.lifecycle.table import check_scheme
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -119,6 +120,7 @@ def read_current(
                 "a session of Spark Connect has no access to a table's transaction log: use a "
                 "classic session, or sparkwal.Log(path).current()"
             )
+        check_scheme(target.table)
         pinned.append(delta_log(spark, target.table))
         pinned[-1].update()
         return pinned[-1]

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from sparkwal.errors import OptionError
-from sparkwal.format import keys
+from sparkwal.format import keys, limits
 from sparkwal.format.lifecycle_record import LifecycleRecord, decode
 from sparkwal.protocol.chain import look
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import Pushdown, connect
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
-from sparkwal.store.base import NotFound, all_entries, numbered
+from sparkwal.store.base import NotFound, all_entries, get_whole, numbered
 from sparkwal.store.parallel import run_parallel
 
 # The source of the default prices. No prices are looked up.
@@ -207,7 +207,7 @@ class Past:
         def fetch(number: int) -> LifecycleRecord | None:
             key = keys.lifecycle_key(prefix, number)
             try:
-                return decode(store.get(key), f"{store.url}/{key}")
+                return decode(get_whole(store, key, limits.LIFECYCLE_RECORD), f"{store.url}/{key}")
             except NotFound:
                 return None
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from sparkwal.errors import OptionError
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
 
 # The size of each part of a large object except the last. S3 refuses parts below 5 MiB.
@@ -200,6 +200,22 @@ class Store(Protocol):
 
         A missing upload is no error. A created object stays.
         """
+
+
+def get_whole(store: Store, key: str, most: int) -> bytes:
+    """An object that readers take as one piece: 1 GET, which asks for no more than that.
+
+    Raises:
+        NotFound: there is no such object.
+        InvalidLogError: it has more than `most` bytes.
+    """
+    body = store.get_range(key, 0, most + 1)
+    if len(body) > most:
+        raise InvalidLogError(
+            f"{store.url}/{key}: it has more than {most} bytes, and no writer of a log makes such "
+            "an object. Find out who put it there; restore it, or move it away"
+        )
+    return body
 
 
 def first_entries(store: Store, prefix: str, limit: int) -> Page:

@@ -58,7 +58,7 @@ def refuse_credentials(url: str, name: str) -> None:
 
 def is_local(path: str) -> bool:
     """Whether `path` is on this machine's disk, which other machines may not share."""
-    return _scheme(path) == "file"
+    return scheme_of(path) == "file"
 
 
 def absolute(path: str) -> str:
@@ -73,7 +73,7 @@ def bucket_and_prefix(path: str) -> tuple[str, str]:
         OptionError: the path is no valid s3:// path.
     """
     path = path.strip()
-    scheme = _scheme(path)
+    scheme = scheme_of(path)
     # Messages before the check for credentials must not show the path.
     if scheme == "s3n":
         raise OptionError("s3n:// is no supported store; write s3://bucket/folder")
@@ -151,7 +151,8 @@ def state_folder() -> Path | None:
     return root / "sparkwal"
 
 
-def _scheme(path: str) -> str:
+def scheme_of(path: str) -> str:
+    """The scheme of a URL in lower case; "file" for a folder."""
     match = _SCHEME.match(path.strip())
     return (match[1] or match[2]).lower() if match else "file"
 
@@ -169,5 +170,5 @@ def _components(path: str) -> list[str]:
     """The scheme of a path and its folders, from the top."""
     if is_local(path):
         return ["file", *Path(os.path.realpath(folder(path))).parts]
-    scheme, location = _scheme(path), path.strip().partition(":")[2]
+    scheme, location = scheme_of(path), path.strip().partition(":")[2]
     return ["s3" if scheme in ("s3a", "s3n") else scheme, *filter(None, location.split("/"))]

@@ -7,6 +7,7 @@ import click
 from benchmarks import (
     aging,
     appender,
+    checks,
     journal,
     lake,
     questions,
@@ -36,6 +37,7 @@ for _command in (
     stalls.main,
     small_commits.main,
     questions.main,
+    checks.main,
 ):
     main.add_command(_command)
 

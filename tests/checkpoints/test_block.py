@@ -16,7 +16,7 @@ import pytest
 import sparkwal
 from sparkwal.checkpoints import carry
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import arrowfile, keys
+from sparkwal.format import arrowfile, keys, limits
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.slots import fetch_slot
 from sparkwal.store.base import LogStore
@@ -131,9 +131,48 @@ def test_a_bomb_stops_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = raw({"sources/0/0": "a" * 2**25})
     assert len(bomb) < 2**13
     assert len(carry.decode(bomb, "here")["sources/0/0"]) == 2**25
-    monkeypatch.setattr(carry, "_MAX_JSON_BYTES", 2**24)
-    with pytest.raises(InvalidLogError, match="cannot be decoded"):
+    monkeypatch.setattr(limits, "CHECKPOINT", 2**24)
+    with pytest.raises(InvalidLogError, match="cannot be decoded: .* unpack to more than 16777216"):
         carry.decode(bomb, "here")
+
+
+def test_many_files_stop_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"sources/0/{number}": b"" for number in range(10)}
+    assert carry.decode(carry.encode(files), "here") == files
+    monkeypatch.setattr(limits, "CHECKPOINT_FILES", 9)
+    with pytest.raises(InvalidLogError, match="more than 9 files"):
+        carry.decode(carry.encode(files), "here")
+    kept = carry.pack(dict.fromkeys(files, 0), files.__getitem__, {}, 2**20)
+    assert len(carry.decode(kept.block, "here")) == 9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"offsets/0": "a", "offsets/0": "b"}',
+        '{"offsets/0": "\\u20ac"}',
+        '{"offsets/0": "a\\ud800"}',
+        '{"offsets/0": "a',
+        '{"offsets/0": "a"',
+        '{"offsets/0": "a"} ',
+        '{"offsets/0": [[[[]]]]}',
+        '{"offsets/0": "\n"}',
+        '{"offsets/0":"a"}',
+        '{"offsets/0"',
+        "{",
+        "",
+    ],
+)
+def test_a_text_that_no_writer_makes_is_refused(text: str) -> None:
+    block = bytes(pa.compress(text.encode(), codec="zstd", asbytes=True))
+    with pytest.raises(InvalidLogError, match="here: its checkpoint cannot be decoded"):
+        carry.decode(block, "here")
+
+
+@pytest.mark.parametrize("content", [b"\\u20ac", b"\\\\u20ac", b"\\", b'"', b"\xff\x00", b"\\\\"])
+def test_content_that_looks_like_an_escape_comes_back(content: bytes) -> None:
+    files = {"日本/_schema_log_本/0": content, "offsets/0": content * 3}
+    assert carry.decode(carry.encode(files), "here") == files
 
 
 @pytest.fixture(params=[2**16, 0], ids=["inlined", "in an object"])

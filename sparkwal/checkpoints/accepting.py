@@ -1,0 +1,120 @@
+"""Checks the files that records carry before a rebuilt folder takes them.
+
+Anybody may have written these, and Spark obeys them: it sets settings of the session from a plan,
+and reads the files that a list names.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+
+from sparkwal.checkpoints.names import COMMITS, OFFSETS, SOURCES, is_of_source
+from sparkwal.checkpoints.offsets import by_source, listed
+from sparkwal.errors import InvalidLogError
+
+# Settings that Spark 4.0 to 4.3 writes into a plan, and sets again from it. Those whose value may
+# name a class, which Spark loads, are left out: they are for state, which no log carries.
+SETTINGS = frozenset(
+    f"spark.sql.{name}"
+    for name in (
+        "function.protobufExtensions.enabled",
+        "optimizer.pruneFiltersCanPruneStreamingSubplan",
+        "shuffle.partitions",
+        "streaming.aggregation.stateFormatVersion",
+        "streaming.flatMapGroupsWithState.stateFormatVersion",
+        "streaming.internal.stateStore.partitions",
+        "streaming.join.stateFormatVersion",
+        "streaming.multipleWatermarkPolicy",
+        "streaming.queryEvolution.enableSourceEvolution",
+        "streaming.stateStore.encodingFormat",
+        "streaming.stateStore.rocksdb.formatVersion",
+        "streaming.stateStore.rocksdb.mergeOperatorVersion",
+        "streaming.stateStore.rowChecksum.enabled",
+        "streaming.statefulOperator.useStrictDistribution",
+    )
+)
+_VALUE = re.compile("[A-Za-z0-9_]{1,40}")
+_LIST = re.compile(rf"{SOURCES}/([^/]+)/([0-9]{{1,19}})(\.compact)?")
+
+
+def accepted(files: Mapping[str, bytes], batch_id: int, record: str) -> dict[str, bytes]:
+    """The files of a folder whose last microbatch is `batch_id`.
+
+    A plan keeps the settings that Spark writes there. A file of a source's list stays only if the
+    plan has read it: Spark would read what a later one names.
+
+    Args:
+        files: by their names, as records carry them.
+        batch_id: the last microbatch that is done.
+        record: its name for errors.
+
+    Raises:
+        InvalidLogError: no sink carries these files together.
+    """
+    plan = f"{OFFSETS}/{batch_id}"
+    wanted = {plan, f"{OFFSETS}/{batch_id - 1}", f"{COMMITS}/{batch_id - 1}"}
+    offsets = by_source(files.get(plan, b"")) or {}
+    taken: dict[str, bytes] = {}
+    for name, data in files.items():
+        if not is_of_source(name):
+            if name not in wanted:
+                raise InvalidLogError(
+                    f"{record}: the checkpoint of microbatch {batch_id} holds {name!r}"
+                )
+            is_plan = name.startswith(OFFSETS)
+            taken[name] = _with_known_settings(data, name, record) if is_plan else data
+        elif _is_read(name, data, offsets, record):
+            taken[name] = data
+    return taken
+
+
+def _is_read(name: str, data: bytes, offsets: Mapping[str, bytes], record: str) -> bool:
+    """Whether a file of a source is no list of files, or one that the plan has read."""
+    match = _LIST.fullmatch(name)
+    if match is None:
+        return True
+    last = listed(offsets.get(match[1], b""))
+    if last is None:
+        is_read = not any(map(_names_file, data.splitlines()))
+    else:
+        is_read = int(match[2]) <= last
+    # One that repeats all before it cannot be left out.
+    if not is_read and match[3]:
+        raise InvalidLogError(f"{record}: the checkpoint in it plans less than {name!r} lists")
+    return is_read
+
+
+def _names_file(line: bytes) -> bool:
+    """Whether this is an entry of a file source's list."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(entry, dict) and isinstance(entry.get("path"), str)
+
+
+def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:
+    """A file in offsets/ without other settings than SETTINGS. Raises InvalidLogError."""
+    lines = plan.splitlines()
+    try:
+        metadata = json.loads(lines[1], object_pairs_hook=_object)
+        settings = metadata.get("conf", {})
+        allowed = {
+            name: value
+            for name, value in settings.items()
+            if name in SETTINGS and isinstance(value, str) and _VALUE.fullmatch(value)
+        }
+    except (LookupError, AttributeError, ValueError, RecursionError):
+        raise InvalidLogError(f"{record}: {name!r} in its checkpoint is no plan of Spark") from None
+    if allowed == settings:
+        return plan
+    lines[1] = json.dumps({**metadata, "conf": allowed}, separators=(",", ":")).encode()
+    return b"\n".join(lines)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object whose names differ: Spark and Python would take different values of one name."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a name appears twice")
+    return values

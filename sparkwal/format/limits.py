@@ -1,0 +1,50 @@
+"""How much of an object readers take, by its kind (docs/security.md lists all limits).
+
+Anybody may have written what is read. So its size is checked before memory is allocated for it, and
+writers check the same limits: no reader could take what is beyond.
+"""
+
+import pyarrow as pa
+
+_KIB = 2**10
+_MIB = 2**20
+# Bytes of an object that is read as one piece.
+CONSUMER = 64 * _KIB
+HANDOVER = 4 * _KIB
+LIFECYCLE_RECORD = _MIB
+ARCHIVE = 256 * _MIB
+# Bytes of the JSON text that the checkpoint in a record unpacks to, and files in it.
+CHECKPOINT = 256 * _MIB
+CHECKPOINT_FILES = 100_000
+# Objects that Python makes of a JSON text: each takes up to some 90 bytes.
+JSON_VALUES = 2**22
+_CHUNK = _MIB
+
+
+def inflate(packed: bytes, most: int) -> bytearray:
+    """Unpack what zstd packed.
+
+    Raises:
+        ValueError: it unpacks to more than `most` bytes, or no zstd made it.
+    """
+    data = bytearray()
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
+            while chunk := stream.read(_CHUNK):
+                if len(data) + len(chunk) > most:
+                    raise ValueError(f"{len(packed)} bytes unpack to more than {most}")
+                data += chunk
+    except (OSError, pa.ArrowException):
+        raise ValueError("it is no data that zstd packed") from None
+    return data
+
+
+def check_values(text: bytes) -> None:
+    """Check a JSON text before Python makes objects of it.
+
+    Raises:
+        ValueError: it may hold more than JSON_VALUES values.
+    """
+    # Each value comes after one of these; a text may hold them too.
+    if len(text) > JSON_VALUES and sum(map(text.count, (b",", b"[", b"{"))) > JSON_VALUES:
+        raise ValueError(f"it holds more than {JSON_VALUES} values")
