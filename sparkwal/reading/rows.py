@@ -238,9 +238,9 @@ def _decode(
             f"{piece.position} or before, and {target.field(name).type} in this read, which began "
             "earlier: start it again to read the column with its present type"
         )
-    names = stored.names
-    wanted = [names.index(name) for name in target.names if name in names]
-    added = sum(_added_bytes(piece, field) for field in target if field.name not in names)
+    indices = {name: index for index, name in enumerate(stored.names)}
+    wanted = [indices[name] for name in target.names if name in indices]
+    added = sum(_added_bytes(piece, field) for field in target if field.name not in indices)
     rows = 0
     # For an empty list of columns Arrow reads all. One column is enough to count the rows.
     batches = arrowfile.read_frames(

@@ -19,7 +19,7 @@ LIMITS = {
     "a JSON text": [limits.JSON_VALUES],
     "a schema": [schema.LONGEST, arrow_types.DEEPEST],
     "a frame, unpacked": [frames.LARGEST, 4 * 2**30, arrowfile.LARGEST_FRAME],
-    "columns that a read adds to a frame": [rows.MOST_ADDED],
+    "columns that a read adds to a frame": [rows.MAX_ADDED_BYTES],
     "a checkpoint in a record": [limits.CHECKPOINT, limits.CHECKPOINT_FILES],
     "a lifecycle record": [limits.LIFECYCLE_RECORD],
     "a consumer, a lease": [limits.CONSUMER],

@@ -84,7 +84,7 @@ def hand_over(log: LogStore) -> None:
 # A reader of an object as one piece, the object's name, and the most bytes that it reads.
 WHOLE: dict[str, tuple[Callable[[LogStore], object], str, int]] = {
     "consumer": (lambda log: consumers.read(log, "a"), "consumers/a", limits.CONSUMER),
-    "consumers": (consumers.standing, "consumers/a", limits.CONSUMER),
+    "consumers": (consumers.consumers_and_ages, "consumers/a", limits.CONSUMER),
     "lifecycle": (look, keys.lifecycle_key("", keys.MAX), limits.LIFECYCLE_RECORD),
     "archive": (lambda log: archive.read_archive(log, "a"), "txns/a", limits.ARCHIVE),
 }

@@ -43,7 +43,7 @@ from sparkwal.journal.quarantine import LOST
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import Header, entry
 from sparkwal.lifecycle import condition
-from sparkwal.lifecycle.consumers import standing
+from sparkwal.lifecycle.consumers import consumers_and_ages
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds
 from sparkwal.options.reading import SourceOptions
@@ -213,7 +213,7 @@ def consumer(data: bytes) -> None:
             value = consumer_record.decode(body, "fuzz")
             assert consumer_record.decode(consumer_record.encode(value), "again") == value
         with suppress(SparkWalError):
-            standing(log_with({keys.consumer_key("wal", "daily"): body}))
+            consumers_and_ages(log_with({keys.consumer_key("wal", "daily"): body}))
 
 
 def old_queries(data: bytes) -> None:
