@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from .targets import KINDS, earlier_failures
 
 ROOT = Path(__file__).parents[2]
-RUNS = int(os.environ.get("SPARKWAL_FUZZ_RUNS", "20000"))
+RUNS = int(os.environ.get("SPARKWAL_FUZZ_RUNS", "5000"))
 EXAMPLES = int(os.environ.get("SPARKWAL_FUZZ_EXAMPLES", "300"))
 
 
@@ -31,6 +31,7 @@ def test_seeds_and_earlier_failures_raise_no_other_error(kind: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_bytes_lead_to_another_error(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="no atheris for this Python or platform")
