@@ -36,11 +36,12 @@ def type_problems(spark_schema: str, table_schema: str, table: str) -> Iterator[
     for name, log_type, table_type in contradictions(columns(spark_schema), columns(table_schema)):
         quoted = "`" + name.replace("`", "``") + "`"
         advice = (
-            f"{alter} ALTER COLUMN {quoted} TYPE {type_name(log_type)}, which needs "
-            "delta.enableTypeWidening = 'true'"
+            f"run {alter} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true'), then {alter} "
+            f"ALTER COLUMN {quoted} TYPE {type_name(log_type)}"
             if holds(log_type, table_type)
-            else f"{alter} RENAME COLUMN {quoted} TO another name, which needs "
-            "delta.columnMapping.mode = 'name'; the log's column is then added to the table"
+            else f"run {alter} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name'), then "
+            f"{alter} RENAME COLUMN {quoted} TO another name; the log's column is then added to "
+            "the table"
         )
         yield (
             f"column {name!r} is {type_name(log_type)} in the log and {type_name(table_type)} in "
