@@ -49,6 +49,36 @@ def type_problems(spark_schema: str, table_schema: str, table: str) -> Iterator[
         )
 
 
+def log_problems(spark_schema: str) -> Iterator[str]:
+    """Find the columns of a log that no Delta table takes, though it may be created with them.
+
+    Args:
+        spark_schema: the log's columns, as Spark's JSON.
+
+    Yields:
+        One sentence for each column, with what to do.
+    """
+    for name, log_type in columns(spark_schema).items():
+        for path in _empty_structs(log_type, name):
+            yield (
+                f"{path!r} is a struct without fields, which Delta does not write: give it a field "
+                "in the log, with mergeSchema=true"
+            )
+
+
+def _empty_structs(kind: Any, path: str) -> Iterator[str]:
+    """The paths of structs without fields in a type."""
+    if isinstance(kind, str):
+        return
+    if kind["type"] == "struct":
+        if not kind["fields"]:
+            yield path
+        for field in kind["fields"]:
+            yield from _empty_structs(field["type"], f"{path}.{field['name']}")
+    for inner in ("elementType", "keyType", "valueType"):
+        yield from _empty_structs(kind.get(inner, ""), path)
+
+
 def problems(
     spark_schema: str, table_schema: str, target: Target, properties: Mapping[str, str]
 ) -> Iterator[str]:

@@ -17,7 +17,7 @@ from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import APPEND, LifecycleRecord, Target
 from sparkwal.format.schema import columns, normalize
 from sparkwal.format.widening import widened
-from sparkwal.lifecycle.fitting import adds_columns, problems, type_problems
+from sparkwal.lifecycle.fitting import adds_columns, log_problems, problems, type_problems
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableConflict, TableState
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.conditions import deletes, quoted
@@ -260,6 +260,8 @@ class SparkDeltaTable:
         target = self.target
         if FORGETS in dict(target.properties):
             raise PlanError(_forgets(target.table))
+        if found := [*log_problems(schema.json())]:
+            raise PlanError(f"{target.table} does not take the log: {'; '.join(found)}")
         fields = {field.name.lower(): field for field in schema.fields}
         sequence = (target.sequence_by,) if target.sequence_by else ()
         for name in (*target.keys, *sequence, *target.partition_by, *target.cluster_by):

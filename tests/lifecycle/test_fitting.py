@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
-from sparkwal.lifecycle.fitting import adds_columns, filled_by_delta, problems
+from sparkwal.format.schema import from_arrow
+from sparkwal.lifecycle.fitting import (
+    adds_columns,
+    filled_by_delta,
+    log_problems,
+    problems,
+)
 
 STRUCT_A = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True}]}
 STRUCT_AC = {
@@ -41,6 +48,23 @@ ID = ("id", "long")
 
 def test_a_table_with_the_columns_of_the_log_has_no_problem() -> None:
     assert found_problems(schema(ID, ("s", STRUCT_A)), schema(ID, ("s", STRUCT_A)), "id") == []
+
+
+@pytest.mark.parametrize(
+    ("column", "path"),
+    [
+        (pa.struct([]), "e"),
+        (pa.struct([("in", pa.struct([]))]), "e.in"),
+        (pa.list_(pa.struct([])), "e"),
+        (pa.map_(pa.string(), pa.struct([("in", pa.list_(pa.struct([])))])), "e.in"),
+        (pa.struct([("in", pa.int64())]), None),
+        (pa.int64(), None),
+    ],
+)
+def test_a_struct_without_fields_goes_into_no_table(column: pa.DataType, path: str | None) -> None:
+    log = from_arrow(pa.schema([("id", pa.int64()), ("e", column)]))
+    found = [problem.split("'")[1] for problem in log_problems(log)]
+    assert found == ([path] if path else [])
 
 
 def test_a_table_that_only_appends_takes_no_keys() -> None:
