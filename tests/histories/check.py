@@ -97,6 +97,10 @@ def contradictions(history: History) -> Iterator[str]:
         for position, value in read["rows"]:
             if positions.setdefault(value, position) != position:
                 yield f"moved: {value} is at {positions[value]} and at {position} {_at(read)}"
+    for append in history.appends:
+        # The sink does not tell its positions: the reads do.
+        if append.position is None:
+            append.position = positions.get(append.values[0])
     order = sorted((position, value) for value, position in positions.items())
     yield from _rows(history, of_value, order)
     yield from _prefixes(history, order)
@@ -235,25 +239,26 @@ def _forgotten(history: History) -> Iterator[str]:
 
 def _end(history: History, positions: dict[int, int]) -> Iterator[str]:
     """The last read holds all that was acknowledged or accepted."""
-    finals = [read for read in [*history.reads, *history.totals] if read.get("final")]
+    finals = [read for read in [*history.totals, *history.reads] if read.get("final")]
     if not finals:
         yield "unfinished: no read after the end of all writers succeeded"
         return
     there: set[int] = set()
     begins = NEVER
+    # Table and log as one hold all rows; a log with a floor does not.
+    is_complete = not history.has_floor or any(final["op"] == "total" for final in finals)
     for final in finals:
         if final["op"] == "total":
-            there.update(final["values"])
-            begins = 0
-        else:
-            there.update(value for _, value in final["rows"])
-            begins = min(begins, _first(final, history.has_floor) or 0)
+            there = {*final["values"]}
+            break
+        there.update(value for _, value in final["rows"])
+        begins = min(begins, _first(final, history.has_floor) or 0)
     for append in history.appends:
         if not append.must or there.issuperset(append.values):
             continue
         # Rows below the floor may be gone.
         known = [positions[value] for value in append.values if value in positions]
-        if not history.has_floor or any(position >= begins for position in known):
+        if is_complete or any(position >= begins for position in known):
             yield f"lost: {append.values} was acknowledged or accepted, and is not in the log"
 
 

@@ -29,7 +29,16 @@ from .recording import Recorder, merged, write_history
 
 BUCKET = "histories"
 # Seconds that a writer gets to send the rest.
-_PATIENCE = 90.0
+_PATIENCE = 180.0
+# Of each six seeds one has Spark's sink.
+_STREAM, _KINDS = 2, 6
+# A JVM takes some seconds to start again.
+_SLOWER = 4.0
+# A busy machine gets more time, until so many appends succeeded: else the history proves little.
+_ENOUGH, _ENOUGH_OF_SPARK = 100, 15
+_MOST_TIMES = 5.0
+# The roles with a JVM, and the operation that shows that it is up.
+_WITH_JVM = {"stream": b'"append"'}
 _STORM = [
     Fault("lost_reply", probability=0.04),
     Fault("error", status=503, probability=0.08),
@@ -41,6 +50,14 @@ _STORM = [
     Fault("delay", probability=0.05, seconds=0.4),
     Fault("stall", probability=0.01, seconds=2.0),
 ]
+
+
+def _environment() -> dict[str, str]:
+    """The environment of a worker, which imports from tests/ and jobs/."""
+    root = Path(__file__).parents[2]
+    known = os.environ.get("PYTHONPATH")
+    places = [str(root / "tests"), str(root / "jobs"), *([known] if known else [])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
 @dataclass
@@ -70,6 +87,10 @@ class Play:
     crashes: list[str] = field(default_factory=list)
 
     @property
+    def has_spark(self) -> bool:
+        return any(member.role in _WITH_JVM for member in self.members)
+
+    @property
     def path(self) -> str:
         return f"s3://{BUCKET}/seed-{self.seed}"
 
@@ -83,7 +104,12 @@ class Play:
         log = (self.work / f"{name}.log").open("wb")
         with log:
             member.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+                start_new_session=True,
             )
         self.counted["starts"] += 1
 
@@ -102,8 +128,12 @@ class Play:
         elif member.process is None or member.process.poll() is not None:
             return
         elif what == "kill":
+            # Else no JVM would live long enough to do anything.
+            if not self.has_begun(member) and self.rng.random() < 0.8:
+                return
             self.kill(member)
             member.rests_until = now + self.rng.random() * 1.5
+            self.counted[f"kill of {member.role}"] += 1
         elif what == "clock":
             if self.notes_of(member).exists():
                 os.kill(member.process.pid, signal.SIGUSR1)
@@ -149,9 +179,9 @@ class Play:
         for member in self.members:
             self.kill(member)
         for member in self.members:
-            if member.role == "append":
+            if member.role in ("append", "stream"):
                 self.start(member)
-                self.wait_for_append(member)
+                self.wait_for(member, b'"append"')
                 process = member.process
                 assert process is not None
                 try:
@@ -161,12 +191,37 @@ class Play:
                     self.kill(member)
                 self.note_end(member)
 
-    def wait_for_append(self, member: Member) -> None:
-        """Wait until a member has begun an append."""
+    def has_begun(self, member: Member) -> bool:
+        """Whether a member's newest process has done something; one without a JVM does at once."""
+        notes = self.notes_of(member)
+        shown = _WITH_JVM.get(member.role)
+        return shown is None or (notes.exists() and shown in notes.read_bytes())
+
+    def has_enough(self) -> bool:
+        """Whether enough appends succeeded."""
+        notes = [*self.work.glob("appender-*.jsonl"), *self.work.glob("stream.*.jsonl")]
+        succeeded = sum(path.read_bytes().count(b'"outcome": "ok"') for path in notes)
+        is_stream = any(member.role == "stream" for member in self.members)
+        return succeeded >= (_ENOUGH_OF_SPARK if is_stream else _ENOUGH)
+
+    def wait_for(self, member: Member, shown: bytes) -> None:
+        """Wait until the notes of a member's newest process show something."""
         notes = self.notes_of(member)
         end = time.monotonic() + _PATIENCE
-        while not notes.exists() or b'"append"' not in notes.read_bytes():
-            assert time.monotonic() < end, f"{notes} shows no append"
+        while not notes.exists() or shown not in notes.read_bytes():
+            assert time.monotonic() < end, f"{notes} does not show {shown!r}"
+            time.sleep(0.1)
+
+    def wait_for_jvms(self) -> None:
+        """Wait until each member with a JVM has done something."""
+        end = time.monotonic() + _PATIENCE
+        while not all(map(self.has_begun, self.members)):
+            assert time.monotonic() < end, "a JVM did not start"
+            for member in self.members:
+                assert member.process is not None
+                if member.process.poll() is not None:
+                    self.note_end(member)
+                    raise RuntimeError(f"{member.name} ended at once: {self.crashes}")
             time.sleep(0.1)
 
     def read_all(self) -> None:
@@ -181,9 +236,13 @@ class Play:
             self.crashes.append(f"verify finds a fault: {report}")
 
 
-def cast(rng: random.Random, work: Path) -> tuple[list[Member], bool]:
+def cast(rng: random.Random, work: Path, seed: int) -> tuple[list[Member], bool]:
     """The members of a history, and whether its floor moves."""
     members = []
+    if seed % _KINDS == _STREAM:
+        members.append(Member("stream", "stream", ["producer=9", f"work={work}"]))
+        members += [Member("read", f"reader-{number}", []) for number in range(2)]
+        return members, False
     for number in range(rng.choice([1, 2, 3])):
         arguments = [f"producer={number + 1}", f"maxInFlightRequests={rng.choice([1, 4, 16])}"]
         arguments += [f"planTtl={rng.choice(['2s', '30s'])}"]
@@ -209,17 +268,20 @@ def generate(seed: int, output: Path, seconds: float) -> Counter[str]:
         make_bucket(server.url, BUCKET)
         proxy = closing.enter_context(S3Proxy(server.url, seed=seed))
         play = Play(seed, work, server.url, proxy, rng)
-        play.members, has_floor = cast(rng, work)
+        play.members, has_floor = cast(rng, work, seed)
         try:
             for member in play.members:
                 play.start(member)
+            play.wait_for_jvms()
             # Workers take a second to begin.
+            seconds *= _SLOWER if play.has_spark else 1.0
             end = time.monotonic() + seconds
+            latest = time.monotonic() + seconds * _MOST_TIMES
             following = time.monotonic() + 3.0
-            while (now := time.monotonic()) < end:
+            while (now := time.monotonic()) < end or now < latest and not play.has_enough():
                 if now >= following:
                     play.disturb(now)
-                    following = now + rng.random()
+                    following = now + rng.random() * (_SLOWER if play.has_spark else 1.0)
                 play.tend(now)
                 time.sleep(0.05)
             play.finish()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .check import contradictions, gathered
+from .check import History, contradictions, gathered
 from .mutate import MUTATIONS, Operations, mutated
 from .recording import write_history
 from .run import built, main
@@ -40,6 +40,45 @@ def test_the_sample_holds() -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_the_checker_notices_a_broken_guarantee(mutation: Callable[[Operations], None]) -> None:
     assert list(contradictions(gathered(ABOUT, mutated(SAMPLE, mutation))))
+
+
+def _with_table(*values: int, begin: int = 50) -> list[str]:
+    """What contradicts two acknowledged appends and a last read of table and log as one."""
+    appends = [
+        {
+            "process": "a",
+            "number": number,
+            "op": "append",
+            "values": [number],
+            "begin": number * 10,
+            "end": number * 10 + 5,
+            "outcome": "ok",
+            "position": number,
+        }
+        for number in (1, 2)
+    ]
+    total = {
+        "process": "t",
+        "number": 0,
+        "op": "total",
+        "values": [*values],
+        "begin": begin,
+        "end": begin + 5,
+        "outcome": "ok",
+        "final": True,
+    }
+    return [each.partition(":")[0] for each in contradictions(_history([*appends, total]))]
+
+
+def _history(operations: Operations) -> History:
+    return gathered({"floor": True}, operations)
+
+
+def test_table_and_log_as_one_hold_each_row_once() -> None:
+    assert _with_table(1, 2) == []
+    assert _with_table(1, 2, 2) == ["doubled"]
+    assert _with_table(1, begin=12) == ["lost"]
+    assert _with_table(2) == ["stale", "missing", "lost"]
 
 
 def test_the_checker_needs_no_library() -> None:
@@ -76,7 +115,7 @@ def _porcupine(program: Path, folder: Path, operations: Operations) -> int:
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_ten_seeds_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent), prepend=os.pathsep)
     assert main(10, FIRST_SEED) == 0

@@ -210,6 +210,13 @@ def replay(
     return replayed.cursor, int(rows[-1][0]) + 1 if rows else start
 
 
+def with_spark(role: str, worker: Worker, options: dict[str, str]) -> None:
+    """A role of `spark_worker`: only its process imports Spark."""
+    from . import spark_worker
+
+    getattr(spark_worker, role)(worker, options)
+
+
 # The floor.
 
 
@@ -237,6 +244,7 @@ ROLES: dict[str, Callable[[Worker, dict[str, str]], None]] = {
     "append": append,
     "read": read,
     "keep": keep,
+    "stream": partial(with_spark, "stream"),
 }
 
 
