@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from sparkwal.lifecycle.fitting import (
     filled_by_delta,
     log_problems,
     problems,
+    type_problems,
 )
 
 STRUCT_A = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True}]}
@@ -65,6 +67,15 @@ def test_a_struct_without_fields_goes_into_no_table(column: pa.DataType, path: s
     log = from_arrow(pa.schema([("id", pa.int64()), ("e", column)]))
     found = [problem.split("'")[1] for problem in log_problems(log)]
     assert found == ([path] if path else [])
+
+
+def test_the_advice_for_a_column_that_became_wider_is_two_statements() -> None:
+    wide, narrow = (from_arrow(pa.schema([("id", kind)])) for kind in (pa.int64(), pa.int32()))
+    (problem,) = type_problems(wide, narrow, "/lake")
+    assert re.findall(r"ALTER TABLE delta\.`/lake` (.*?)(?:, then|$)", problem) == [
+        "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
+        "ALTER COLUMN `id` TYPE bigint",
+    ]
 
 
 def test_a_table_that_only_appends_takes_no_keys() -> None:
