@@ -1,4 +1,4 @@
-"""Which requests a proxy disturbs, and how: rules, drawn from a seed."""
+"""The faults that a proxy injects into requests, decided by rules and a seed."""
 
 import random
 from collections import Counter
@@ -16,21 +16,24 @@ _CODES = {
 }
 
 
-@dataclass(frozen=True, eq=False)  # by identity: `times` counts each rule for itself
+# Compared by identity, because `times` counts each rule separately.
+@dataclass(frozen=True, eq=False)
 class Fault:
-    """One rule; the first in the list that matches and fires decides.
+    """A rule. For each request, the first rule that matches and fires counts.
 
     Args:
-        action: "lost_reply" takes effect, then closes without an answer; "reset" breaks the
-            connection halfway through the request's body, never forwarded; "error" answers
-            `status`, never forwarded; "error_after" takes effect, then answers `status`; "delay"
-            only waits; "stall" takes effect, then waits; "truncate" cuts the body of a GET in half.
-        kind: only requests of this kind, e.g. "PUT".
-        key_contains: only requests whose key (of a LIST: prefix) contains this.
-        probability: how often it fires, decided by the proxy's seed and the request itself.
-        times: how often it may fire at most.
-        retry_after: seconds for a Retry-After header of an answer of `status`.
-        seconds: wait this long first, whatever the action but "stall".
+        action: "lost_reply" forwards the request, then closes the connection without an answer.
+            "reset" breaks the connection in the middle of the request's body, and does not forward
+            it. "error" answers `status` and does not forward the request. "error_after" forwards
+            it, then answers `status`. "delay" only waits. "stall" forwards it, then waits.
+            "truncate" cuts the body of a GET in half.
+        kind: the kind of the requests, e.g. "PUT"; by default all kinds.
+        key_contains: a part of the requests' keys (for a LIST, of its prefix).
+        probability: the share of matching requests. The proxy's seed and the request decide.
+        times: the most times that the rule fires.
+        status: the status of the actions "error" and "error_after".
+        retry_after: the seconds in a Retry-After header of such an answer.
+        seconds: the wait before the action; for "stall", the wait after it.
     """
 
     action: Action
@@ -47,15 +50,15 @@ class Fault:
             raise ValueError(f"unknown action {self.action!r}, use one of {get_args(Action)}")
 
     def answer(self) -> tuple[list[tuple[str, str]], bytes]:
-        """The headers and the body, as S3 writes it, of what "error" and "error_after" answer."""
-        later = [] if self.retry_after is None else [("Retry-After", str(self.retry_after))]
+        """The headers and S3's body for an answer of "error" or "error_after"."""
+        retry_after = [] if self.retry_after is None else [("Retry-After", str(self.retry_after))]
         code = _CODES.get(self.status, "InternalError")
         body = f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()
-        return [("Content-Type", "application/xml"), *later], body
+        return [("Content-Type", "application/xml"), *retry_after], body
 
 
 class Draws:
-    """Which rule each request met so far, and what was injected. One caller at a time."""
+    """Chooses the rule for each request, and counts the injected faults. It is not thread-safe."""
 
     def __init__(self, seed: int) -> None:
         self.injected: Counter[str] = Counter()
@@ -67,7 +70,7 @@ class Draws:
         """The first rule that matches this request and fires, or None."""
         identity = f"{kind}/{key}/{part}"
         self._seen[identity] += 1
-        for place, fault in enumerate(list(faults)):
+        for index, fault in enumerate(list(faults)):
             if fault.kind not in (None, kind) or (fault.key_contains or "") not in key:
                 continue
             if fault.action == "truncate" and kind != "GET":
@@ -75,7 +78,7 @@ class Draws:
             if fault.times is not None and self._fired[fault] >= fault.times:
                 continue
             if fault.probability < 1:
-                draw = f"{self._seed}/{place}/{identity}/{self._seen[identity]}"
+                draw = f"{self._seed}/{index}/{identity}/{self._seen[identity]}"
                 if random.Random(draw).random() >= fault.probability:
                     continue
             self._fired[fault] += 1

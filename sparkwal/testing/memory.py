@@ -1,4 +1,4 @@
-"""An object store in memory: atomic, counted, and gone with the process."""
+"""An object store in memory, with atomic requests that are counted."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from sparkwal.store.base import Entry, NotFound, Page, Unfinished, UnfinishedPag
 
 
 class MemoryStore:
-    """A Store whose every call is atomic.
+    """A Store whose calls are atomic.
 
     Attributes:
-        objects: key → bytes, to look at and to damage; `modified`: when each was written.
-        counts: how often each operation was called.
-        page: keys of one LIST at most, whatever its limit; also of a list of uploads.
-        now_ms: the store's clock, to be replaced by a test's.
-        uploads: id → the upload, begun with its first part and not ended.
+        objects: the bytes by key. A test may inspect and change them.
+        modified: the time of each object's last write.
+        counts: the number of calls of each operation.
+        page: the most keys of one LIST, or uploads of one list. The limit may be larger.
+        now_ms: the store's clock, which a test may replace.
+        uploads: the unfinished uploads by id. An upload begins with its first part.
     """
 
     def __init__(self, url: str = "memory://store", concurrency: int = 1, page: int = 1000) -> None:
@@ -89,7 +90,7 @@ class MemoryStore:
             if key not in self.objects:
                 raise NotFound(key)
             now = self.now_ms()
-            # What a test put there itself is new when it is first asked about.
+            # For an object that a test put into `objects`, the age begins with this call.
             return max(0, now - self.modified.setdefault(key, now))
 
     def upload(self, key: str) -> MemoryUpload:
@@ -99,14 +100,14 @@ class MemoryStore:
         with self._lock:
             self.counts["LIST_MULTIPART"] += 1
             now = self.now_ms()
-            found = sorted(
+            uploads = sorted(
                 (f"{upload.key}/{upload_id}", Unfinished(upload.key, upload_id, now - upload.began))
                 for upload_id, upload in list(self.uploads.items())
                 if upload.key.startswith(prefix)
             )
-        found = [each for each in found if each[0] > after]
-        shown = found[: min(limit, self.page)]
-        more = len(found) > len(shown)
+        uploads = [(mark, upload) for mark, upload in uploads if mark > after]
+        shown = uploads[: min(limit, self.page)]
+        more = len(uploads) > len(shown)
         return UnfinishedPage([upload for _, upload in shown], shown[-1][0] if more else "")
 
     def discard(self, upload: Unfinished) -> None:
@@ -115,7 +116,7 @@ class MemoryStore:
 
 
 class MemoryUpload:
-    """Parts kept aside until they are published as one object."""
+    """An upload that holds its parts until `complete` writes them as one object."""
 
     def __init__(self, store: MemoryStore, key: str, upload_id: str) -> None:
         self._store = store
@@ -132,7 +133,7 @@ class MemoryUpload:
 
     def complete(self) -> bool:
         if self._parts and self._id not in self._store.uploads:
-            # Discarded, or completed before.
+            # The upload was discarded or completed before.
             return False
         body = b"".join(self._parts[number] for number in sorted(self._parts))
         created = self._store.put_if_absent(self.key, body)

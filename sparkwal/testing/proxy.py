@@ -47,12 +47,12 @@ _LIST_KEYS = {
     "fetch-owner",
 }
 _OBJECT_KEYS = {"versionId", "partNumber", "x-id"}
-# Headers that each connection has for itself.
+# Headers of one connection, which a proxy does not forward.
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "expect"}
 
 
 class Sent(NamedTuple):
-    """A request as the store got it."""
+    """A request that the proxy forwarded to the store."""
 
     method: str
     target: str
@@ -68,9 +68,19 @@ class _Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """One request as the client saw it; `status` is 0 where it got no answer, `upstream` that of
-    the store, 0 where it was not asked. The bytes are those of the bodies; `seconds` lasts until
-    the answer is about to be sent."""
+    """One request, from the client's view.
+
+    Attributes:
+        kind: the kind of S3 request, e.g. "LIST".
+        status: the status that the client got, or 0 without an answer.
+        conditional: whether it had If-Match or If-None-Match.
+        bytes_in: the size of the request's body.
+        bytes_out: the size of the answer's body.
+        started: the time of its arrival, in seconds since 1970.
+        seconds: the time until the answer was ready.
+        upstream: the status that the store answered, or 0 if it got no request.
+        fault: the action of the injected fault, if any.
+    """
 
     kind: str
     method: str
@@ -86,7 +96,7 @@ class Request:
 
 
 def kind_of(method: str, target: str) -> tuple[str, str]:
-    """The S3 kind and the key of a path-style request (of a LIST: its prefix)."""
+    """The S3 kind of a path-style request, and its key; for a LIST its prefix."""
     url = urlsplit(target)
     bucket, _, key = unquote(url.path.lstrip("/")).partition("/")
     query = parse_qs(url.query, keep_blank_values=True)
@@ -108,15 +118,20 @@ def kind_of(method: str, target: str) -> tuple[str, str]:
 
 
 class S3Proxy(ThreadingTCPServer):
-    """A reverse proxy for plain HTTP on 127.0.0.1, one thread for each client connection.
+    """A reverse proxy for plain HTTP on 127.0.0.1, with one thread for each client connection.
 
-    Which requests a rule with a probability hits depends on `seed`, on the request (kind, key,
-    part) and on how often it came before, not on the order of concurrent ones. `faults` may change
-    at any time. Headers pass as they are: a signed Host stays valid. Nothing is sent twice.
+    The seed, the request (kind, key, part) and the number of equal requests before it decide
+    whether a rule with a probability fires. The order of concurrent requests does not matter. The
+    proxy changes no header, so a signed Host stays valid, and never repeats a request.
 
-    `latency_ms` is added to each request; with `p99_ms` it is the median of a lognormal delay. Any
-    thread calls `watch` with each request that the store answered, and with the answer's status; it
-    sees all that was sent, the signature too.
+    Args:
+        latency_ms: the delay of each request; with `p99_ms`, the median of a lognormal delay.
+        p99_ms: the 99th percentile of the delay.
+
+    Attributes:
+        faults: the rules. They may change at any time.
+        watch: called with each request that the store answered, and with the answer's status, in
+            any thread. The request has its signature.
     """
 
     allow_reuse_address = daemon_threads = True
@@ -153,7 +168,8 @@ class S3Proxy(ThreadingTCPServer):
 
     def close(self) -> None:
         with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # close() alone does not wake accept()
+            # close() alone does not wake a thread in accept().
+            self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
         self.upstream.close()
         with self._lock:
@@ -179,18 +195,18 @@ class S3Proxy(ThreadingTCPServer):
         request.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # The client went away or does not speak HTTP: nothing to answer.
+        # These errors mean that the client closed the connection or sends no HTTP.
         if not isinstance(sys.exc_info()[1], (OSError, ValueError)):
             super().handle_error(request, client_address)
 
     def reset(self) -> None:
-        """The rules stay."""
+        """Forget the requests and the injected faults. The rules stay."""
         self.answered: list[Request] = []
         self._draws = Draws(self.seed)
 
     @property
     def requests(self) -> list[Request]:
-        """What came since the last reset, in the order of the answers."""
+        """The requests since the last reset, in the order of the answers."""
         return list(self.answered)
 
     @property
@@ -201,12 +217,12 @@ class S3Proxy(ThreadingTCPServer):
         return Counter(x.kind for x in self.requests)
 
     def draw(self, kind: str, key: str, part: str) -> tuple[Fault | None, float]:
-        """The rule that a request meets, and for how many seconds it waits first."""
+        """The rule that fires for a request, and the seconds to wait before it is forwarded."""
         with self._lock:
             fault = self._draws.pick(self.faults, kind, key, part)
             wait = self.latency_ms / 1000
             if self.p99_ms > self.latency_ms:
-                # 2.326 standard deviations above the median lies the 99th percentile.
+                # The 99th percentile lies 2.326 standard deviations above the median.
                 sigma = math.log(self.p99_ms / self.latency_ms) / 2.326
                 wait *= self._rng.lognormvariate(0, sigma)
         return fault, wait + (fault.seconds if fault and fault.action != "stall" else 0)
@@ -243,7 +259,7 @@ class _Client(BaseHTTPRequestHandler):
         out = answer.body if answer and method != "HEAD" else b""
         if action == "truncate":
             out = out[: len(out) // 2]
-        # Before the answer: a client that has the answer finds the request counted.
+        # Count the request before the answer is sent, so that the client finds it counted.
         self.server.answered.append(
             Request(
                 kind,
@@ -264,7 +280,7 @@ class _Client(BaseHTTPRequestHandler):
         if answer is None or action == "truncate":
             self.close_connection = True
         if action == "reset":
-            # Lingering for no time makes close() send RST instead of FIN.
+            # With a linger time of 0 close() sends RST instead of FIN.
             linger = struct.pack("ii", 1, 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
@@ -277,7 +293,7 @@ class _Client(BaseHTTPRequestHandler):
         while size := int(self.rfile.readline().split(b";")[0], 16):
             parts.append(self._read(size + 2)[:-2])
         while self.rfile.readline().strip():
-            pass  # a trailer
+            pass  # Skip a trailer.
         return b"".join(parts)
 
     def _read(self, size: int) -> bytes:
@@ -290,15 +306,15 @@ class _Client(BaseHTTPRequestHandler):
         proxy = self.server
         method = self.command
         target = self.path
-        passed = HTTPHeaderDict(_end_to_end(self.headers.items()))
+        headers = HTTPHeaderDict(_end_to_end(self.headers.items()))
         try:
             answer = proxy.upstream.urlopen(
-                method, target, body or None, passed, redirect=False, decode_content=False
+                method, target, body or None, headers, redirect=False, decode_content=False
             )
         except HTTPError:
             return None
         if proxy.watch is not None:
-            proxy.watch(Sent(method, target, passed, body), answer.status)
+            proxy.watch(Sent(method, target, headers, body), answer.status)
         return _Answer(answer.status, answer.headers.items(), answer.data)
 
     def _send(self, answer: _Answer, body: bytes) -> None:
@@ -347,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     latency = {"latency_ms": options.latency_ms, "p99_ms": options.p99_ms}
     with S3Proxy(options.upstream, seed=options.seed, port=options.port, **latency) as proxy:
         if options.stalls:
-            # Half of them before the request takes effect, half after.
+            # Hold half of them before they are forwarded, and half afterwards.
             proxy.faults = [
                 Fault(action, probability=options.stalls / 2, seconds=10)
                 for action in ("delay", "stall")

@@ -1,4 +1,4 @@
-"""Local S3 servers for tests and benchmarks, each a process of its own.
+"""Local S3 servers for tests and benchmarks. Each runs in another process.
 
 with start_ministack() as server:
     make_bucket(server.url, "wal")
@@ -31,12 +31,12 @@ _ATTEMPTS = 3
 
 
 class ServerError(RuntimeError):
-    """A server did not start; the message ends with what it printed."""
+    """A server did not start. The message ends with the server's output."""
 
 
 @dataclass(frozen=True)
 class Server(AbstractContextManager["Server"]):
-    """A running server. Leaving it, as a context manager, stops the process."""
+    """A running server. As a context manager it stops the process at the end."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -46,7 +46,7 @@ class Server(AbstractContextManager["Server"]):
         self.stop()
 
     def stop(self) -> None:
-        """End the process and remove its files; harmless when repeated."""
+        """End the process and remove its files. The call may be repeated."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -61,21 +61,25 @@ class Server(AbstractContextManager["Server"]):
 
 
 def start_ministack(*, enforces: bool = False) -> Server:
-    """Start ministack with S3 alone, in memory. `enforces`: with IAM and STS, so that signatures
-    and policies count: ACCESS_KEY may do all; `s3_client(url, "iam")` makes other users."""
+    """Start ministack with S3, in memory.
+
+    Args:
+        enforces: also start IAM and STS, and check signatures and policies. ACCESS_KEY has all
+            permissions; `s3_client(url, "iam")` can create other users.
+    """
     settings = {
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": "{port}",
         "SERVICES": "s3,iam,sts" if enforces else "s3",
         "LOG_LEVEL": "WARNING",
-        # Both listen on ports of their own, whatever SERVICES says.
+        # SERVICES does not stop these two, which listen on other ports.
         "SFTP_ENABLED": "0",
         "IOT_MTLS_ENABLED": "0",
         "S3_PERSIST": "0",
         "PERSIST_STATE": "0",
         "AUTH": str(enforces).lower(),
         "USE_SSL": "0",
-        # It removes leftover containers at start; there are none of ours.
+        # ministack removes leftover containers at its start. It must not find Docker.
         "DOCKER_HOST": "unix:///nonexistent",
     }
     command = [sys.executable, "-m", "ministack"]
@@ -93,27 +97,38 @@ def start_server(
     health: str = "/",
     settings: Mapping[str, str] | None = None,
 ) -> Server:
-    """Start any S3 server as a process, on a free port: {port} in its command, files and settings.
-    `files`: by name what lies in its folder. `health`: where it answers once it has started."""
+    """Start an S3 server as a process, on a free port.
+
+    {port} in the command, the files and the settings is replaced by the port.
+
+    Args:
+        files: the texts of files in the server's folder, by name.
+        health: a path that the server answers once it has started.
+        settings: environment variables.
+
+    Raises:
+        ServerError: the server did not start.
+    """
     foreign = ("MINISTACK_", "MOTO_", "LOCALSTACK_", "AWS_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-    for left in reversed(range(_ATTEMPTS)):
+    for attempts_left in reversed(range(_ATTEMPTS)):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         folder = tempfile.TemporaryDirectory(prefix="sparkwal-server-")
         for name, text in files.items():
             (Path(folder.name) / name).write_text(text.format(port=port))
-        given = {key: value.format(port=port) for key, value in (settings or {}).items()}
+        variables = {key: value.format(port=port) for key, value in (settings or {}).items()}
         with (Path(folder.name) / "output").open("wb") as output:
             process = subprocess.Popen(
                 [word.format(port=port) for word in command],
-                # Pid files and the like go with the folder.
-                env={**environment, **given, "TMPDIR": folder.name},
+                # TMPDIR: temporary files are removed with the folder.
+                env={**environment, **variables, "TMPDIR": folder.name},
                 cwd=folder.name,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in a terminal is for the tests, which then stop the server themselves.
+                # In a new session: Ctrl-C in a terminal must reach only the tests, which then stop
+                # the server.
                 start_new_session=True,
             )
         server = Server(f"http://127.0.0.1:{port}", process, folder)
@@ -122,22 +137,26 @@ def start_server(
             break
         except BaseException as error:
             server.stop()
-            # Someone else may have taken the port since it was found free.
-            if not left or not isinstance(error, ServerError):
+            # Another process may have taken the port in the meantime.
+            if not attempts_left or not isinstance(error, ServerError):
                 raise
     return server
 
 
 def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
-    """A client with dummy credentials for a local server or a proxy. `config` goes to botocore's
-    Config; unless it says otherwise the client does not retry."""
+    """A client with dummy credentials for a local server or a proxy.
+
+    Args:
+        config: parameters of botocore's Config. By default the client does not retry.
+    """
     from botocore.config import Config
     from botocore.session import Session
 
     settings: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "s3": {"addressing_style": "path"},
-        "proxies": {},  # whatever the environment says, the server is on this machine
+        # The server is on this machine, so a proxy of the environment does not apply.
+        "proxies": {},
     }
     session = Session()
     session.register_component("data_loader", descriptions())
@@ -152,8 +171,12 @@ def s3_client(url: str, service: str = "s3", **config: Any) -> Any:
 
 
 def log_options(url: str, *, hedge: bool = False) -> dict[str, str]:
-    """The options of a log, its path aside, to reach it on a local server or through a proxy.
-    `hedge` as by default; a test that counts requests goes without: a busy machine is late."""
+    """The options of a log on a local server or behind a proxy, without its path.
+
+    Args:
+        hedge: whether to hedge late requests. A test that counts requests must not: on a busy
+            machine requests are late.
+    """
     return {
         "endpoint": url,
         "region": REGION,
@@ -177,7 +200,7 @@ def _wait(server: Server, health: str) -> None:
             answered = bool(urllib3.request("GET", server.url + health, retries=False, timeout=2))
         except HTTPError:
             time.sleep(0.05)
-    # On a port that another process took, the answer above was not ours.
+    # If another process took the port, that process answered, and this server has ended.
     code = server.process.poll()
     if code is not None or not answered:
         ended = "did not answer in time" if code is None else f"ended with code {code}"
