@@ -1,1 +1,1 @@
-"""What the bytes of a log are: keys, headers, Arrow files. Opens nothing and decides nothing."""
+"""The format of a log's objects: keys, headers, Arrow files, schemas. It makes no requests."""

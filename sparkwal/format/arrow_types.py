@@ -1,7 +1,7 @@
-"""From Arrow's types to Spark's: the inverse of `schema.to_arrow`, for rows that come as Arrow.
+"""Converts Arrow's types to Spark's, for rows that come as Arrow: the inverse of `schema.to_arrow`.
 
-Several Arrow types hold the same values (string, large_string, a dictionary of strings); all become
-the one type that the log stores. A type with values that this one cannot hold is refused.
+Several Arrow types have the same values (string, large_string, a dictionary of strings). All become
+the one type that the log stores. A type with other values is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkwal.errors import OptionError
 if TYPE_CHECKING:
     import pandas as pd
 
-# Levels of a column's type that Arrow's format writes and reads: see `depth`.
+# The most levels of a column's type (see `depth`) that Arrow's format writes and reads.
 DEEPEST = 64
 
 _SAME: dict[pa.DataType, str] = {
@@ -45,7 +45,11 @@ _SAME: dict[pa.DataType, str] = {
 
 
 def field_json(field: pa.Field, path: str) -> dict[str, Any]:
-    """One field for `schema.normalize`. Raises OptionError naming `path`."""
+    """One field for `schema.normalize`.
+
+    Raises:
+        OptionError: the log has no type for the field. The message names `path`.
+    """
     return {"name": field.name, "type": _spark_type(field.type, path)}
 
 
@@ -58,13 +62,13 @@ def _spark_type(kind: pa.DataType, path: str) -> Any:
         return "binary"
     if types.is_timestamp(kind) or types.is_duration(kind):
         if kind.unit == "ns":
-            why = "nanoseconds do not fit microseconds; cast it to the unit us"
-            raise _refused(path, kind, why)
+            reason = "nanoseconds do not fit microseconds; cast it to the unit us"
+            raise _refused(path, kind, reason)
         if types.is_duration(kind):
             return "interval day to second"
         return "timestamp_ntz" if kind.tz is None else "timestamp"
     if types.is_time(kind):
-        # The log stores times of day in nanoseconds: nothing is lost.
+        # The log stores times of day with nanoseconds.
         return "time(6)"
     if types.is_decimal(kind):
         if kind.precision > 38 or not 0 <= kind.scale <= kind.precision:
@@ -81,26 +85,29 @@ def _spark_type(kind: pa.DataType, path: str) -> Any:
         return {"type": "map", "keyType": key, "valueType": value}
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return {"type": "array", "elementType": _spark_type(kind.value_type, f"{path}.element")}
-    why = "the log has no type for it; cast it"
+    reason = "the log has no type for it; cast it"
     if types.is_uint64(kind):
-        why = "64 unsigned bits do not fit a bigint; cast it to decimal128(20, 0)"
-    raise _refused(path, kind, why)
+        reason = "64 unsigned bits do not fit a bigint; cast it to decimal128(20, 0)"
+    raise _refused(path, kind, reason)
 
 
-def _refused(path: str, kind: pa.DataType, why: str) -> OptionError:
-    return OptionError(f"column {path!r} has the Arrow type {kind}: {why}")
+def _refused(path: str, kind: pa.DataType, reason: str) -> OptionError:
+    return OptionError(f"column {path!r} has the Arrow type {kind}: {reason}")
 
 
 def depth(kind: pa.DataType) -> int:
-    """Levels of a type: 1 of one that holds no other; a map has one for its entries too."""
-    return 1 + max([depth(kind.field(place).type) for place in range(kind.num_fields)], default=0)
+    """The levels of a type: 1 for a simple type. The entries of a map are a level too."""
+    return 1 + max([depth(kind.field(index).type) for index in range(kind.num_fields)], default=0)
 
 
 def pandas_frame(table: pa.Table) -> pd.DataFrame:
-    """A table as pandas has it. A column of integers with nulls holds Python's integers; a column
-    of dates that Python's dates cannot all hold is datetime64[s].
+    """Convert a table to pandas.
 
-    Raises OptionError for a nested date that Python's dates cannot hold.
+    A column of integers with nulls has Python's integers. If a date does not fit Python's dates,
+    its column has datetime64[s].
+
+    Raises:
+        OptionError: a nested date does not fit Python's dates.
     """
     try:
         return table.to_pandas(integer_object_nulls=True)
@@ -109,7 +116,7 @@ def pandas_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _with_far_dates(table: pa.Table) -> pa.Table:
-    for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+    for index, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
         try:
             column.to_pandas()
         except (ValueError, OverflowError) as error:
@@ -118,5 +125,5 @@ def _with_far_dates(table: pa.Table) -> pa.Table:
                     f"column {name!r} has values that pandas cannot hold ({error}): read it as "
                     "Arrow, with scan()"
                 ) from None
-            table = table.set_column(place, name, column.cast(pa.timestamp("s")))
+            table = table.set_column(index, name, column.cast(pa.timestamp("s")))
     return table

@@ -1,4 +1,4 @@
-"""One object: an Arrow IPC file whose schema metadata holds the header (PROTOCOL §2)."""
+"""Writes and reads objects: Arrow IPC files with the header in the schema's metadata (§2)."""
 
 import io
 import struct
@@ -16,25 +16,34 @@ from sparkwal.format.header import Frame, Header, crc_hex, from_metadata, to_jso
 MAGIC = b"ARROW1\x00\x00"
 END = b"ARROW1"
 _CONTINUATION = b"\xff\xff\xff\xff"
-_PREAMBLE = len(MAGIC) + 8  # magic, continuation marker, length of the schema message
-# Placeholder for the header's CRC until the header is final; no name or JSON contains it.
+# The magic, the continuation marker and the length of the schema message.
+_PREAMBLE = len(MAGIC) + 8
+# A placeholder for the header's CRC until the header is final. No name or JSON contains it.
 _DRAFT_CRC = b"\x01draft\x01\x02"
 _END_OF_STREAM = _CONTINUATION + b"\x00\x00\x00\x00"
-# Arrow's zstd costs 0.1 ms for a frame however small, in writing and in reading, and lz4 0.02 ms.
+# Below this size frames are compressed by lz4, which takes 0.02 ms for one. zstd takes at least
+# 0.1 ms, in writing and in reading.
 _SMALL = 64 * 2**10
-# A reader holds a frame whole. Beyond some 100 MB the JVM of a small driver cannot.
+# A reader holds a complete frame. The JVM of a small driver cannot hold much more than 100 MB.
 LARGEST_FRAME = 64 * 2**20
-# Bytes before the first frame. Readers accept no more, so that a damaged length allocates nothing.
+# The most bytes before the first frame. Readers refuse more before they allocate memory.
 LARGEST_FRONT = 64 * 2**20
 
 
 class FileWriter:
     """Writes one object, frame by frame.
 
-    `frame` returns the bytes of one record batch; `finish` the prefix that stands before the first
-    frame and the bytes after the last. The caller joins them, or uploads them in parts. `draft` is
-    the header with every number that is not known yet at its widest. A file whose first frame is
-    smaller than 64 KiB is compressed by lz4 instead of zstd.
+    `frame` returns the bytes of one record batch. `finish` returns the prefix before the first
+    frame and the bytes after the last frame. The caller joins them, or uploads them in parts.
+
+    Args:
+        draft: the header. Each number that is still unknown has as many digits as it may get.
+        compression: "zstd", "lz4" or None. If the first frame is smaller than 64 KiB, lz4 replaces
+            zstd.
+
+    Attributes:
+        size: the number of bytes so far, with the prefix.
+        prefix_size: the size of the prefix, after the first frame.
     """
 
     def __init__(self, draft: Header, spark_schema: str, compression: str | None) -> None:
@@ -44,9 +53,10 @@ class FileWriter:
         self._compression = compression
         self._sink = io.BytesIO()
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
-        self._prefix = b""  # Arrow writes it together with what comes first after it
-        self.size = 0  # bytes so far, the prefix included
-        self.prefix_size = 0  # known after the first frame
+        # Arrow writes the prefix together with the first frame, or with the end.
+        self._prefix = b""
+        self.size = 0
+        self.prefix_size = 0
         self.frames: list[Frame] = []
         self.rows = 0
 
@@ -66,11 +76,18 @@ class FileWriter:
         return data
 
     def finish(self, header: Header, block: bytes = b"") -> tuple[bytes, bytes, int]:
-        """Close the file: (final prefix, bytes after the last frame, CRC-32 of the whole).
+        """Close the file.
 
-        A `block` of other bytes stands between the mark that ends the stream and the footer:
-        readers of streams stop before it, readers of files follow the footer, and neither fetches
-        it with the header. Raises InvalidLogError for a header that readers would refuse.
+        Args:
+            header: the final header.
+            block: other bytes, which are put between the end of the stream and the footer. Readers
+                of streams and of files skip them.
+
+        Returns:
+            The prefix, the bytes after the last frame, and the CRC-32 of the file.
+
+        Raises:
+            InvalidLogError: readers would refuse the header.
         """
         (self._writer or self._open(0)).close()
         final = to_json(header)
@@ -91,14 +108,14 @@ class FileWriter:
     def _open(self, first: int) -> pa.ipc.RecordBatchFileWriter:
         codec = "lz4" if self._compression == "zstd" and first < _SMALL else self._compression
         if first > frames.LARGEST:
-            # One row, which readers take only if it is not packed too tightly.
+            # A frame so large has one row. Readers refuse it if it is compressed too much.
             codec = None
-        # A frame is small, and other tasks have the other cores: Arrow's threads would be slower.
+        # Arrow's threads would be slower: a frame is small, and other tasks use the other cores.
         options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
         return pa.ipc.new_file(self._sink, self._schema, options=options)
 
     def _written(self) -> bytes:
-        """What Arrow wrote since the last time, without the prefix, which `finish` returns."""
+        """The bytes that Arrow wrote since the last call, without the prefix."""
         data = self._sink.getvalue()
         self._sink.seek(0)
         self._sink.truncate()
@@ -113,24 +130,28 @@ class FileWriter:
 
 
 def block_offset(frames_end: int) -> int:
-    """Where the block of an object begins, after frames that end there."""
+    """The offset of an object's block. Its last frame ends at `frames_end`."""
     return frames_end + len(_END_OF_STREAM)
 
 
 def encode(header: Header, spark_schema: str, block: bytes = b"") -> bytes:
-    """A whole object without rows: a leader record, or a commit. Raises as `FileWriter.finish`."""
+    """An object without rows: a leader record, or a commit without inlined rows.
+
+    Raises:
+        InvalidLogError: readers would refuse the header.
+    """
     prefix, tail, _ = FileWriter(header, spark_schema, None).finish(header, block)
     return prefix + tail
 
 
 def _readable(front: bytes, header: Header) -> bytes:
-    """`front`, checked as readers do: a record that they refuse makes the log unreadable."""
-    where = f"{header.kind} object {header.number}"
+    """Check the front of an object as readers do. A record that they refuse would break the log."""
+    location = f"{header.kind} object {header.number}"
     try:
         if needed(front) > LARGEST_FRONT:
-            raise InvalidLogError(f"{where}: a header of more than {LARGEST_FRONT} bytes")
-        if open_front(front, where).header != header:
-            raise InvalidLogError(f"{where}: the header reads back as another")
+            raise InvalidLogError(f"{location}: a header of more than {LARGEST_FRONT} bytes")
+        if open_front(front, location).header != header:
+            raise InvalidLogError(f"{location}: the header reads back as another")
     except InvalidLogError as error:
         raise InvalidLogError(
             f"{error}. No reader would take this object, so it was not written"
@@ -139,13 +160,13 @@ def _readable(front: bytes, header: Header) -> bytes:
 
 
 def schema_crc(spark_schema: str) -> int:
-    """What `Header.schema_crc32` holds for a normalized Spark schema."""
+    """The value of `Header.schema_crc32` for a normalized Spark schema."""
     return crc32(spark_schema.encode())
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The front of an object, each part checked; `body` is the offset of the first frame."""
+    """The checked front of an object. `body` is the offset of the first frame."""
 
     header: Header
     spark_schema: str
@@ -153,54 +174,61 @@ class Opened:
 
 
 def needed(front: bytes) -> int:
-    """How many bytes `open_front` needs, computed from an object's first 16 bytes."""
+    """The number of bytes that `open_front` needs, from an object's first 16 bytes."""
     if len(front) < _PREAMBLE:
         return _PREAMBLE
     return _PREAMBLE + int(struct.unpack_from("<i", front, len(MAGIC) + 4)[0])
 
 
-def open_front(data: bytes, where: str) -> Opened:
-    """Decode the header of an object from its first bytes. Raises InvalidLogError for anything but
-    an intact header. A damaged length allocates nothing."""
+def open_front(data: bytes, location: str) -> Opened:
+    """Decode the header of an object from its first bytes. A damaged length allocates no memory.
+
+    Raises:
+        InvalidLogError: the header is not intact.
+    """
     if len(data) < _PREAMBLE or data[: len(MAGIC)] != MAGIC:
-        raise InvalidLogError(f"{where}: not an Arrow IPC file; an object of the log is expected")
+        raise InvalidLogError(
+            f"{location}: not an Arrow IPC file; an object of the log is expected"
+        )
     if data[len(MAGIC) : len(MAGIC) + 4] != _CONTINUATION:
-        raise InvalidLogError(f"{where}: no schema message at the start")
+        raise InvalidLogError(f"{location}: no schema message at the start")
     body = needed(data)
     if not _PREAMBLE < body <= len(data):
-        raise InvalidLogError(f"{where}: the schema message is cut off")
+        raise InvalidLogError(f"{location}: the schema message is cut off")
     try:
         message = pa.ipc.read_schema(pa.BufferReader(data[len(MAGIC) : body]))
         metadata = message.metadata
     except (pa.ArrowException, ValueError, OSError, KeyError):
-        raise InvalidLogError(f"{where}: the schema message is damaged") from None
-    header, text = from_metadata(metadata, where)
+        raise InvalidLogError(f"{location}: the schema message is damaged") from None
+    header, text = from_metadata(metadata, location)
     try:
         spark_schema = schema.read(text)
     except ValueError as error:
-        raise InvalidLogError(f"{where}: the Spark schema is damaged: {error}") from None
+        raise InvalidLogError(f"{location}: the Spark schema is damaged: {error}") from None
     if not message.remove_metadata().equals(schema.to_arrow(spark_schema)):
-        raise InvalidLogError(f"{where}: the Arrow schema does not match the Spark schema")
+        raise InvalidLogError(f"{location}: the Arrow schema does not match the Spark schema")
     return Opened(header, spark_schema, body)
 
 
 def read_frames(
     data: bytes,
     spark_schema: str,
-    where: str,
+    location: str,
     columns: list[int] | None = None,
     *,
     texts: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """The record batches of whole, consecutive frames, whose CRCs were checked. Raises
-    InvalidLogError.
+    """Decode complete, consecutive frames, whose CRCs were checked.
 
     Args:
-        columns: indices of the columns to decode; None for all.
+        columns: the indices of the columns to decode, by default all.
         texts: whether to check that texts are UTF-8. Offsets are always checked.
+
+    Raises:
+        InvalidLogError: a frame cannot be decoded, or is too large.
     """
     source = _stream_start(spark_schema) + data + _END_OF_STREAM
-    # As in `frame`: threads for the columns of a small frame cost more than they save.
+    # Arrow's threads would be slower, as in `FileWriter._open`.
     options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
     try:
         for _ in frames.batches_in(data):
@@ -209,7 +237,7 @@ def read_frames(
             frames.check_values(batch, texts=texts)
             yield batch
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise InvalidLogError(f"{where}: a frame cannot be decoded: {error}") from None
+        raise InvalidLogError(f"{location}: a frame cannot be decoded: {error}") from None
 
 
 @lru_cache(maxsize=64)
@@ -217,20 +245,29 @@ def _stream_start(spark_schema: str) -> bytes:
     return bytes(schema.to_arrow(spark_schema).serialize())
 
 
-def check_crc(data: bytes, expected: int, where: str) -> None:
-    """Raises InvalidLogError unless the bytes have this CRC-32."""
+def check_crc(data: bytes, expected: int, location: str) -> None:
+    """Check the CRC-32 of rows.
+
+    Raises:
+        InvalidLogError: the CRC-32 differs.
+    """
     if crc32(data) != expected:
-        raise InvalidLogError(f"{where}: its rows do not match their CRC-32")
+        raise InvalidLogError(f"{location}: its rows do not match their CRC-32")
 
 
-def check_footer(data: bytes, where: str) -> None:
-    """Raises InvalidLogError unless a whole file's end and front have the same schema, metadata and
-    record batches. Readers of the log use the front, all other readers of Arrow the footer."""
+def check_footer(data: bytes, location: str) -> None:
+    """Check that the footer of a file agrees with its front: schema, metadata and record batches.
+
+    Readers of the log use the front, and other readers of Arrow use the footer.
+
+    Raises:
+        InvalidLogError: they differ, or one is damaged.
+    """
     try:
         front, footer = pa.ipc.open_stream(data[len(MAGIC) :]), pa.ipc.open_file(data)
         same = footer.schema.equals(front.schema, check_metadata=True)
         same = same and frames.in_footer(data) == frames.in_stream(data, needed(data))
     except (pa.ArrowException, ValueError, OSError, KeyError) as error:
-        raise InvalidLogError(f"{where}: its rows or its footer are damaged: {error}") from None
+        raise InvalidLogError(f"{location}: its rows or its footer are damaged: {error}") from None
     if not same:
-        raise InvalidLogError(f"{where}: its footer says something else than its front")
+        raise InvalidLogError(f"{location}: its footer differs from its front")

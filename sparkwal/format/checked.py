@@ -1,4 +1,4 @@
-"""Dataclasses as JSON objects, there and back. Anybody may have written what is read."""
+"""Converts dataclasses to JSON objects and back. It checks all input, which may be hostile."""
 
 import json
 import typing
@@ -15,16 +15,18 @@ from sparkwal.format import keys, limits
 
 T = TypeVar("T")
 FORMAT = 1
-# The error of a newer format contains this text. Nothing is damaged then, so commands do not advise
-# to restore anything.
+# The error of a newer format contains this text. The object is not damaged then, so commands do not
+# advise to restore it.
 NEWER = "a newer sparkwal wrote this"
-LARGEST_NUMBER = 2**63 - 1  # of every field that is a JSON number
-# Marks a field that older versions did not write: it is left out while it is empty.
+# The largest value of a field that is a JSON number.
+LARGEST_NUMBER = 2**63 - 1
+# Marks a field that older versions did not write. An empty one is left out of the JSON.
 LATER = "later"
 
 Whole = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
-WholeOrNone = Annotated[int, Meta(ge=-1, le=LARGEST_NUMBER)]  # −1 for none
-# In ms since 1970; a column of timestamps holds it in microseconds.
+# −1 stands for none.
+WholeOrNone = Annotated[int, Meta(ge=-1, le=LARGEST_NUMBER)]
+# Milliseconds since 1970. In microseconds it must fit a column of timestamps.
 Moment = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER // 1000)]
 Crc = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 if TYPE_CHECKING:
@@ -32,52 +34,62 @@ if TYPE_CHECKING:
 else:
 
     class Number(int):
-        """Travels as 20 digits: JavaScript would round it."""
+        """A number that is 20 digits in the JSON, because JavaScript would round it."""
 
 
 def to_json(fields: Mapping[str, Any]) -> bytes:
-    """A line of UTF-8 JSON for `parse`, which names the format too."""
+    """A line of UTF-8 JSON, with the number of the format. `parse` reads it."""
     document = {"format": FORMAT, **fields}
     return json.dumps(document, default=plain, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """The JSON fields of a dataclass. What is inside them is left to `to_json`."""
-    found = dict(vars(value))  # without defaults of what was read
+    """The JSON fields of a dataclass. `to_json` converts the values inside of them."""
+    # `vars` has no field that was missing in a document.
+    fields = dict(vars(value))
     for name, is_number in _marked(type(value)):  # type: ignore[arg-type]
         if is_number:
-            found[name] = keys.encode(found[name])
-        elif found.get(name) in ("", {}):
-            del found[name]
-    return found
+            fields[name] = keys.encode(fields[name])
+        elif fields.get(name) in ("", {}):
+            del fields[name]
+    return fields
 
 
 @cache
 def _marked(kind: Any) -> list[tuple[str, bool]]:
-    """The fields that `plain` changes: whether each is a Number."""
+    """The fields that `plain` changes, and whether each is a Number."""
     hints = typing.get_type_hints(kind, include_extras=True).items()
     marks = [(name, hint is Number, LATER in typing.get_args(hint)) for name, hint in hints]
     return [(name, is_number) for name, is_number, is_later in marks if is_number or is_later]
 
 
-def parse(text: bytes, where: str, what: str) -> dict[str, Any]:
-    """The object of a JSON text that `to_json` made. Raises InvalidLogError for anything else."""
+def parse(text: bytes, location: str, what: str) -> dict[str, Any]:
+    """Parse a JSON text of `to_json`.
+
+    Args:
+        location: the object's URL, for errors.
+        what: the kind of the object, for errors.
+
+    Raises:
+        InvalidLogError: the text is no JSON object, or has another format.
+    """
     try:
         limits.check_values(text)
     except ValueError as error:
         raise InvalidLogError(f"{where}: {error}") from None
     try:
         document = json.loads(text)
-        if b"\\u" in text:  # a lone surrogate is no text
+        # An escape may be a lone surrogate, which UTF-8 cannot encode.
+        if b"\\u" in text:
             json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise InvalidLogError(f"{where}: this is no JSON") from None
+        raise InvalidLogError(f"{location}: this is no JSON") from None
     if not isinstance(document, dict):
-        raise InvalidLogError(f"{where}: a JSON object is expected")
-    found = document.get("format")
-    if type(found) is not int or found != FORMAT:
+        raise InvalidLogError(f"{location}: a JSON object is expected")
+    number = document.get("format")
+    if type(number) is not int or number != FORMAT:
         raise InvalidLogError(
-            f"{where}: format {str(found)[:20]}, expected {FORMAT}; "
+            f"{location}: format {str(number)[:20]}, expected {FORMAT}; "
             f"{NEWER} {what}: upgrade sparkwal here (pip install --upgrade sparkwal)"
         )
     return document
@@ -87,22 +99,30 @@ _prepared: set[type] = set()
 
 
 def prepare(*kinds: type) -> None:
-    """For the import of each class that `read` makes. msgspec learns a class when it meets it
-    first, and two threads in which it does so at once crash the process."""
+    """Prepare classes for `read`. Modules call it when they are imported.
+
+    msgspec analyses a class at its first use. If two threads do that at the same time, the process
+    crashes.
+    """
     for kind in kinds:
         with suppress(msgspec.ValidationError):
             msgspec.convert(None, kind, dec_hook=_number)
     _prepared.update(kinds)
 
 
-def read(kind: type[T], document: Any, where: str) -> T:
-    """A dataclass from a JSON object. Its annotations say what each field may hold; other fields
-    are ignored. Raises InvalidLogError naming `where`, the field and what was expected."""
+def read(kind: type[T], document: Any, location: str) -> T:
+    """Build a dataclass from a JSON object, and check each field by its annotation.
+
+    Unknown fields are ignored.
+
+    Raises:
+        InvalidLogError: a field is missing or wrong. The message names it.
+    """
     assert kind in _prepared
     try:
         return msgspec.convert(document, kind, dec_hook=_number)
-    except ValueError as error:  # also of a text that is no UTF-8
-        raise InvalidLogError(f"{where}: {error}") from None
+    except ValueError as error:
+        raise InvalidLogError(f"{location}: {error}") from None
 
 
 def _number(kind: type[Any], value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How far one reader of a log has come: a line of JSON beside the log, and its CRC-32."""
+"""The published position of a reader: a line of JSON in the store, and its CRC-32."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,16 @@ from sparkwal.format.header import crc_hex
 
 @dataclass(frozen=True)
 class Consumer:
-    """One reader of one log (`log_id`; a log recreated at the same path is another).
+    """One reader of one log.
 
     Attributes:
         name: the last part of its key.
-        position: the next it will read; it needs nothing below.
-        timestamp_ms: when it published it, by its own clock; for people, as `host`.
-        run_id: drawn by each of its runs; another one's shows that two use one name.
-        expires_ms: of a lease, how long after it was written it counts.
+        log_id: the id of the log. A log that was recreated at the same path has another id.
+        position: the next position that it will read. It needs no record below.
+        timestamp_ms: the time by the reader's clock, for people.
+        host: the reader's machine, for people.
+        run_id: a random id of the reader's run. Another id shows that two readers use one name.
+        expires_ms: for a lease, the duration from its last write.
     """
 
     name: str
@@ -37,14 +39,19 @@ def encode(consumer: Consumer) -> bytes:
     return text + b"\n" + crc_hex(text) + b"\n"
 
 
-def decode(body: bytes, where: str) -> Consumer:
-    """A consumer. Raises InvalidLogError naming `where` and what was expected."""
+def decode(body: bytes, location: str) -> Consumer:
+    """Decode and check a consumer.
+
+    Raises:
+        InvalidLogError: the text is not intact, or a field is wrong.
+    """
     text, _, crc = body.partition(b"\n")
     if crc != crc_hex(text) + b"\n":
         raise InvalidLogError(
-            f"{where}: this is no intact consumer: its second line is not the CRC-32 of its first"
+            f"{location}: this is no intact consumer: its second line is not the CRC-32 of its "
+            "first"
         )
-    consumer = read(Consumer, parse(text, where, "consumer"), where)
+    consumer = read(Consumer, parse(text, location, "consumer"), location)
     if consumer.position > keys.MOST_POSITIONS:
-        raise InvalidLogError(f"{where}: no log has so many positions")
+        raise InvalidLogError(f"{location}: no log has so many positions")
     return consumer

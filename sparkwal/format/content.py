@@ -1,4 +1,4 @@
-"""A fingerprint of rows: the same in whatever order, record batches and objects they come."""
+"""A fingerprint of rows that does not depend on their order, record batches or objects."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ _UNSIGNED = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
 
 @dataclass(frozen=True)
 class Content:
-    """How many rows, and the 64-bit sum of their hashes: equal where the rows are (PROTOCOL §12).
-    Values count by their column's name, whole numbers and floats whatever their width, doubles by
-    28 binary digits, a map in any order."""
+    """The number of rows, and the 64-bit sum of their hashes (PROTOCOL §12).
+
+    Equal rows have equal contents. The hash of a value includes its column's name. The width of a
+    whole number or a float does not matter, nor the order of a map. A double counts with 28 binary
+    digits.
+    """
 
     rows: int = 0
     hash: int = 0
@@ -29,11 +32,11 @@ class Content:
 
     @classmethod
     def of(cls, batches: Iterable[pa.RecordBatch]) -> Content:
-        """The content of these rows; holds one batch at a time."""
+        """The content of the rows of batches, of which one is in memory at a time."""
         content = cls()
         for batch in batches:
             hashes = _struct(batch.num_rows, zip(batch.schema.names, batch.columns, strict=True))
-            # Arrow's numbers without a sign begin again at 0, as the sum does.
+            # Arrow's unsigned numbers overflow to 0, as this sum does.
             content += cls(batch.num_rows, pc.sum(hashes).as_py() or 0)
         return content
 
@@ -47,7 +50,7 @@ def _hashes(array: pa.Array) -> pa.Array:
 
 
 def _dense(array: pa.Array) -> pa.Array:
-    """As `_hashes`, of values none of which is null."""
+    """As `_hashes`, for values without nulls."""
     kind = array.type
     if not len(array):
         return _zeros(0)
@@ -102,22 +105,25 @@ def _list(array: pa.Array, *, ordered: bool) -> pa.Array:
     elements = _hashes(array.flatten())
     if ordered:
         begin = starts.take(pc.list_parent_indices(array))
-        place = pc.subtract(pa.array(range(len(elements)), pa.int64()), begin)
-        elements = pc.add(elements, _mixed(place.cast(pa.uint64())))
+        index = pc.subtract(pa.array(range(len(elements)), pa.int64()), begin)
+        elements = pc.add(elements, _mixed(index.cast(pa.uint64())))
     sums = pa.concat_arrays([_zeros(1), pc.cumulative_sum(_mixed(elements))])
     total = pc.subtract(sums.take(ends), sums.take(starts))
     return _mixed(pc.add(total, _mixed(lengths.cast(pa.uint64()))))
 
 
 def _bytes(array: pa.Array) -> pa.Array:
-    """Of bytes of any length; each value that there is once is hashed once."""
+    """A number for each value of any length. Each distinct value is hashed once."""
     encoded = array.dictionary_encode()
-    known = pa.array([_digest(value) for value in encoded.dictionary.to_pylist()], pa.uint64())
-    return known.take(encoded.indices)
+    hashes = pa.array([_digest(value) for value in encoded.dictionary.to_pylist()], pa.uint64())
+    return hashes.take(encoded.indices)
 
 
 def _mixed(numbers: pa.Array) -> pa.Array:
-    """Each bit depends on every bit of the number (SplitMix64); 0, a null, becomes another."""
+    """Mix the bits of numbers (SplitMix64): each bit of a result depends on every bit.
+
+    0, which stands for a null, becomes another number.
+    """
     numbers = pc.add(numbers, _number(0x9E3779B97F4A7C15))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = pc.bit_wise_xor(numbers, pc.shift_right(numbers, _number(shift)))

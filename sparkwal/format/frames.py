@@ -1,7 +1,8 @@
-"""What a message of Arrow's IPC format announces, and whether the values in it hold together.
+"""Checks messages of Arrow's IPC format before Arrow decodes them.
 
-Arrow unpacks as much as a message announces, and goes wherever the offsets in its buffers lead. A
-CRC-32 says no more than that the bytes are those that somebody wrote. So both are checked first.
+Arrow allocates the size that a message announces, and follows the offsets in its buffers. A CRC-32
+proves only that the bytes are those that a writer sent, and the writer may be hostile. So sizes and
+offsets are checked here.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow import types
 
-# What one record batch may unpack to: this much; or, if it is stored as more than a thousandth of
-# it, twice as much as one column of texts can hold.
+# The most bytes of an unpacked record batch. If it is compressed by a factor of at most
+# `_MOST_PACKED`, it may have `_LARGEST_OF_ALL`: twice the most that a column of texts can hold.
 LARGEST = 256 * 2**20
 _LARGEST_OF_ALL = 2**32
 _MOST_PACKED = 1000
 
 _CONTINUATION = 0xFFFFFFFF
-_FRAMING = struct.Struct("<Ii")  # continuation marker, length of the metadata
+# The continuation marker, and the length of the metadata.
+_FRAMING = struct.Struct("<Ii")
 _TABLE = struct.Struct("<I")
 _LAYOUT = struct.Struct("<i")
 _SHORT = struct.Struct("<H")
@@ -28,25 +30,26 @@ _LONG = struct.Struct("<q")
 _PAIR = struct.Struct("<qq")
 _BLOCK = struct.Struct("<qi4xq")
 _END = _FRAMING.pack(_CONTINUATION, 0)
-_TAIL = 10  # bytes after a footer: its length, a magic
-# Kinds of messages.
+# The bytes after a footer: its length and a magic.
+_TAIL = 10
+# The kinds of messages.
 _DICTIONARY, _RECORD_BATCH = 2, 3
-# Below so many rows Arrow's own check takes less time than to prepare another.
+# Below so many rows, Arrow's own check is faster than a check of views as bytes.
 _FEW_ROWS = 256
 _CHUNK = 2**20
 
 
 class Announced(NamedTuple):
-    """What a message says that it holds: `rows`, and `unpacked` bytes of their buffers."""
+    """The number of rows that a message announces, and the bytes of its unpacked buffers."""
 
     rows: int
     unpacked: int
 
 
 def announced(metadata: bytes, body: bytes | memoryview) -> Announced | None:
-    """What a record batch or a dictionary announces; None for another kind of message.
+    """The size that a record batch or a dictionary announces, or None for another message.
 
-    A compressed buffer counts with its length before compression, and as often as columns share it.
+    A compressed buffer counts with its uncompressed length, and once for each column that has it.
 
     Raises:
         ValueError: the metadata is damaged, or a buffer lies outside of the body.
@@ -77,41 +80,45 @@ def _announced(metadata: bytes, body: bytes | memoryview) -> Announced | None:
     return Announced(max(0, _LONG.unpack_from(metadata, length)[0] if length else 0), unpacked)
 
 
-def check_size(found: Announced, stored: int) -> None:
-    """Raises ValueError for a record batch that unpacks to more than readers take."""
-    # Rows without a buffer count too: readers give each some columns.
-    size = max(found)
-    if size > LARGEST and (size > _MOST_PACKED * stored or size > _LARGEST_OF_ALL):
+def check_size(size: Announced, stored: int) -> None:
+    """Check the announced size of a record batch of `stored` bytes.
+
+    Raises:
+        ValueError: readers would refuse the record batch.
+    """
+    # Rows without buffers count too, because a reader may add columns to them.
+    largest = max(size)
+    if largest > LARGEST and (largest > _MOST_PACKED * stored or largest > _LARGEST_OF_ALL):
         raise ValueError(
-            f"{stored} bytes announce {found.rows} rows and unpack to {found.unpacked} bytes; "
+            f"{stored} bytes announce {size.rows} rows and unpack to {size.unpacked} bytes; "
             f"at most {LARGEST} are read"
         )
 
 
 def batches_in(data: bytes) -> Iterator[Announced]:
-    """What each record batch announces in the bytes of whole, consecutive ones.
+    """The announced sizes of complete, consecutive record batches.
 
     Raises:
-        ValueError: something else is there, or a record batch is cut off or too large to unpack.
+        ValueError: a message is no record batch, is cut off, or is too large.
     """
     at = 0
     while at < len(data):
         begin = at
         body, at = _message(data, begin)
-        found = announced(data[begin + _FRAMING.size : body], memoryview(data)[body:at])
-        if found is None:
+        size = announced(data[begin + _FRAMING.size : body], memoryview(data)[body:at])
+        if size is None:
             raise ValueError("a message that is no record batch")
-        check_size(found, at - begin)
-        yield found
+        check_size(size, at - begin)
+        yield size
 
 
 def _message(data: bytes, begin: int) -> tuple[int, int]:
-    """Where the body of the message that begins there begins, and where it ends."""
+    """The offsets at which the body of a message begins and ends."""
     try:
         mark, length = _FRAMING.unpack_from(data, begin)
         body = begin + _FRAMING.size + length
         if mark != _CONTINUATION or length <= 0 or body > len(data):
-            raise ValueError("no message begins where one is expected")
+            raise ValueError("a message is expected, and none begins here")
         metadata = data[begin + _FRAMING.size : body]
         size = _field(metadata, _table(metadata, 0), 3)
         end = body + (_LONG.unpack_from(metadata, size)[0] if size else 0)
@@ -122,22 +129,30 @@ def _message(data: bytes, begin: int) -> tuple[int, int]:
     return body, end
 
 
-# (offset, bytes of its metadata, bytes of its body) of a record batch in a file.
+# The offset of a record batch in a file, and the sizes of its metadata and its body.
 Block = tuple[int, ...]
 
 
 def in_stream(data: bytes, begin: int) -> list[Block]:
-    """The messages of a file from `begin` to the mark that ends its stream. Raises ValueError."""
-    found: list[Block] = []
+    """The messages of a file from `begin` to the end of its stream.
+
+    Raises:
+        ValueError: a message is damaged or cut off.
+    """
+    blocks: list[Block] = []
     while data[begin : begin + _FRAMING.size] != _END:
         body, end = _message(data, begin)
-        found.append((begin, body - begin, end - body))
+        blocks.append((begin, body - begin, end - body))
         begin = end
-    return found
+    return blocks
 
 
 def in_footer(data: bytes) -> list[Block]:
-    """The record batches that the footer of a file names. Raises ValueError."""
+    """The record batches that the footer of a file names.
+
+    Raises:
+        ValueError: the footer is damaged.
+    """
     try:
         end = len(data) - _TAIL
         footer = data[end - int(_LAYOUT.unpack_from(data, end)[0]) : end]
@@ -157,19 +172,19 @@ def _vector(data: bytes, at: int, item: struct.Struct) -> Iterator[tuple[int, ..
 
 
 def _table(data: bytes, at: int) -> int:
-    """The target of the offset stored at `at`; FlatBuffers' offsets are relative."""
+    """The target of the offset at `at`. FlatBuffers' offsets are relative."""
     return at + int(_TABLE.unpack_from(data, at)[0])
 
 
 def _field(data: bytes, table: int, number: int, *, needed: bool = False) -> int:
-    """The position of a field of a FlatBuffers table; 0 if the field is absent."""
+    """The position of a field of a FlatBuffers table, or 0 if the field is absent."""
     layout = table - int(_LAYOUT.unpack_from(data, table)[0])
-    # `unpack_from` counts a negative offset from the end.
+    # Refuse a negative offset, which `unpack_from` counts from the end.
     if layout < 0:
         raise ValueError("the metadata of a message is damaged")
     entry = 4 + 2 * number
-    is_known = entry + 2 <= _SHORT.unpack_from(data, layout)[0]
-    offset = int(_SHORT.unpack_from(data, layout + entry)[0]) if is_known else 0
+    is_present = entry + 2 <= _SHORT.unpack_from(data, layout)[0]
+    offset = int(_SHORT.unpack_from(data, layout + entry)[0]) if is_present else 0
     if table + offset >= len(data):
         raise ValueError("the metadata of a message is damaged")
     if offset:
@@ -180,19 +195,21 @@ def _field(data: bytes, table: int, number: int, *, needed: bool = False) -> int
 
 
 def check_values(batch: pa.RecordBatch, *, texts: bool = True) -> None:
-    """Check every offset, and every text. Raises pa.ArrowInvalid for a wrong one.
+    """Check every offset, and every text, of a decoded batch without dictionaries.
 
     Args:
-        batch: just unpacked, with no dictionaries.
         texts: whether texts must be UTF-8.
+
+    Raises:
+        pa.ArrowInvalid: an offset or a text is wrong.
     """
     if batch.num_rows < _FEW_ROWS and texts:
         batch.validate(full=True)
         return
     batch.validate()
-    whole = batch.to_struct_array()
-    # As bytes, because Arrow looks at each text by itself, which takes ten times as long.
-    whole.view(_without_texts(whole.type)).validate(full=True)
+    rows = batch.to_struct_array()
+    # View texts as bytes: Arrow's check of texts takes ten times as long, as it checks each text.
+    rows.view(_without_texts(rows.type)).validate(full=True)
     for column in _texts_in(batch.columns) if texts else ():
         content = memoryview(column.buffers()[2] or b"")
         chunks = (content[at : at + _CHUNK] for at in range(0, len(content), _CHUNK))

@@ -1,4 +1,4 @@
-"""The header of one object: its fields, its JSON; decoding trusts nothing (PROTOCOL §2)."""
+"""The header of an object: its fields, its JSON, and the checks of decoding (PROTOCOL §2)."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,33 +14,35 @@ from sparkwal.format.checked import LARGEST_NUMBER, LATER, Crc, Moment, Number, 
 HEADER_KEY = b"weaselwal"
 CRC_KEY = b"weaselwal.crc32"
 SCHEMA_KEY = b"weaselwal.spark_schema"
-# The reason of the records that a leader writes after its first.
+# The reason of the leader records that a leader writes after its first one.
 SEAL = "seal"
 
 
-# Appends without a name begin so: the next record drops their entry in `txns`.
+# The begin of the name of an append without an id. The next record drops its entry in `txns`.
 ANONYMOUS = "append:"
 
 REMOTE, STATEFUL = "remote", "stateful"
 NOWHERE, HERE = -1, -2
 _Pair = tuple[WholeOrNone, WholeOrNone]
 
-# {query_id: (last batch_id, timestamp_ms)}: which microbatches the log holds.
+# {query_id: (last batch_id, timestamp_ms)}: the last microbatch of each query in the log.
 Txns = dict[str, _Pair]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where the log holds the checkpoint of one query: in the last record of that query.
+    """The checkpoint of one query. The last record of the query carries it in a block of files.
 
     Attributes:
-        position, rows: of that record.
-        bytes, crc32: of the block of files in it; 0 bytes: it carries none.
-        reason: why it carries none: REMOTE, STATEFUL or "".
-        files: {name: (position, bytes)} of files that records carry once for those after them;
-            NOWHERE for a file that was too large to carry.
-        inputs: {name: CRC-32} of the files that say what the microbatch read.
-        name: of the query, where `sparkwal.checkpoint` was given it.
+        position: the position of that record.
+        rows: the rows of that record.
+        bytes: the size of the block, or 0 if the record carries none.
+        crc32: the CRC-32 of the block.
+        reason: the reason without a block: REMOTE, STATEFUL or "".
+        files: {name: (position, bytes)} of the files that an earlier record carries. The position
+            is NOWHERE for a file that was too large.
+        inputs: {name: CRC-32} of the files that describe the input of the microbatch.
+        name: the name of the query, if it was given to `sparkwal.checkpoint`.
     """
 
     position: Whole
@@ -59,7 +61,7 @@ Checkpoints = dict[str, Checkpoint]
 
 @dataclass(frozen=True)
 class QueryProgress:
-    """What a record remembers; the object `txns_archive` holds those of older queries."""
+    """The progress of all queries, as a record holds it. `txns_archive` has older queries."""
 
     txns: Txns
     checkpoints: Checkpoints
@@ -81,7 +83,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """One data object as its commit record names it; `crc32` covers all of it."""
+    """One data object, as its commit record names it. `crc32` covers the complete object."""
 
     number: Number
     partition: Whole
@@ -93,8 +95,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Inline:
-    """Rows of one partition inside the commit record: `record_batches` messages of `bytes` bytes,
-    which `crc32` covers; one partition after the other, directly after the schema message."""
+    """Rows of one partition inside the commit record.
+
+    They are `record_batches` messages with `bytes` bytes and this `crc32`. The partitions follow
+    each other, directly after the schema message.
+    """
 
     partition: Whole
     rows: Whole
@@ -105,7 +110,7 @@ class Inline:
 
 @dataclass(frozen=True)
 class Header:
-    """What every object says of itself."""
+    """The fields of every object."""
 
     number: Number
     position: Whole
@@ -115,10 +120,12 @@ class Header:
     plan_id: str
     in_flight_limit: Annotated[int, Meta(ge=1, le=1000)]
     timestamp_ms: Moment
-    schema_crc32: Crc  # of the Spark schema's JSON beside the header
-    log_id: str  # drawn by the log's first leader record: a log recreated is another log
-    # Every position up to it held a durable record when this object was built. That stays true,
-    # also where the object is dead. −1: nothing is known, as in the objects of older versions.
+    # The CRC-32 of the Spark schema's JSON, which is beside the header.
+    schema_crc32: Crc
+    # A random id from the log's first leader record. A recreated log has another one.
+    log_id: str
+    # Every position up to this one held a durable record when the object was built. That stays
+    # true, even if this object is dead. −1, as in objects of older versions: no such position.
     decided: Annotated[WholeOrNone, LATER] = field(default=-1, kw_only=True)
 
     kind: ClassVar[str]
@@ -126,13 +133,14 @@ class Header:
 
 @dataclass(frozen=True)
 class DataHeader(Header):
-    """Rows of one Spark partition; durable only once a commit record names it."""
+    """The header of a data object. Its rows are durable once a commit record names the object."""
 
     query_id: str
     batch_id: WholeOrNone
     partition: Whole
     rows: Whole
-    # Spark's id of the task attempt: PySpark shows no other, and a stage's attempts share none.
+    # Spark's id of the task attempt, since PySpark does not show the stage's attempt. Attempts of a
+    # stage have different task attempts.
     stage_attempt: Whole
 
     kind: ClassVar[str] = "data"
@@ -146,9 +154,9 @@ class CommitHeader(Header):
         position: the commit's position in the log.
         timestamp_ms: the time of the commit, in milliseconds since 1970.
         term: the term of its leader.
-        leader_id: names its leader: its host first.
+        leader_id: the id of its leader, which begins with the host.
         log_id: the id of the log.
-        decided: each position up to this one held a record when this one was made.
+        decided: each position up to this one held a record when this one was written.
         query_id: the id of the query, or the name of the producer.
         batch_id: the number of the microbatch, or the sequence of the last append.
         rows: the number of its rows.
@@ -201,9 +209,9 @@ class LeaderHeader(Header):
         position: the record's position in the log.
         timestamp_ms: the time of the record, in milliseconds since 1970.
         term: the new term.
-        leader_id: names the leader: its host first.
+        leader_id: the id of the leader, which begins with the host.
         log_id: the id of the log.
-        decided: each position up to this one held a record when this one was made.
+        decided: each position up to this one held a record when this one was written.
         prev_position: the head that the leader found; −1 in an empty log.
         reason: the cause of the takeover, or "seal".
         host: the leader's host.
@@ -212,7 +220,7 @@ class LeaderHeader(Header):
         txns_archive: the object that holds `txns` of older queries.
     """
 
-    prev_position: WholeOrNone  # the head it saw; −1 in an empty log
+    prev_position: WholeOrNone
     txns: Txns
     reason: str
     host: str
@@ -228,70 +236,83 @@ checked.prepare(*_KINDS, QueryProgress)
 
 
 def host_of(header: SlotHeader) -> str:
-    """Of the leader that wrote it: its id begins with its host."""
+    """The host of the leader that wrote a record."""
     return header.host if isinstance(header, LeaderHeader) else header.leader_id.partition(":")[0]
 
 
 def to_json(header: Header) -> bytes:
-    """The header as UTF-8 JSON; numbers of 20 digits travel as strings."""
+    """The header as UTF-8 JSON. Object numbers are strings of 20 digits."""
     return checked.to_json({"kind": header.kind, **checked.plain(header)})
 
 
 def crc_hex(data: bytes) -> bytes:
-    """CRC-32 as 8 hex digits."""
+    """The CRC-32 of data, as 8 hex digits."""
     return b"%08x" % crc32(data)
 
 
-def document_in(metadata: dict[bytes, bytes] | None, where: str, what: str) -> dict[str, Any]:
-    """The JSON object in an object's Arrow metadata, its CRC-32 checked. Raises InvalidLogError."""
+def document_in(metadata: dict[bytes, bytes] | None, location: str, what: str) -> dict[str, Any]:
+    """The JSON document in an object's Arrow metadata.
+
+    Raises:
+        InvalidLogError: the document is missing or damaged, or has another format.
+    """
     if not metadata or HEADER_KEY not in metadata:
-        raise InvalidLogError(f"{where}: no weaselwal header; this is not an object of a log")
+        raise InvalidLogError(f"{location}: no weaselwal header; this is not an object of a log")
     text = metadata[HEADER_KEY]
     if metadata.get(CRC_KEY) != crc_hex(text):
-        raise InvalidLogError(f"{where}: the header's CRC-32 does not match its bytes")
-    return checked.parse(text, where, what)
+        raise InvalidLogError(f"{location}: the header's CRC-32 does not match its bytes")
+    return checked.parse(text, location, what)
 
 
 def to_metadata(text: bytes, crc: bytes, spark_schema: str) -> dict[bytes, bytes]:
     return {HEADER_KEY: text, CRC_KEY: crc, SCHEMA_KEY: spark_schema.encode()}
 
 
-def from_metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[Header, bytes]:
-    """The checked header and the Spark schema's JSON, unchecked but for its CRC-32, of an object's
-    Arrow metadata. Raises InvalidLogError naming `where` and what was expected."""
-    header = _from_document(document_in(metadata, where, "log"), where)
+def from_metadata(metadata: dict[bytes, bytes] | None, location: str) -> tuple[Header, bytes]:
+    """The header, and the Spark schema's JSON, in an object's Arrow metadata.
+
+    Only the CRC-32 of the schema's JSON is checked.
+
+    Raises:
+        InvalidLogError: the header is damaged or wrong, or a CRC-32 differs.
+    """
+    header = _from_document(document_in(metadata, location, "log"), location)
     schema = (metadata or {}).get(SCHEMA_KEY, b"")
     if crc32(schema) != header.schema_crc32:
-        raise InvalidLogError(f"{where}: the schema's CRC-32 does not match the header's")
+        raise InvalidLogError(f"{location}: the schema's CRC-32 does not match the header's")
     return header, schema
 
 
-def _from_document(document: dict[str, Any], where: str) -> Header:
-    kind = next((each for each in _KINDS if each.kind == document.get("kind")), None)
+def _from_document(document: dict[str, Any], location: str) -> Header:
+    kind = next((header for header in _KINDS if header.kind == document.get("kind")), None)
     if kind is None or document.get("window") not in keys.WINDOWS:
-        raise InvalidLogError(f"{where}: unknown kind or window in the header")
-    header = checked.read(kind, document, where)
+        raise InvalidLogError(f"{location}: unknown kind or window in the header")
+    header = checked.read(kind, document, location)
     try:
         expected = keys.slot(header.position, header.window)
         if isinstance(header, DataHeader):
             expected = keys.data(header.position, header.window, header.partition)
     except ValueError as error:
-        raise InvalidLogError(f"{where}: {error}") from None
+        raise InvalidLogError(f"{location}: {error}") from None
     if header.number != expected:
         raise InvalidLogError(
-            f"{where}: the header says number {header.number}, expected {expected}"
+            f"{location}: the header has number {header.number}, expected {expected}"
         )
     if header.decided >= header.position:
-        raise InvalidLogError(f"{where}: field 'decided' must be below the position")
+        raise InvalidLogError(f"{location}: field 'decided' must be below the position")
     return header
 
 
-def check_parts(header: CommitHeader, where: str) -> None:
-    """Raises InvalidLogError unless a commit names objects of its own window, and each row once."""
+def check_parts(header: CommitHeader, location: str) -> None:
+    """Check that a commit names objects of its own window, and each row once.
+
+    Raises:
+        InvalidLogError: it does not.
+    """
     try:
         _check_parts(header)
     except ValueError as error:
-        raise InvalidLogError(f"{where}: {error}") from None
+        raise InvalidLogError(f"{location}: {error}") from None
 
 
 def _check_parts(header: CommitHeader) -> None:

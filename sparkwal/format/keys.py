@@ -1,4 +1,4 @@
-"""Position ↔ number ↔ key, and every other path of a log (PROTOCOL §1)."""
+"""Converts positions, numbers and keys, and names every object of a log (PROTOCOL §1)."""
 
 import re
 
@@ -6,26 +6,34 @@ from sparkwal.errors import OptionError
 
 MAX = 2**64 - 1
 WINDOWS = (1_000, 10_000, 100_000, 1_000_000)
-# The log at the path itself; its rows have this name where sequencers are distinguished.
+# The name, as a sequencer, of the log at the path itself.
 ROOT = "default"
 # Every folder below the path of a log.
 FOLDERS = ("batches", "consumers", "handover", "lifecycle", "proof", "sequencers", "txns")
 OF_ALL = ".all"
 _NAME = re.compile(r"[0-9]{20}")
 CONSUMER_NAME = re.compile("[A-Za-z0-9_-]{1,200}")
-# No object of a log has a number below: so each position that a listing shows has others after it.
+# The least number of an object of a log. So each listed position has others after it.
 LEAST = 2**31
 
 
 def slot(position: int, window: int) -> int:
-    """The number of the record at `position`. Raises ValueError past the 64-bit range."""
+    """The number of the record at `position`.
+
+    Raises:
+        ValueError: the position is outside of the 64-bit range.
+    """
     if position < 0 or position > last_position(window):
         raise ValueError(f"position {position} is outside 0 … {last_position(window)}")
     return MAX - window * position
 
 
 def data(position: int, window: int, partition: int) -> int:
-    """The number of a partition's data object. Raises ValueError if it is beyond the window."""
+    """The number of a partition's data object.
+
+    Raises:
+        ValueError: the number is outside of the window.
+    """
     if not 0 <= partition < window - 1:
         raise ValueError(f"partition {partition} is outside 0 … {window - 2}")
     return slot(position, window) - 1 - partition
@@ -50,12 +58,12 @@ def is_slot(number: int, window: int) -> bool:
 
 
 def encode(number: int) -> str:
-    """20 digits, so that byte order is numeric order."""
+    """The number with 20 digits, so that the byte order of names is the order of numbers."""
     return f"{number:020d}"
 
 
 def decode(name: str) -> int | None:
-    """The number of an object's name, or None for a name that the log never gives."""
+    """The number in an object's name, or None if no object of a log has such a name."""
     if not _NAME.fullmatch(name):
         return None
     number = int(name)
@@ -63,7 +71,7 @@ def decode(name: str) -> int | None:
 
 
 def listed(name: str) -> int | None:
-    """As `decode`, of a name in a listing, where any number may stand that no log comes to."""
+    """As `decode`, for a listed name. A number that no log reaches gives None too."""
     number = decode(name)
     return number if number is not None and number >= LEAST else None
 
@@ -78,12 +86,12 @@ def key(prefix: str, number: int) -> str:
 
 
 def handover_key(prefix: str, log_id: str, term: int) -> str:
-    """Of the request that the leader of a term hand the log over; absent at rest."""
+    """The key of a takeover's request to the leader of `term`. At rest no such object exists."""
     return join_key(prefix, "handover", f"{log_id}-{term:020d}")
 
 
 def archive_key(prefix: str, archive: str) -> str:
-    """Of the transactions that the records no longer hold."""
+    """The key of the transactions that the records no longer hold."""
     return join_key(prefix, "txns", archive)
 
 
@@ -92,7 +100,7 @@ def lifecycle_prefix(prefix: str) -> str:
 
 
 def lifecycle_key(prefix: str, number: int) -> str:
-    """Numbers count down from MAX by 1."""
+    """The key of a lifecycle record. Its numbers count down from MAX by 1."""
     return lifecycle_prefix(prefix) + encode(number)
 
 
@@ -105,13 +113,16 @@ def consumer_key(prefix: str, name: str) -> str:
 
 
 def consumer_of_all_key(root: str, name: str) -> str:
-    """Of a consumer that reads all logs under a path; no consumer's name holds a dot."""
+    """The key of a consumer of all logs under a path. The suffix has a dot, and no name has one."""
     return consumer_key(root, name + OF_ALL)
 
 
 def join_key(prefix: str, *parts: str) -> str:
-    """`prefix` and `parts` with one "/" between them; an empty prefix adds nothing. Raises
-    OptionError for segments that stores or people read in different ways."""
+    """Join a prefix, which may be empty, and parts with "/".
+
+    Raises:
+        OptionError: a segment is empty, "." or "..", or has unprintable characters.
+    """
     key = "/".join([prefix, *parts] if prefix else parts)
     for segment in key.split("/"):
         if segment in ("", ".", ".."):
@@ -126,11 +137,11 @@ def sequencers_prefix(root: str) -> str:
 
 
 def root_prefix(prefix: str) -> str | None:
-    """Of the path that a sequencer's log lies under, or None if `prefix` is no sequencer's."""
+    """The prefix of the path with this sequencer's log, or None if `prefix` is no sequencer's."""
     parts = prefix.split("/")
     return "/".join(parts[:-2]) if parts[-2:-1] == ["sequencers"] else None
 
 
 def sequencer_prefix(root: str, sequencer: str) -> str:
-    """Where the log of a sequencer lies: `root` itself for ROOT."""
+    """The prefix of a sequencer's log; for ROOT the root itself."""
     return root if sequencer == ROOT else join_key(root, "sequencers", sequencer)

@@ -1,4 +1,4 @@
-"""One record of a log's lifecycle: which rows a table has, which may be gone (PROTOCOL §10)."""
+"""One record of a log's lifecycle: the rows in the table, and those that may be deleted (§10)."""
 
 from dataclasses import dataclass, fields
 
@@ -18,23 +18,28 @@ from sparkwal.format.checked import (
 )
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 
-# Why a record is put: to fix a range before it is written; the table has it; to move the floor.
+# The kinds of records: a range is fixed before it is written; the table has it; the floor moves.
 INTENT = "intent"
 DONE = "done"
 FLOOR = "floor"
 APPEND, MERGE = "append", "merge"
-# A log whose lifecycle has no table.
+# The table version of a log without a table.
 NO_TABLE_VERSION = -1
-# Each of these is an object in the JSON: {sequencer: position}.
+# In the JSON each of these is an object: {sequencer: position}.
 _POSITIONS = ("cut", "to", "floor")
 
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a log is compacted into, and how: fixed by the first intent. `mode` is APPEND,
-    or MERGE by `keys` with the last writer winning, or the greatest value of the column
-    `sequence_by`. `delete_when`: an SQL condition on a row that deletes its key; `properties`: of a
-    new table."""
+    """The table of a log, and the way rows reach it. The first intent fixes both.
+
+    Attributes:
+        mode: APPEND, or MERGE by `keys`.
+        sequence_by: for MERGE, the row with the greatest value of this column wins; by default the
+            last row in the log.
+        delete_when: an SQL condition. A row that fulfils it deletes its key.
+        properties: the properties of a new table.
+    """
 
     table: str
     mode: str = APPEND
@@ -48,19 +53,19 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class LifecycleRecord:
-    """The state of a log's life after one record of its chain; by default, of a log without one.
+    """The state of a log's lifecycle after one record. The defaults are those without a record.
 
     Attributes:
-        number: of the record; counts down from keys.MAX by 1.
-        record_id: drawn for the attempt that wrote the record; a read-back compares it.
-        log_id: of the log; a log recreated at the same path begins a chain of its own.
-        k: counts the intents, from 1; 0 before the first.
+        number: the number of the record. Numbers count down from keys.MAX by 1.
+        record_id: a random id of the attempt that wrote the record. A read-back compares it.
+        log_id: the id of the log. A log that was recreated at the same path has another chain.
+        k: the number of intents so far.
         cut: positions below are in the table.
-        to: the end of the open intent's range [cut, to); equal to `cut` when none is open.
-        floor: positions below may be deleted, `gc_grace_ms` later at the earliest.
-        target: None while no intent was made.
-        table_id: of the table that the first intent found or made.
-        table_version: the table's, read before the last done; at first: before any row.
+        to: the end of the open range [cut, to), or `cut` if no range is open.
+        floor: positions below may be deleted after `gc_grace_ms`.
+        target: the table, or None before the first intent.
+        table_id: the id of the table of the first intent.
+        table_version: the version of the table before the last done; at first, before any row.
     """
 
     kind: str = ""
@@ -114,37 +119,45 @@ def encode(state: LifecycleRecord) -> bytes:
     return body
 
 
-def decode(body: bytes, where: str) -> LifecycleRecord:
-    """Raises InvalidLogError naming `where` and what was expected."""
+def decode(body: bytes, location: str) -> LifecycleRecord:
+    """Decode and check a record.
+
+    Raises:
+        InvalidLogError: the record is damaged, or a field is missing or wrong.
+    """
     try:
         metadata = pa.ipc.open_file(body).schema.metadata
     except (pa.ArrowException, OSError, ValueError, KeyError):
-        raise InvalidLogError(f"{where}: this is no record of a log's lifecycle") from None
-    document = document_in(metadata, where, "record")
+        raise InvalidLogError(f"{location}: this is no record of a log's lifecycle") from None
+    document = document_in(metadata, location, "record")
     for name in _POSITIONS:
-        found = document.get(name)
-        of_sequencer = found if isinstance(found, dict) else {}
-        document[name] = of_sequencer.get(str(document.get("sequencer")))
-    # No default stands for what its writer left out.
+        positions = document.get(name)
+        by_sequencer = positions if isinstance(positions, dict) else {}
+        document[name] = by_sequencer.get(str(document.get("sequencer")))
+    # A default must not replace a field that the writer left out.
     target, lacks = document.get("target"), _names(LifecycleRecord) - {*document}
     if isinstance(target, dict):
         lacks |= _names(Target) - {*target}
     if lacks:
-        raise InvalidLogError(f"{where}: it has no {', '.join(sorted(lacks))}")
-    state = read(LifecycleRecord, document, where)
+        raise InvalidLogError(f"{location}: it has no {', '.join(sorted(lacks))}")
+    state = read(LifecycleRecord, document, location)
     if state.kind not in (INTENT, DONE, FLOOR):
-        raise InvalidLogError(f"{where}: field 'kind' must be {INTENT}, {DONE} or {FLOOR}")
+        raise InvalidLogError(f"{location}: field 'kind' must be {INTENT}, {DONE} or {FLOOR}")
     if state.target is not None:
-        _check(state.target, where)
+        _check(state.target, location)
     if not (state.cut <= state.to and (state.target is None or state.floor <= state.cut)):
-        raise InvalidLogError(f"{where}: floor ≤ cut ≤ to is expected")
+        raise InvalidLogError(f"{location}: floor ≤ cut ≤ to is expected")
     if max(state.to, state.floor) > keys.MOST_POSITIONS:
-        raise InvalidLogError(f"{where}: no log has so many positions")
+        raise InvalidLogError(f"{location}: no log has so many positions")
     return state
 
 
-def _check(target: Target, where: str) -> None:
-    """Raises InvalidLogError for a target that no compaction has."""
+def _check(target: Target, location: str) -> None:
+    """Check a target.
+
+    Raises:
+        InvalidLogError: no compaction has such a target.
+    """
     columns = (*target.keys, *target.partition_by, *target.cluster_by)
     is_sound = (
         target.mode in (APPEND, MERGE)
@@ -155,8 +168,8 @@ def _check(target: Target, where: str) -> None:
         and all(map(str.strip, columns))
     )
     if not is_sound:
-        raise InvalidLogError(f"{where}: no compaction fills a table as its 'target' says")
+        raise InvalidLogError(f"{location}: no compaction fills a table as its 'target' says")
 
 
 def _names(kind: type) -> set[str]:
-    return {each.name for each in fields(kind)}
+    return {field.name for field in fields(kind)}

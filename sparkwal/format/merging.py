@@ -1,7 +1,7 @@
-"""The columns of several schemas as one: of a log and its writer, of several logs.
+"""Merges schemas: those of a log and its writer, or of several logs.
 
-A column may become wider, as long as Arrow and Spark read its former values without loss: a whole
-number with more bytes, a double for a float, a decimal with more digits before its point.
+A column may become wider if Arrow and Spark can read its former values without loss: a whole number
+with more bytes, a double instead of a float, a decimal with more digits before its point.
 """
 
 import json
@@ -18,16 +18,16 @@ _WHOLE = ("byte", "short", "integer", "long")
 
 
 def wider(one: Any, other: Any) -> Any | None:
-    """The type of a column that holds the values of both types; None if there is none."""
+    """The type that holds the values of both types, or None."""
     if one == other:
         return one
     if isinstance(one, str) and isinstance(other, str):
         return _wider_leaf(one, other)
     if isinstance(one, str) or isinstance(other, str) or one["type"] != other["type"]:
         return None
-    theirs = dict(schema.inside(other))
-    parts = {name: wider(kind, theirs.get(name)) for name, kind in schema.inside(one)}
-    if None in parts.values() or parts.keys() != theirs.keys():
+    other_parts = dict(schema.inside(other))
+    parts = {name: wider(kind, other_parts.get(name)) for name, kind in schema.inside(one)}
+    if None in parts.values() or parts.keys() != other_parts.keys():
         return None
     return schema.with_inside(one, parts)
 
@@ -45,7 +45,7 @@ def _wider_leaf(one: str, other: str) -> str | None:
 
 @lru_cache(maxsize=64)
 def narrower(stored: pa.Schema, target: pa.Schema) -> str | None:
-    """The first column that is narrower in `target` than in `stored`; None if none is."""
+    """The first column that is narrower in `target` than in `stored`, or None."""
     both = [name for name in target.names if name in stored.names]
     return next((n for n in both if _narrows(stored.field(n).type, target.field(n).type)), None)
 
@@ -54,9 +54,9 @@ def _narrows(stored: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_decimal(stored) and pa.types.is_decimal(target):
         return bool(target.precision < stored.precision)
     if pa.types.is_struct(stored) and pa.types.is_struct(target):
-        known = {field.name: field.type for field in stored}
-        inner = [field for field in target if field.name in known]
-        return any(_narrows(known[field.name], field.type) for field in inner)
+        stored_types = {field.name: field.type for field in stored}
+        common = [field for field in target if field.name in stored_types]
+        return any(_narrows(stored_types[field.name], field.type) for field in common)
     if stored.num_fields and target.num_fields:
         return _narrows(stored.field(0).type, target.field(0).type)
     is_number = any(
@@ -73,10 +73,10 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
     columns, leave some out (null), and have wider or narrower types.
 
     Raises:
-        OptionError: the schemas differ otherwise. It lists every difference.
+        OptionError: the schemas differ in another way. The message lists every difference.
     """
     log, writer = schema.columns(log_schema), schema.columns(writer_schema)
-    # Spark would find a column that differs only in case ambiguous when reading.
+    # For Spark, names that differ only in case are ambiguous.
     folded = {name.lower(): name for name in log}
     new = {name: kind for name, kind in writer.items() if name not in log}
     both = {name: wider(log[name], kind) for name, kind in writer.items() if name in log}
@@ -106,9 +106,7 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
         elif cased:
             advice = "give the column the log's name"
         elif not new:
-            advice = (
-                "add it, as null where it has no values, or set mergeSchema=true to leave it out"
-            )
+            advice = "add it, as null if it has no values, or set mergeSchema=true to leave it out"
         differences = "; ".join([*changed, *cased, *alone, advice])
         raise OptionError(f"the rows' schema differs from the log's: {differences}")
     document = json.loads(log_schema)
@@ -119,21 +117,21 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
 
 
 def union_of(schemas: Iterable[tuple[str, str]]) -> str:
-    """All columns of several schemas, each as wide as all need; "" for none.
+    """The schema with all columns of several schemas, each wide enough for all; "" for none.
 
     Args:
-        schemas: each with a name for people.
+        schemas: the schemas, each with its name for messages.
 
     Raises:
-        OptionError: no type holds the values of a column in two of them.
+        OptionError: no type holds the values of a column in two schemas.
     """
     union = ""
     for text, name in schemas:
-        known = schema.columns(union or text)
+        types = schema.columns(union or text)
         for column, kind in schema.columns(text).items():
-            if wider(known.get(column, kind), kind) is None:
+            if wider(types.get(column, kind), kind) is None:
                 raise OptionError(
-                    f"column {column!r} is {schema.type_name(known[column])} in the log and "
+                    f"column {column!r} is {schema.type_name(types[column])} in the log and "
                     f"{schema.type_name(kind)} in {name}: read the two by themselves, and cast"
                 )
         union = merge(union or text, text, allow_new=True)

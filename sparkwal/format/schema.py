@@ -1,7 +1,8 @@
-"""Spark's schema JSON and the one Arrow schema that carries it.
+"""Spark's schema JSON, and the Arrow schema that follows from it.
 
-The log stores Spark's schema; the Arrow schema of every object follows from it, so that any writer
-and any reader agree. All columns are nullable: Spark's readers require it, writers may lack one.
+The log stores Spark's schema. The Arrow schema of every object follows from it, so that all writers
+and readers agree. All columns are nullable, because Spark's readers require that, and a writer may
+lack a column.
 """
 
 import json
@@ -18,7 +19,7 @@ import pyarrow as pa
 from sparkwal.errors import OptionError
 from sparkwal.format.arrow_types import DEEPEST, depth, field_json
 
-# Of the JSON text that an object holds.
+# The most bytes of a schema's JSON in an object.
 LONGEST = 4 * 2**20
 
 _PRIMITIVES: dict[str, pa.DataType] = {
@@ -38,7 +39,7 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "variant": pa.struct(
         [
             pa.field("value", pa.binary(), nullable=False),
-            # This tag is how Spark distinguishes a variant from a plain struct.
+            # By this tag Spark distinguishes a variant from a struct.
             pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
         ]
     ),
@@ -47,7 +48,7 @@ _DDL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyin
 DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),\s*([0-9]{1,2})\)")
 _DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 _TIME = re.compile(r"time\([0-9]\)")
-# What a nested type holds besides a struct's fields.
+# The names of the types inside of an array and a map.
 _PARTS = {"array": ("element",), "map": ("key", "value")}
 _SPATIAL = re.compile(r"geometry\(\w+:-?\w+\)|geography\(\w+:-?\w+, \w+\)")
 
@@ -81,11 +82,14 @@ _stored = msgspec.json.Decoder(_Struct)
 
 @lru_cache(maxsize=64)
 def read(text: bytes) -> str:
-    """The normalized schema that an object or a table holds, whoever wrote it. Raises ValueError
-    for one that no log has, OptionError where `normalize` does.
+    """The normalized schema of an object or a table, whose writer may be hostile.
 
-    Metadata of fields is left out: Spark and Delta Lake take SQL expressions from it. No type is a
-    user's own: Spark loads the class that it names.
+    Metadata of fields is left out, because Spark and Delta Lake evaluate SQL expressions in it.
+    User-defined types are refused, because Spark would load their classes.
+
+    Raises:
+        ValueError: no log has such a schema.
+        OptionError: as for `normalize`.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{len(text)} bytes; at most {LONGEST} are read")
@@ -100,7 +104,11 @@ def read(text: bytes) -> str:
 
 
 def normalize(spark_schema: str | dict[str, Any]) -> str:
-    """Spark's schema JSON, nullable, without metadata. Raises OptionError for what Arrow lacks."""
+    """Spark's schema JSON with nullable columns and without metadata.
+
+    Raises:
+        OptionError: a log cannot hold a column.
+    """
     document = json.loads(spark_schema) if isinstance(spark_schema, str) else spark_schema
     return _json(_normal_fields(document["fields"], ""))
 
@@ -111,54 +119,55 @@ def _json(fields: list[dict[str, Any]]) -> str:
 
 
 def _normal_fields(fields: list[dict[str, Any]], inside: str) -> list[dict[str, Any]]:
-    names, found = set(), []
+    names = set()
+    normal_fields = []
     for field in fields:
         name, path = field["name"], inside + field["name"]
         if name in names:
             raise OptionError(f"column {path!r} appears twice; give every column its own name")
         if collations := (field.get("metadata") or {}).get("__COLLATIONS"):
             collation = next(iter(collations.values())).rpartition(".")[2]
-            # Without it the same texts would compare otherwise when they are read.
+            # Without the collation, readers would compare the texts in another way.
             raise OptionError(
                 f"column {path!r} has the collation {collation}, which a log does not keep: write "
                 f"{path} collate UTF8_BINARY, and collate when reading"
             )
         names.add(name)
         kind = _normal_type(field["type"], path)
-        found.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
-    return found
+        normal_fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
+    return normal_fields
 
 
 def _normal_type(kind: Any, path: str) -> Any:
-    what = "" if isinstance(kind, str) else kind["type"]
-    if what == "struct":
-        return {"type": what, "fields": _normal_fields(kind["fields"], f"{path}.")}
-    if what in _PARTS:
+    nesting = "" if isinstance(kind, str) else kind["type"]
+    if nesting == "struct":
+        return {"type": nesting, "fields": _normal_fields(kind["fields"], f"{path}.")}
+    if nesting in _PARTS:
         parts = {
             f"{part}Type": _normal_type(inner, f"{path}.{part}") for part, inner in inside(kind)
         }
-        nulls = "containsNull" if what == "array" else "valueContainsNull"
-        return {"type": what, **parts, nulls: True}
-    if what == "udt":
-        # Its class would have to be loaded, from the log, by every reader.
+        nulls = "containsNull" if nesting == "array" else "valueContainsNull"
+        return {"type": nesting, **parts, nulls: True}
+    if nesting == "udt":
+        # Every reader would have to load the class that the log names.
         raise OptionError(
             f"column {path!r} has a user-defined type ({kind.get('pyClass')}); a log holds no "
             "classes: convert it before writing, a vector for example with "
             "pyspark.ml.functions.vector_to_array"
         )
-    # Through Arrow a char(n) or varchar(n) is a string like any other.
-    if not what and re.fullmatch(r"(var)?char\(\d+\)", kind):
+    # In Arrow, char(n) and varchar(n) are strings.
+    if not nesting and re.fullmatch(r"(var)?char\(\d+\)", kind):
         return "string"
-    if what or _leaf(kind) is None:
+    if nesting or _leaf(kind) is None:
         raise OptionError(
-            f"column {path!r} has type {what or kind}, which Spark's Python data source API cannot "
-            "carry; cast it (for example to string or bigint) before writing"
+            f"column {path!r} has type {nesting or kind}, which Spark's Python data source API "
+            "cannot carry; cast it (for example to string or bigint) before writing"
         )
     return kind
 
 
 def inside(kind: Any) -> list[tuple[str, Any]]:
-    """(name, type) of what a type holds: a struct's fields, an array's element, a map's two."""
+    """The names and types inside of a type: a struct's fields, an array's element, a map's two."""
     if isinstance(kind, str):
         return []
     if kind["type"] == "struct":
@@ -167,7 +176,7 @@ def inside(kind: Any) -> list[tuple[str, Any]]:
 
 
 def with_inside(kind: Any, parts: Mapping[str, Any]) -> Any:
-    """A nested type with other types by the names that `inside` gives."""
+    """A nested type with other types inside, by the names of `inside`."""
     if kind["type"] == "struct":
         fields = [{**field, "type": parts[field["name"]]} for field in kind["fields"]]
         return {**kind, "fields": fields}
@@ -175,8 +184,12 @@ def with_inside(kind: Any, parts: Mapping[str, Any]) -> Any:
 
 
 def check_columns(spark_schema: str) -> None:
-    """For writers: a log keeps its columns for ever. Raises OptionError for no columns at all, for
-    names that differ only in case, and for a column of nulls only, whose type could not change."""
+    """Check a writer's schema, because a log never loses a column.
+
+    Raises:
+        OptionError: there are no columns, two names differ only in case, or a column has the type
+            void, which could never change.
+    """
     document = json.loads(spark_schema)
     if not document["fields"]:
         raise OptionError(
@@ -186,21 +199,21 @@ def check_columns(spark_schema: str) -> None:
 
 
 def _check_inside(kind: Any, path: str) -> None:
-    known: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for name, inner in inside(kind):
-        here = path + name
-        other = known.setdefault(name.lower(), here)
-        if other != here:
+        column = path + name
+        other = paths.setdefault(name.lower(), column)
+        if other != column:
             raise OptionError(
-                f"columns {other!r} and {here!r} differ only in case, and Spark reads names "
+                f"columns {other!r} and {column!r} differ only in case, and Spark reads names "
                 "without regard to it; rename one of them"
             )
         if inner == "void":
             raise OptionError(
-                f"column {here!r} has type void, and the type of a log's column never changes; "
+                f"column {column!r} has type void, and the type of a log's column never changes; "
                 "cast it to the type that it will have, for example cast(null as string)"
             )
-        _check_inside(inner, f"{here}.")
+        _check_inside(inner, f"{column}.")
 
 
 def _leaf(kind: str) -> pa.DataType | None:
@@ -241,15 +254,18 @@ def to_arrow(spark_schema: str) -> pa.Schema:
 
 
 def from_arrow(arrow_schema: pa.Schema) -> str:
-    """The normalized Spark schema whose `to_arrow` holds every value of `arrow_schema`. Raises
-    OptionError naming the first column whose values the log could not keep (unsigned 64-bit
-    numbers, nanoseconds), or a name that appears twice."""
+    """The normalized Spark schema that holds every value of an Arrow schema.
+
+    Raises:
+        OptionError: the log cannot hold the values of a column (unsigned 64-bit numbers,
+            nanoseconds), or a name appears twice.
+    """
     fields = [field_json(field, field.name) for field in arrow_schema]
     return normalize({"type": "struct", "fields": fields})
 
 
 def columns(spark_schema: str) -> dict[str, Any]:
-    """Column name → Spark's JSON of its type, in order."""
+    """Spark's JSON of each column's type, by name, in order."""
     return {field["name"]: field["type"] for field in json.loads(spark_schema)["fields"]}
 
 
@@ -257,9 +273,9 @@ def type_name(kind: Any) -> str:
     """A type for people, as in Spark's DDL."""
     if isinstance(kind, str):
         return _DDL.get(kind, kind)
-    named = kind["type"] == "struct"
-    inner = ", ".join(f"{name}: " * named + type_name(each) for name, each in inside(kind))
-    return f"{kind['type']}<{inner}>"
+    has_names = kind["type"] == "struct"
+    parts = ", ".join(f"{name}: " * has_names + type_name(part) for name, part in inside(kind))
+    return f"{kind['type']}<{parts}>"
 
 
 def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
@@ -267,22 +283,24 @@ def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns by name, those it lacks as null. Zero-copy where only
-    nullability, field names or time zones differ."""
+    """Convert a batch to a schema. Columns match by name, and missing columns become null.
+
+    If only nullability, field names or time zones differ, no data is copied.
+    """
     if batch.schema.equals(schema, check_metadata=True):
         return with_offsets(batch)
     arrays = _by_name(schema, batch.schema, batch.column, batch.num_rows)
     if not arrays:
-        # A batch without columns still has rows.
+        # This keeps the number of rows of a batch without columns.
         return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
     return with_offsets(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
 def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """`batch` with offsets for each list that lies in another and has no elements.
+    """Add the offsets that inner lists without elements may lack to a batch.
 
-    Arrow for Java before version 19, as Spark 4.0 and 4.1 have it, leaves these offsets out.
-    pyarrow's `nbytes` follows a null pointer then, and the process ends.
+    Arrow for Java before version 19, which Spark 4.0 and 4.1 have, leaves these offsets out. Then
+    pyarrow's `nbytes` follows a null pointer, and the process crashes.
     """
     if not any(field.type.num_fields for field in batch.schema):
         return batch
@@ -315,18 +333,28 @@ def _with_offsets(array: pa.Array) -> pa.Array:
 
 
 def _by_name(
-    wanted: Iterable[pa.Field], known: Any, child: Callable[[int], pa.Array], length: int
+    fields: Iterable[pa.Field], parent: Any, child: Callable[[int], pa.Array], length: int
 ) -> list[pa.Array]:
-    """The children of a batch or a struct that `known`, its schema or type, names so; or null."""
-    places = ((known.get_field_index(field.name), field.type) for field in wanted)
-    return [pa.nulls(length, kind) if at < 0 else _cast(child(at), kind) for at, kind in places]
+    """The children of a batch or a struct for some fields, by name. A missing child is null.
+
+    Args:
+        parent: the schema of the batch, or the type of the struct.
+        child: returns a child by its index.
+    """
+    columns = ((parent.get_field_index(field.name), field.type) for field in fields)
+    return [
+        pa.nulls(length, kind) if index < 0 else _cast(child(index), kind)
+        for index, kind in columns
+    ]
 
 
 def gathered(
     batches: Iterable[pa.RecordBatch], most_bytes: int, most_rows: float = inf, most_ms: float = inf
 ) -> Iterator[pa.Table]:
-    """The rows of batches, as soon as they are so many bytes or rows, or the first came so long
-    ago."""
+    """Gather the rows of batches into tables.
+
+    A table is complete when it has so many bytes or rows, or when its first batch is so old.
+    """
     waiting = list[pa.RecordBatch]()
     rows = 0
     size = 0
@@ -346,7 +374,7 @@ def gathered(
 
 
 def cut(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch in batches of at most so many bytes, or of one row."""
+    """Cut a batch into batches of at most `most_bytes`, or of one row."""
     if batch.nbytes <= most_bytes or batch.num_rows < 2:
         yield batch
         return
@@ -356,7 +384,7 @@ def cut(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """`array` as `target`; nested types keep their buffers where the layout is the same."""
+    """Cast an array. The buffers of nested types are not copied if their layout is the same."""
     if array.type.equals(target, check_metadata=True):
         return array
     if pa.types.is_dictionary(array.type):

@@ -1,6 +1,6 @@
-"""Which types of Spark's hold every value of another, so that a column may be widened to them.
+"""Decides to which types a column may be widened: those that hold every value of its type.
 
-The rules are those of Delta Lake's type widening; whether a type is nullable does not matter.
+The rules are those of Delta Lake's type widening. Nullability does not matter.
 """
 
 import json
@@ -11,22 +11,24 @@ from sparkwal.format import schema
 
 _WHOLE = ("byte", "short", "integer", "long")
 _OTHERS = {"double": ("byte", "short", "integer", "float"), "timestamp_ntz": ("date",)}
-# Digits that a decimal has before its point to hold every whole number.
+# The digits before its point that a decimal needs to hold every whole number of a type.
 _DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 
 
 def holds(wide: Any, narrow: Any) -> bool:
-    """Whether every value of `narrow` is one of `wide`, so that a cast loses nothing."""
+    """Whether `wide` holds every value of `narrow`, so that a cast loses no information."""
     if isinstance(wide, str) and isinstance(narrow, str):
         return wide == narrow or _leaf_holds(wide, narrow)
     parts = _parts(wide, narrow)
-    names = [[name for name, _ in schema.inside(each)] for each in (wide, narrow)]
+    names = [[name for name, _ in schema.inside(kind)] for kind in (wide, narrow)]
     return bool(parts) and names[0] == names[1] and all(holds(*pair) for pair in parts or ())
 
 
 def contradicts(table: Any, log: Any) -> bool:
-    """Whether no value of `log` but null can be in a column of `table`'s type as it is; fields
-    that only one of two structs has do not matter."""
+    """Whether a column of the type `table` can hold no value of the type `log` except null.
+
+    Fields that only one of two structs has do not matter.
+    """
     if isinstance(table, str) and isinstance(log, str):
         return table != "void" and not holds(table, log)
     parts = _parts(table, log)
@@ -47,20 +49,24 @@ def _leaf_holds(wide: str, narrow: str) -> bool:
 
 
 def _parts(one: Any, other: Any) -> list[tuple[Any, Any]] | None:
-    """The types inside of two that are nested in the same way; None where they are not."""
+    """The pairs of types inside of two nested types, or None if they are not nested alike."""
     if isinstance(one, str) or isinstance(other, str) or one["type"] != other["type"]:
         return None
-    known = {name.lower(): kind for name, kind in schema.inside(other)}
-    own = [(name.lower(), kind) for name, kind in schema.inside(one)]
-    return [(kind, known[name]) for name, kind in own if name in known]
+    other_parts = {name.lower(): kind for name, kind in schema.inside(other)}
+    parts = [(name.lower(), kind) for name, kind in schema.inside(one)]
+    return [(kind, other_parts[name]) for name, kind in parts if name in other_parts]
 
 
 def widened(spark_schema: str, table: Mapping[str, Any]) -> str:
-    """The columns of a normalized schema, with a table's types (by name) where those hold them."""
-    known = {name.lower(): kind for name, kind in table.items()}
+    """A normalized schema in which each column has the table's type, if that holds its values.
+
+    Args:
+        table: the types of the table's columns, by name.
+    """
+    table_types = {name.lower(): kind for name, kind in table.items()}
     document = json.loads(spark_schema)
     for field in document["fields"]:
-        kind = known.get(field["name"].lower(), field["type"])
+        kind = table_types.get(field["name"].lower(), field["type"])
         if holds(kind, field["type"]):
             field["type"] = kind
     return schema.normalize(document)
@@ -69,9 +75,9 @@ def widened(spark_schema: str, table: Mapping[str, Any]) -> str:
 def contradictions(
     log: Mapping[str, Any], table: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(column, its type in the log, its type in the table) of those that do not go together."""
-    known = {name.lower(): kind for name, kind in table.items()}
+    """The columns whose types contradict: (column, its type in the log, its type in the table)."""
+    table_types = {name.lower(): kind for name, kind in table.items()}
     for name, kind in log.items():
-        there = known.get(name.lower(), kind)
-        if contradicts(there, kind):
-            yield name, kind, there
+        table_type = table_types.get(name.lower(), kind)
+        if contradicts(table_type, kind):
+            yield name, kind, table_type

@@ -308,7 +308,7 @@ def test_a_number_that_contradicts_the_position_is_refused(header: Header) -> No
     document = json.loads(to_json(header))
     for number in (header.number - 1, header.number + 1, 0):
         text = json.dumps({**document, "number": keys.encode(number)}).encode()
-        with pytest.raises(InvalidLogError, match="the header says number"):
+        with pytest.raises(InvalidLogError, match="the header has number"):
             decode(text)
 
 

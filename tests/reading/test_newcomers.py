@@ -68,7 +68,7 @@ def test_the_advice_for_a_column_that_is_left_out_fits(tmp_path: Path) -> None:
         sparkwal.Appender(log, one, producer_id="p")
     said = str(caught.value)
     assert "column 'name' (string) is only in the log; " in said
-    assert "add it, as null where it has no values, or set mergeSchema=true to leave it out" in said
+    assert "add it, as null if it has no values, or set mergeSchema=true to leave it out" in said
     # The advice works.
     with sparkwal.Appender(log, one, producer_id="p", mergeSchema=True) as wal:
         wal.append([{"v": 2}])
