@@ -256,8 +256,7 @@ def test_the_base_installation_names_all_that_is_imported_without_spark() -> Non
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     named = {x.split(">")[0] for x in config["options"]["install_requires"].split()}
-    # urllib3 is what botocore sends with; it comes with it.
-    assert named == REQUIRED - {"urllib3"}
+    assert named == REQUIRED
     known = set(sys.stdlib_module_names) | REQUIRED | {"mypy_boto3_s3"}
     wrong = [
         str(x)

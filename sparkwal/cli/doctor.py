@@ -69,7 +69,7 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
     # sparkwal cannot be imported with an older Python.
     yield ok("Python", ".".join(map(str, sys.version_info[:3])))
     yield _library("pyarrow", "18")
-    yield _library("botocore", "1.36")
+    yield _library("botocore", "1.36", "2")
     if _version("deltalake") is None:
         yield unknown("delta-rs", "not installed; only Log.current needs it (sparkwal[lake])")
     else:

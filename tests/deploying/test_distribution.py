@@ -13,6 +13,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from .building import NOT_CODE, build
 from .environments import BASE, ROOT, make, run, see
@@ -72,8 +73,13 @@ def test_the_metadata_names_the_requirements_and_the_python_versions(wheel: Path
     known = {each.rpartition(" :: ")[2] for each in reported.get_all("Classifier", [])}
     assert {"3.11", "3.12", "3.13", "Typed"} <= known
     assert set(reported.get_all("Provides-Extra", [])) == set(config["options.extras_require"])
-    always = {x for x in reported.get_all("Requires-Dist", []) if "extra ==" not in x}
-    assert always == set(config["options"]["install_requires"].split())
+    always = {
+        str(Requirement(text))
+        for text in reported.get_all("Requires-Dist", [])
+        if "extra ==" not in text
+    }
+    texts = config["options"]["install_requires"].split()
+    assert always == {str(Requirement(text)) for text in texts}
 
 
 def test_the_readme_renders_where_packages_are_published(wheel: Path, sdist: Path) -> None:

@@ -33,7 +33,7 @@ HELD = 60.0
 
 
 class Pacing(Pace):
-    """A request is late after 20 ms; notes the answers that count."""
+    """A request is late after 20 ms, and one may be repeated; notes the answers that count."""
 
     def __init__(self, given_up: float = 30.0, spare: bool = True) -> None:
         super().__init__()
@@ -45,7 +45,9 @@ class Pacing(Pace):
         return 0.02, self.given_up
 
     def may_repeat(self, *, is_straggler: bool) -> bool:
-        return self.spare
+        # On a busy machine the second request may be late too.
+        spare, self.spare = self.spare, False
+        return spare
 
     def answered(self, kind: tuple[str, int], seconds: float) -> None:
         self.seen += 1
@@ -117,7 +119,7 @@ def test_without_a_budget_a_late_reply_is_waited_for_until_it_is_given_up(
 
 def test_a_reply_that_breaks_off_is_asked_for_again(tmp_path: Path, caught: list[str]) -> None:
     reply = Reply(Transient("reset by peer"))
-    assert sent(tmp_path, reply, Pacing()).result() == b"bc"
+    assert sent(tmp_path, reply, Pacing(spare=False)).result() == b"bc"
     assert reply.closed
     assert caught == ["retried operation=get key=key attempt=1 delay_ms=0 reason=reset by peer"]
 
@@ -278,7 +280,9 @@ def test_one_thread_makes_each_request_once_where_all_connections_are_open(
 def test_a_reply_sent_ahead_answers_only_the_first_read_of_its_range(
     filled: tuple[RetryingStore, S3Proxy],
 ) -> None:
-    store, proxy = filled
+    hedged, proxy = filled
+    # Without a pace no request is sent twice, so that they can be counted.
+    store = RetryingStore(hedged.store, POLICY)
 
     def read_twice(key: str, get_range: GetRange) -> bytes:
         assert get_range(key, 1, 2) == key.encode()[1:3]
