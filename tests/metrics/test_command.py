@@ -50,13 +50,13 @@ def test_once(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
         for value in range(5):
             wal.append([{"v": value}]).result()
-        place = (wal.url, "default")
+        log_labels = (wal.url, "default")
     text = ran(path, "--options-file", str(file))
-    assert samples(text)["sparkwal_commits_total", *place] == 5
-    assert samples(text)["sparkwal_durable_position", *place] == 5
+    assert samples(text)["sparkwal_commits_total", *log_labels] == 5
+    assert samples(text)["sparkwal_durable_position", *log_labels] == 5
     assert "# TYPE sparkwal_put_seconds histogram" in text and SECRET_KEY not in text
     text = ran(path, "--options-file", str(file), "--backlog", "2")
-    assert samples(text)["sparkwal_commits_total", *place] == 2
+    assert samples(text)["sparkwal_commits_total", *log_labels] == 2
 
 
 @pytest.mark.process

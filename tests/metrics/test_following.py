@@ -43,11 +43,11 @@ def write(path: str, commits: int, **options: Any) -> list[Any]:
 
 def reported(meter: Prometheus, path: str, sequencer: str = "default") -> Samples:
     """The numbers of one log, without its labels."""
-    place = {path if "://" in path else f"file://{path}", sequencer}
+    log_labels = {path if "://" in path else f"file://{path}", sequencer}
     return {
-        tuple(part for part in key if part not in place): value
+        tuple(part for part in key if part not in log_labels): value
         for key, value in samples(meter.text()).items()
-        if place <= set(key)
+        if log_labels <= set(key)
     }
 
 

@@ -33,9 +33,9 @@ def meter() -> Iterator[tuple[Prometheus, Callable[[], dict[str, float]]]]:
     """A meter, and its numbers by name alone, as a scrape has them."""
     from metrics.scraped import scrape
 
-    made = new_meter()
-    port, stop = made.serve("127.0.0.1", 0)
-    yield made, lambda: {key[0]: value for key, value in scrape(port).items() if len(key) == 3}
+    own_meter = new_meter()
+    port, stop = own_meter.serve("127.0.0.1", 0)
+    yield own_meter, lambda: {key[0]: value for key, value in scrape(port).items() if len(key) == 3}
     stop()
 
 
@@ -56,12 +56,12 @@ def test_the_numbers_are_those_of_the_log(
     meter: tuple[Prometheus, Callable[[], dict[str, float]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, look = meter
+    own_meter, look = meter
     # The listener reads a progress as JSON: PySpark's own conversion is slow.
     monkeypatch.delattr(QueryProgressEvent, "fromJObject")
     path, options = f"s3://{s3_bucket}/log", log_options(s3_proxy.url)
-    unwatch = watch_stream(spark, path, made, **options)
-    assert watch_stream(spark, path, made, **options) == unwatch  # twice is once
+    unwatch = watch_stream(spark, path, own_meter, **options)
+    assert watch_stream(spark, path, own_meter, **options) == unwatch  # twice is once
     assert len(threads()) == 1
     more: dict[str, object] = {**options, "inlineThreshold": 0, "retryBaseDelayMs": 1}
     append(numbers(spark, 20, 2), path, tmp_path / "c", **more)
@@ -91,10 +91,10 @@ def test_the_numbers_are_those_of_the_log(
         sparkwal.Appender(path, commits_schema(), producer_id="other", **options) as wal,
         pytest.raises(OptionError, match="counts the commits of"),
     ):
-        watch_appender(wal, made)
+        watch_appender(wal, own_meter)
     unwatch()
     former.join()
-    again = watch_stream(spark, path, made, **options)
+    again = watch_stream(spark, path, own_meter, **options)
     assert again != unwatch
     again()
 
@@ -110,9 +110,9 @@ def test_a_query_that_was_fenced_is_counted(
     tmp_path: Path,
     meter: tuple[Prometheus, Callable[[], dict[str, float]]],
 ) -> None:
-    made, look = meter
+    own_meter, look = meter
     path = str(tmp_path / "log")
-    unwatch = watch_stream(spark, path, made)
+    unwatch = watch_stream(spark, path, own_meter)
     (rows := tmp_path / "rows").mkdir()
     (rows / "0.json").write_text('{"id": 0}')
     query: StreamingQuery = (
@@ -177,10 +177,10 @@ def test_a_wrong_path_raises_at_once_and_a_failing_store_does_not(
         watch_stream(spark, "gopher://x", new_meter())
     with pytest.raises(OptionError, match="interval"):
         watch_stream(spark, str(tmp_path), new_meter(), interval=0)
-    made = new_meter()
+    own_meter = new_meter()
     options = {"maxRetryAttempts": 0, **log_options("http://127.0.0.1:9")}
-    watch_stream(spark, "s3://none/log", made, **options)()
-    assert "sparkwal_follow_errors_total" in made.text()
+    watch_stream(spark, "s3://none/log", own_meter, **options)()
+    assert "sparkwal_follow_errors_total" in own_meter.text()
 
 
 SCRIPT = Path(__file__).with_name("watch_then_fork.py")
@@ -214,29 +214,29 @@ class Session:
 
 def test_spark_that_is_started_again_at_once_is_watched(tmp_path: Path) -> None:
     """The thread of the watch before has not seen yet that its Spark has stopped."""
-    made = new_meter()
+    own_meter = new_meter()
     first = Session()
     second = Session()
-    before: Any = watch_stream(cast(Any, first), str(tmp_path), made)
+    before: Any = watch_stream(cast(Any, first), str(tmp_path), own_meter)
     first.sparkContext._jsc = None
-    again: Any = watch_stream(cast(Any, second), str(tmp_path), made)
+    again: Any = watch_stream(cast(Any, second), str(tmp_path), own_meter)
     assert again != before and len(second.heard) == 1
     before()  # of a watch that has ended
-    assert watch_stream(cast(Any, second), str(tmp_path), made) == again
+    assert watch_stream(cast(Any, second), str(tmp_path), own_meter) == again
     again()
     assert not second.heard
 
 
 def test_all_sequencers_and_one_of_them_are_not_watched_with_one_meter(tmp_path: Path) -> None:
-    made, session = new_meter(), cast(Any, Session())
-    unwatch = watch_stream(session, str(tmp_path), made, sequencer="a")
+    own_meter, session = new_meter(), cast(Any, Session())
+    unwatch = watch_stream(session, str(tmp_path), own_meter, sequencer="a")
     with pytest.raises(OptionError, match="counts the commits of"):
-        watch_stream(session, str(tmp_path), made, sequencers="*")
-    watch_stream(session, str(tmp_path), made)()
+        watch_stream(session, str(tmp_path), own_meter, sequencers="*")
+    watch_stream(session, str(tmp_path), own_meter)()
     unwatch()
-    unwatch = watch_stream(session, str(tmp_path), made, sequencers="*")
+    unwatch = watch_stream(session, str(tmp_path), own_meter, sequencers="*")
     with pytest.raises(OptionError, match="counts the commits of"):
-        watch_stream(session, str(tmp_path), made)
+        watch_stream(session, str(tmp_path), own_meter)
     unwatch()
 
 
@@ -249,7 +249,7 @@ def test_a_session_that_takes_no_listener_leaves_no_thread(tmp_path: Path) -> No
 
     session.streams.addListener = refuses
     with pytest.raises(RuntimeError, match="no callback server"):
-        watch_stream(session, str(tmp_path), made := new_meter())
+        watch_stream(session, str(tmp_path), own_meter := new_meter())
     assert threads() == before
     session.streams.addListener = taken
-    watch_stream(session, str(tmp_path), made)()
+    watch_stream(session, str(tmp_path), own_meter)()

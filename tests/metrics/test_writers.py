@@ -53,8 +53,8 @@ def test_an_appender_under_retries(
         unwatch = watch_appender(wal, meter)
         assert watch_appender(wal, meter) is unwatch  # twice is once
         wal.subscribe(lambda event: reported.update([event.name]))
-        place = (wal.url, "default")
-        assert look()["sparkwal_retries_total", *place] == 0
+        labels = (wal.url, "default")
+        assert look()["sparkwal_retries_total", *labels] == 0
         s3_proxy.faults = [
             Fault("error", kind="PUT", status=503, times=2),
             Fault("lost_reply", kind="PUT", times=1),
@@ -62,19 +62,19 @@ def test_an_appender_under_retries(
         for value in range(5):
             wal.append([{"v": value}, {"v": value}]).result()
         until(lambda: reported["durable"] == 5)
-        until(lambda: look()["sparkwal_commits_total", *place] == 5)
+        until(lambda: look()["sparkwal_commits_total", *labels] == 5)
         seen = look()
         records = [r for r in sparkwal.Log(path, **log_options(s3_proxy.url)).records()]
         commits = [r for r in records if r.kind == "commit"]
-        assert seen["sparkwal_rows_total", *place] == 10
-        assert seen["sparkwal_written_bytes_total", *place] == sum(r.bytes for r in commits)
-        assert seen["sparkwal_put_seconds_count", *place] == 5
-        assert seen["sparkwal_put_seconds_sum", *place] > 0
-        assert seen["sparkwal_retries_total", *place] == reported["retried"] == 3
-        assert seen["sparkwal_durable_position", *place] == records[-1].position
-        assert seen["sparkwal_last_sequence", *place] == 4
-        assert seen["sparkwal_up", *place] == 1
-        assert seen["sparkwal_in_flight", *place] == seen["sparkwal_buffered_bytes", *place] == 0
+        assert seen["sparkwal_rows_total", *labels] == 10
+        assert seen["sparkwal_written_bytes_total", *labels] == sum(r.bytes for r in commits)
+        assert seen["sparkwal_put_seconds_count", *labels] == 5
+        assert seen["sparkwal_put_seconds_sum", *labels] > 0
+        assert seen["sparkwal_retries_total", *labels] == reported["retried"] == 3
+        assert seen["sparkwal_durable_position", *labels] == records[-1].position
+        assert seen["sparkwal_last_sequence", *labels] == 4
+        assert seen["sparkwal_up", *labels] == 1
+        assert seen["sparkwal_in_flight", *labels] == seen["sparkwal_buffered_bytes", *labels] == 0
         # The records show followers each request except those of the last commit.
         assert sum(r.metrics["retries"] for r in commits) == 3
         assert all(r.metrics["last_put_ms"] > 0 for r in commits[1:])
@@ -91,12 +91,12 @@ def test_an_appender_under_retries(
             until(lambda: reported["stopped"] == 1)
             stopped = ("sparkwal_events_total", wal.url, "stopped", "default")
             until(lambda: look().get(stopped) == 1)
-            assert look()["sparkwal_fenced_total", *place] == 1
-            assert look()["sparkwal_up", *place] == 0
+            assert look()["sparkwal_fenced_total", *labels] == 1
+            assert look()["sparkwal_up", *labels] == 0
     unwatch()
     # Gauges vanish, counters stay.
     seen = look()
-    assert ("sparkwal_up", *place) not in seen and seen["sparkwal_commits_total", *place] == 5
+    assert ("sparkwal_up", *labels) not in seen and seen["sparkwal_commits_total", *labels] == 5
 
 
 def test_rejected_and_waiting_rows_are_counted(tmp_path: Path) -> None:
@@ -107,13 +107,15 @@ def test_rejected_and_waiting_rows_are_counted(tmp_path: Path) -> None:
     ) as wal:
         unwatch = watch_appender(wal, meter)
         wal.append([{"v": 1}]).result()
-        place = (wal.url, "default")
-        until(lambda: samples(meter.text())["sparkwal_commits_total", *place] == 1)
+        labels = (wal.url, "default")
+        until(lambda: samples(meter.text())["sparkwal_commits_total", *labels] == 1)
         seen = samples(meter.text())
-        assert seen["sparkwal_journal_waiting", *place] == 0
-        assert seen["sparkwal_journal_bytes", *place] > 0
-        assert seen["sparkwal_journal_bytes", *place] < seen["sparkwal_journal_limit_bytes", *place]
-        assert seen["sparkwal_store_away", *place] == seen["sparkwal_journal_lost", *place] == 0
+        assert seen["sparkwal_journal_waiting", *labels] == 0
+        assert seen["sparkwal_journal_bytes", *labels] > 0
+        assert (
+            seen["sparkwal_journal_bytes", *labels] < seen["sparkwal_journal_limit_bytes", *labels]
+        )
+        assert seen["sparkwal_store_away", *labels] == seen["sparkwal_journal_lost", *labels] == 0
         assert seen["sparkwal_events_total", wal.url, "durable", "default"] == 1
     unwatch()
 
@@ -126,11 +128,11 @@ def test_an_appender_and_a_follower_do_not_count_the_same_commits_twice(tmp_path
     meter = new_meter()
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
         unwatch = watch_appender(wal, meter)
-        place = Following(str(tmp_path), meter).labels
+        labels = Following(str(tmp_path), meter).labels
         with pytest.raises(OptionError, match="counts the commits of"):
-            _follow(meter, place)
+            _follow(meter, labels)
         unwatch()
-        _follow(meter, place)()
+        _follow(meter, labels)()
 
 
 def test_one_of_the_sequencers_is_not_counted_with_all_of_them(tmp_path: Path) -> None:
@@ -157,20 +159,20 @@ def test_an_appender_that_follows_another_keeps_its_numbers(tmp_path: Path) -> N
 
     journal = str(tmp_path / "journal")
     with sparkwal.Appender(path, SCHEMA, producer_id="p", journal=journal) as wal:
-        place = (wal.url, "default")
+        labels = (wal.url, "default")
         unwatch = watch_appender(wal, meter)
-        assert seen()["sparkwal_up", *place] == 1
-    assert seen()["sparkwal_up", *place] == 0
+        assert seen()["sparkwal_up", *labels] == 1
+    assert seen()["sparkwal_up", *labels] == 0
     with sparkwal.Appender(path, SCHEMA, producer_id="p") as wal:
         again = watch_appender(wal, meter)
         unwatch()
-        assert seen()["sparkwal_up", *place] == 1
-        assert ("sparkwal_journal_bytes", *place) not in seen()
+        assert seen()["sparkwal_up", *labels] == 1
+        assert ("sparkwal_journal_bytes", *labels) not in seen()
         unwatch()  # twice is once
-        assert seen()["sparkwal_up", *place] == 1
+        assert seen()["sparkwal_up", *labels] == 1
         assert watch_appender(wal, meter) is again
     again()
-    assert ("sparkwal_up", *place) not in seen()
+    assert ("sparkwal_up", *labels) not in seen()
 
 
 def test_a_callback_of_the_meter_that_fails_breaks_no_append(tmp_path: Path) -> None:
@@ -208,31 +210,31 @@ def test_compactions_of_this_process_are_counted(tmp_path: Path) -> None:
         clock=Clock(),
     )
     run = process.run_once()
-    place = (log.url, "default")
+    labels = (log.url, "default")
     seen = samples(meter.text())
     assert run.compacted is not None
-    assert seen["sparkwal_compactions_total", *place] == 1
-    assert seen["sparkwal_compacted_position", *place] == run.compacted.end
-    assert seen["sparkwal_floor_position", *place] == run.floor
-    assert seen["sparkwal_compaction_suspended_total", *place] == 0
+    assert seen["sparkwal_compactions_total", *labels] == 1
+    assert seen["sparkwal_compacted_position", *labels] == run.compacted.end
+    assert seen["sparkwal_floor_position", *labels] == run.floor
+    assert seen["sparkwal_compaction_suspended_total", *labels] == 0
     table.restore(1)
     with sparkwal.Appender(path, SCHEMA, producer_id="p") as wal:
         wal.append([{"v": 4}]).result()
     with pytest.raises(sparkwal.CompactionError):
         process.run_once()
-    assert samples(meter.text())["sparkwal_compaction_suspended_total", *place] == 1
+    assert samples(meter.text())["sparkwal_compaction_suspended_total", *labels] == 1
     # The follower reports the same from the records.
     follower = new_meter()
     Following(path, follower).update()
     seen = samples(follower.text())
-    assert seen["sparkwal_compacted_position", *place] == run.compacted.end
+    assert seen["sparkwal_compacted_position", *labels] == run.compacted.end
     head = sparkwal.Log(path).head()
     assert head is not None
     lag = head.position + 1 - run.compacted.end
-    assert seen["sparkwal_compaction_lag_positions", *place] == lag > 0
+    assert seen["sparkwal_compaction_lag_positions", *labels] == lag > 0
     unwatch()
     events.emit(events.FloorMoved(log.url, 99))
-    assert samples(meter.text())["sparkwal_floor_position", *place] == run.floor
+    assert samples(meter.text())["sparkwal_floor_position", *labels] == run.floor
 
 
 def test_one_registry_has_one_meter() -> None:

@@ -150,12 +150,12 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "given", "says"), PAIRS, ids=[str(p[1]) for p in PAIRS])
+@pytest.mark.parametrize(("kind", "options", "says"), PAIRS, ids=[str(p[1]) for p in PAIRS])
 def test_wrong_names_ranges_and_pairs_have_their_message(
-    kind: type[StoreOptions], given: dict[str, str], says: str
+    kind: type[StoreOptions], options: dict[str, str], says: str
 ) -> None:
     with pytest.raises(OptionError) as caught:
-        parse(kind, {"path": "/log", **given})
+        parse(kind, {"path": "/log", **options})
     assert says in str(caught.value)
     assert SECRET not in str(caught.value)
 
@@ -187,8 +187,13 @@ def test_the_ends_of_a_range_are_allowed(limit: str) -> None:
 
 
 def test_names_ignore_case_and_sparks_own_options_are_left_alone() -> None:
-    given = {"PATH": "/log", "inlinethreshold": "1KB", "checkpointLocation": "x", "queryName": "y"}
-    assert parse(SinkOptions, given).inline_threshold == 1024
+    texts = {
+        "PATH": "/log",
+        "inlinethreshold": "1KB",
+        "checkpointLocation": "x",
+        "queryName": "y",
+    }
+    assert parse(SinkOptions, texts).inline_threshold == 1024
 
 
 @pytest.mark.parametrize(
@@ -240,14 +245,14 @@ def test_any_text_is_a_value_or_a_readable_refusal(text: str) -> None:
 
 
 def test_secrets_are_in_no_representation() -> None:
-    given = {
+    options = {
         "path": "/log",
         "accessKeyId": SECRET,
         "secretAccessKey": SECRET,
         "sessionToken": SECRET,
     }
     for kind in KINDS:
-        parsed = parse(kind, given)
+        parsed = parse(kind, options)
         assert SECRET not in f"{parsed!r} {parsed} {parsed.s3!r}"
 
 

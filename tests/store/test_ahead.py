@@ -233,12 +233,12 @@ def test_another_range_than_was_asked_for_is_a_transient_failure(stub: Stub) -> 
 @pytest.fixture
 def filled(s3_bucket: str, s3_proxy: S3Proxy) -> tuple[RetryingStore, S3Proxy]:
     """A store of 40 objects behind a proxy, with some open connections."""
-    given = log_options(s3_proxy.url)
+    options = log_options(s3_proxy.url)
     config = S3Config(
         endpoint=s3_proxy.url,
         region="us-east-1",
-        access_key_id=given["accessKeyId"],
-        secret_access_key=given["secretAccessKey"],
+        access_key_id=options["accessKeyId"],
+        secret_access_key=options["secretAccessKey"],
         max_pool_connections=8,
     )
     bare = S3Store(s3_bucket, config)

@@ -98,7 +98,7 @@ class LosesReplies(Memory):
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "expected_message"),
     [
         (Overwriting, "second put at a taken key"),
         (RefusingButOverwriting, "changed the object"),
@@ -106,10 +106,10 @@ class LosesReplies(Memory):
         (Swallowing, "second put at a taken key"),
     ],
 )
-def test_broken_store_is_refused(broken: Callable[[], Memory], said: str) -> None:
+def test_broken_store_is_refused(broken: Callable[[], Memory], expected_message: str) -> None:
     store = broken()
     for _ in range(2):  # a refusal is not remembered as a proof
-        with pytest.raises(OptionError, match=said) as caught:
+        with pytest.raises(OptionError, match=expected_message) as caught:
             prove_put_if_absent(store, "log")
         assert store.url in str(caught.value)
         assert "another store" in str(caught.value)

@@ -120,7 +120,7 @@ def test_no_permission_for_real(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "number", "kind", "said"),
+    ("call", "number", "kind", "expected_message"),
     [
         ("pwrite", errno.ENOSPC, StoreUnavailableError, "disk full"),
         ("pwrite", errno.EDQUOT, StoreUnavailableError, "disk full"),
@@ -140,7 +140,7 @@ def test_errors_of_the_system(
     call: str,
     number: int,
     kind: type[Exception],
-    said: str,
+    expected_message: str,
 ) -> None:
     store = LocalStore(tmp_path)
     store.put_if_absent("there", b"")
@@ -150,7 +150,7 @@ def test_errors_of_the_system(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, call, failing)
-        with pytest.raises(kind, match=said) as caught:
+        with pytest.raises(kind, match=expected_message) as caught:
             store.put_if_absent("k", b"body")
     assert not getattr(caught.value, "maybe_applied", False) or number == errno.EIO
     assert files(tmp_path) == ["there"]

@@ -61,7 +61,7 @@ def test_endpoints_of_the_environment_can_be_ignored(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "expected_message"),
     [
         ("", "empty"),
         ("   ", "empty"),
@@ -87,8 +87,8 @@ def test_endpoints_of_the_environment_can_be_ignored(monkeypatch: pytest.MonkeyP
         ("s3://arn:aws:s3:eu-west-1:111122223333:accesspoint/ap/wal", "s3://alias/folder"),
     ],
 )
-def test_refused_paths(path: str, said: str) -> None:
-    with pytest.raises(OptionError, match=said.replace(".", r"\.")):
+def test_refused_paths(path: str, expected_message: str) -> None:
+    with pytest.raises(OptionError, match=expected_message.replace(".", r"\.")):
         opened(path)
 
 
@@ -187,7 +187,7 @@ def identity(path: str, options: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "credentials",
     [
         {"path": "s3://AKIAKEY:s3cr3t@bucket/wal"},
         {"path": "s3a://AKIAKEY:s3/cr3t@bucket/wal"},
@@ -204,8 +204,8 @@ def identity(path: str, options: dict[str, str]) -> str:
         {"endpoint": "ftp://host/#s3cr3t"},
     ],
 )
-def test_credentials_in_a_url_are_refused_and_never_shown(given: dict[str, str]) -> None:
-    options = {"path": "s3://bucket/wal", **given}
+def test_credentials_in_a_url_are_refused_and_never_shown(credentials: dict[str, str]) -> None:
+    options = {"path": "s3://bucket/wal", **credentials}
     for attempt in (
         lambda: parse(SinkOptions, options),
         lambda: open_store(options["path"], None, RetryPolicy()),

@@ -78,7 +78,7 @@ def test_transient_errors(
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "expected_message"),
     [
         (error(404, "NoSuchBucket"), "create the bucket"),
         (error(403, "AccessDenied"), "s3:PutObject"),
@@ -94,11 +94,11 @@ def test_transient_errors(
 )
 @pytest.mark.parametrize("act", [put, get, listing])
 def test_permanent_errors_are_raised_at_once(
-    stub: Stub, store: S3Store, reply: Reply, said: str, act: Callable[[Store], object]
+    stub: Stub, store: S3Store, reply: Reply, expected_message: str, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [reply]
     retrying = RetryingStore(store, RetryPolicy(), sleep=lambda _: pytest.fail("repeated"))
-    with pytest.raises(OptionError, match=said) as caught:
+    with pytest.raises(OptionError, match=expected_message) as caught:
         act(retrying)
     assert f"{stub.url}/bucket" in str(caught.value)
     assert len(stub.requests) == 1
@@ -529,7 +529,7 @@ def test_botocore_missing_on_an_executor_is_one_sentence(
     store = S3Store("bucket", replace(CONFIG, endpoint=stub.url, read_timeout=59.0))
     with pytest.raises(OptionError) as refused:
         put(store)
-    said = str(refused.value)
-    assert "botocore is missing in " + sys.executable in said
-    assert said.endswith("pip install sparkwal there")
-    assert "\n" not in said and refused.value.__suppress_context__
+    message = str(refused.value)
+    assert "botocore is missing in " + sys.executable in message
+    assert message.endswith("pip install sparkwal there")
+    assert "\n" not in message and refused.value.__suppress_context__

@@ -37,8 +37,8 @@ def stub() -> Iterator[Stub]:
 
 
 def opened(config: S3Config, endpoint: str) -> S3Store:
-    given = {"region": "us-east-1", **{k: v for k, v in vars(config).items() if v is not None}}
-    return S3Store("bucket", S3Config(**{**given, "endpoint": endpoint}))
+    parameters = {"region": "us-east-1", **{k: v for k, v in vars(config).items() if v is not None}}
+    return S3Store("bucket", S3Config(**{**parameters, "endpoint": endpoint}))
 
 
 def asked(stub: Stub, store: S3Store, key: str) -> tuple[str, dict[str, str]]:

@@ -66,14 +66,14 @@ def test_transient_errors(
 
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "expected_message"),
     [(error(403, "AccessDenied"), "s3:DeleteObject"), (error(404, "NoSuchBucket"), "create the")],
 )
 def test_permanent_errors(
-    stub: Stub, store: S3Store, reply: Reply, said: str, act: Callable[[Store], object]
+    stub: Stub, store: S3Store, reply: Reply, expected_message: str, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [reply]
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=expected_message):
         act(retrying(store))
     assert len(stub.requests) == 1
 

@@ -52,7 +52,7 @@ def test_a_log_over_tls_with_an_authority_of_ones_own(
 
 
 @pytest.mark.parametrize(
-    ("trusted", "holder", "begins", "said"),
+    ("trusted", "holder", "begins", "expected_message"),
     [
         ("theirs", HERE, 0, "point AWS_CA_BUNDLE at its certificate authority"),
         (None, HERE, 0, "point AWS_CA_BUNDLE at its certificate authority"),
@@ -69,7 +69,7 @@ def test_a_certificate_that_proves_nothing_is_refused_at_once(
     trusted: str | None,
     holder: object,
     begins: int,
-    said: str,
+    expected_message: str,
 ) -> None:
     bundles = {"ours": ours.file, "theirs": theirs.file, None: Path()}
     monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
@@ -77,7 +77,7 @@ def test_a_certificate_that_proves_nothing_is_refused_at_once(
         monkeypatch.setenv("AWS_CA_BUNDLE", str(bundles[trusted]))
     with (
         behind_tls(ministack_url, ours.server(holder, begins=begins)) as url,  # type: ignore[arg-type]
-        pytest.raises(OptionError, match=f"(?s){said}") as refused,
+        pytest.raises(OptionError, match=f"(?s){expected_message}") as refused,
     ):
         write("s3://bucket/log", url)
     assert f"{url}/bucket: the endpoint's certificate was not accepted" in str(refused.value)
