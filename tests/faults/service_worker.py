@@ -2,15 +2,17 @@
 
 import sys
 import time
+from typing import Any
 
 import pyarrow as pa
 
 import sparkwal
 
-path, options = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
+path = sys.argv[1]
+options: Any = dict(word.split("=", 1) for word in sys.argv[2:])
 
 
-def reported(event):
+def reported(event: sparkwal.events.Event) -> None:
     if isinstance(event, sparkwal.events.Durable):
         print(event.batch_id, flush=True)
 
