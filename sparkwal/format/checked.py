@@ -76,7 +76,7 @@ def parse(text: bytes, location: str, what: str) -> dict[str, Any]:
     try:
         limits.check_values(text)
     except ValueError as error:
-        raise InvalidLogError(f"{where}: {error}") from None
+        raise InvalidLogError(f"{location}: {error}") from None
     try:
         document = json.loads(text)
         # An escape may be a lone surrogate, which UTF-8 cannot encode.
