@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -129,6 +130,28 @@ def test_a_table_that_does_not_hold_the_logs_values_is_refused_before_anything_i
     delta.sql(f"ALTER TABLE {table} {advice}")
     lake.compact()
     assert rows(lake.current().select("id", "v")) == of(value(1))
+
+
+def test_a_column_that_became_wider_is_compacted_after_the_advice(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    """The log's own table has INT, and knows no widening of types."""
+    lake = Lake(delta, tmp_path)
+    narrow = pa.schema([("id", pa.int32()), ("v", pa.string())])
+    lake.append(value(1), schema=narrow)
+    life = sparkwal.Lifecycle(lake.path, spark=delta, table=lake.target.table)
+    assert life.run_once(whole=True).compacted is not None
+    large = {"id": 2**40, "v": "large"}
+    lake.append(large)
+    with pytest.raises(PlanError, match="'id' is bigint in the log and int in") as refused:
+        life.run_once(whole=True)
+    advice = str(refused.value)
+    statements = re.findall(r"ALTER TABLE delta\.`[^`]+` .*?(?=, then|$)", advice)
+    assert len(statements) == 2
+    for statement in statements:
+        delta.sql(statement)
+    assert life.run_once(whole=True).compacted is not None
+    assert rows(lake.current().select("id", "v")) == of(value(1), large)
 
 
 @pytest.mark.slow
