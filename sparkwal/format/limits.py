@@ -30,10 +30,11 @@ def inflate(packed: bytes, most: int) -> bytearray:
     data = bytearray()
     try:
         with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-            while chunk := stream.read(_CHUNK):
-                if len(data) + len(chunk) > most:
+            # Not `read`, which leaks a chunk where it fails.
+            while (chunk := stream.read_buffer(_CHUNK)).size:
+                if len(data) + chunk.size > most:
                     raise ValueError(f"{len(packed)} bytes unpack to more than {most}")
-                data += chunk
+                data += memoryview(chunk)
     except (OSError, pa.ArrowException):
         raise ValueError("it is no data that zstd packed") from None
     return data
