@@ -8,7 +8,8 @@ import pyarrow as pa
 import sparkwal
 from sparkwal.testing.servers import log_options
 
-path, endpoint, total, hold = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+path, endpoint, count, hold = sys.argv[1:5]
+total = int(count)
 options = dict(
     maxInFlightRequests=8,
     batchSizeThreshold=100,
