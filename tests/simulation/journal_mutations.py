@@ -46,7 +46,7 @@ MUTATIONS = [
     ),
     Mutation(
         "mark-at-opening",
-        "test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn",
+        "test_entries_accepted_before_a_loss_of_power_are_not_cut_off_as_torn",
         "journal/opening.py",
         "files.keep_mark(folder, newest.header.id, newest.last)",
         "pass",
@@ -144,14 +144,14 @@ MUTATIONS = [
     ),
     Mutation(
         "sync-before-name",
-        "test_what_has_a_name_is_whole",
+        "test_a_file_with_a_name_is_complete",
         "journal/files.py",
         "            file.sync()\n    except OSError as error:\n        with",
         "            pass\n    except OSError as error:\n        with",
     ),
     Mutation(
         "header-readable",
-        "test_a_header_that_nobody_would_read_is_not_written",
+        "test_a_header_that_readers_refuse_is_not_written",
         "journal/files.py",
         "if len(head) > LARGEST_HEADER:",
         "if False:",
@@ -186,7 +186,7 @@ MUTATIONS = [
     ),
     Mutation(
         "one-incident",
-        "test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died",
+        "test_damaged_files_are_found_wherever_the_opening_that_noted_them_died",
         "journal/quarantine.py",
         "if before and before[-1].covers(new.name):",
         "if False:",
@@ -214,7 +214,7 @@ MUTATIONS = [
     ),
     Mutation(
         "sender-twice",
-        "test_a_flipped_bit_leaves_one_note_of_who_sent",
+        "test_a_flipped_bit_leaves_one_note_of_the_sender",
         "journal/files.py",
         "for offset in (0, _COPY_BYTES):",
         "for offset in (0,):",
@@ -249,7 +249,7 @@ MUTATIONS = [
     ),
     Mutation(
         "sync-what-was-read",
-        "test_what_only_memory_had_is_on_the_disk_before_another_file_follows",
+        "test_bytes_that_only_memory_had_are_synced_before_the_next_file",
         "journal/opening.py",
         "            file.sync()\n\n\ndef _free",
         "            pass\n\n\ndef _free",
@@ -263,7 +263,7 @@ MUTATIONS = [
     ),
     Mutation(
         "sync-inherited-name",
-        "test_what_is_accepted_where_a_process_died_anywhere_outlives_a_loss_of_power",
+        "test_entries_accepted_after_a_process_died_anywhere_survive_a_loss_of_power",
         "journal/opening.py",
         "sync_folder(folder)\n            return",
         "return",

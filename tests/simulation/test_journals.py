@@ -45,7 +45,7 @@ def _runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_what_was_accepted_is_in_the_log_once_and_in_order(
+def test_accepted_rows_are_in_the_log_once_and_in_order(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _runs(name, 15, capsys)
@@ -70,7 +70,7 @@ def opened(folder: MemoryFolder, schema: bytes = b"schema") -> Journal:
     return Opening(folder, contents, owner).begin(SETTINGS, lambda event: None)
 
 
-def test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn() -> None:
+def test_entries_accepted_before_a_loss_of_power_are_not_cut_off_as_torn() -> None:
     """Power takes the mark, which no append syncs; then the disk damages the last entry."""
     folder, seed = MemoryFolder(), 0
     journal = opened(folder)
@@ -86,7 +86,7 @@ def test_what_was_accepted_before_a_loss_of_power_is_not_cut_off_as_torn() -> No
     assert opened(left).lost == range(1)
 
 
-def test_what_is_accepted_where_a_process_died_anywhere_outlives_a_loss_of_power() -> None:
+def test_entries_accepted_after_a_process_died_anywhere_survive_a_loss_of_power() -> None:
     """The process may have died before it synced the name of the file that the next one
     continues."""
     crash_at, ended = 0, False
@@ -123,7 +123,7 @@ def test_an_entry_of_another_file_is_none() -> None:
     assert opened(one.after_kill()).last == 0
 
 
-def test_a_header_that_nobody_would_read_is_not_written() -> None:
+def test_a_header_that_readers_refuse_is_not_written() -> None:
     header = Header(0, "id", "producer", 1, 0, 0, bytes(LARGEST_HEADER), VERSION)
     with pytest.raises(JournalEncodeError):
         files.make_segment(MemoryFolder(), header)
@@ -156,7 +156,7 @@ def test_damage_before_complete_entries_is_no_torn_tail() -> None:
     assert opened(folder.after_kill()).lost == range(2)
 
 
-def test_what_has_a_name_is_whole() -> None:
+def test_a_file_with_a_name_is_complete() -> None:
     for seed in range(20):
         folder, cursor = MemoryFolder(), Cursor("id", "producer", 7, 0, 1)
         files.write_cursor(folder, cursor)
@@ -170,7 +170,7 @@ def test_a_note_of_what_was_lost_that_cannot_be_read_is_not_empty() -> None:
         opened(folder)
 
 
-def test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died() -> None:
+def test_damaged_files_are_found_wherever_the_opening_that_noted_them_died() -> None:
     """Of three files the first is damaged from its first entry on, and all three go to
     quarantine."""
     folder = MemoryFolder()
@@ -200,7 +200,7 @@ def test_what_damage_left_is_found_wherever_the_opening_that_noted_it_died() -> 
     assert crash_at > 9
 
 
-def test_what_only_memory_had_is_on_the_disk_before_another_file_follows() -> None:
+def test_bytes_that_only_memory_had_are_synced_before_the_next_file() -> None:
     """A process that continues the same file syncs it with its next append. Here it begins another
     file."""
     folder = MemoryFolder()
@@ -324,7 +324,7 @@ def test_the_cursor_of_a_reopened_journal_proves_nothing() -> None:
     assert 1 in opened(unmarked(folder)).lost
 
 
-def test_a_flipped_bit_leaves_one_note_of_who_sent() -> None:
+def test_a_flipped_bit_leaves_one_note_of_the_sender() -> None:
     folder = MemoryFolder()
     sender = Sender("whose", "host:1", 7)
     write_sender(folder, sender)

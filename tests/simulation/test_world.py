@@ -62,7 +62,7 @@ def test_seals_are_put_in_any_order() -> None:
     machine.close()
 
 
-def test_a_reader_is_told_what_was_committed_when_it_listed() -> None:
+def test_a_reader_gets_the_commits_of_the_time_when_it_listed() -> None:
     state = run(driver("A", "q", 2), State()).state
     now = oracle.committed(state)
     assert len(now) == 2
