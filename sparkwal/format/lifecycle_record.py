@@ -147,6 +147,8 @@ def decode(body: bytes, location: str) -> LifecycleRecord:
         _check(state.target, location)
     if not (state.cut <= state.to and (state.target is None or state.floor <= state.cut)):
         raise InvalidLogError(f"{location}: floor ≤ cut ≤ to is expected")
+    if state.is_open and state.target is None:
+        raise InvalidLogError(f"{location}: it has an open range and no table")
     if max(state.to, state.floor) > keys.MOST_POSITIONS:
         raise InvalidLogError(f"{location}: no log has so many positions")
     return state

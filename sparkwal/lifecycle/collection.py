@@ -75,7 +75,7 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
     try:
         # Older records have higher numbers.
         number = head.number + bisect(range(head.number, keys.MAX + 1), False, key=is_older)
-    except NotFound:
+    except (NotFound, OverflowError):
         # A rule of the bucket or a person deleted a record: check the existing ones one by one.
         existing = numbered(log.store, keys.lifecycle_prefix(log.prefix))
         number = next((number for number, _ in existing if is_older(number)), keys.MAX + 1)

@@ -110,6 +110,25 @@ def test_places_of_tables_are_opened(table: str) -> None:
     check_scheme(table)
 
 
+def test_an_open_range_without_a_table_is_refused() -> None:
+    body = lifecycle_record.encode(replace(record(SOUND), target=None, k=1, to=1))
+    with pytest.raises(InvalidLogError, match="an open range and no table"):
+        lifecycle_record.decode(body, "here")
+
+
+def test_a_record_far_from_the_chain_is_an_error_of_a_collection(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    append(path, [1])
+    head = sparkwal.Log(path).head()
+    assert head is not None
+    number = 2**31
+    file = tmp_path / "log" / keys.lifecycle_key("", number)
+    file.parent.mkdir()
+    far = replace(record(SOUND, head.log_id), target=None, number=number, table_version=-1)
+    file.write_bytes(lifecycle_record.encode(far))
+    ran("collect", path)
+
+
 @pytest.mark.parametrize("pattern", ["%a%b", "%a%b%", "a%b%c", "%_%_%", "%%a%%b", "%a" * 40])
 def test_a_pattern_that_takes_long_to_search_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="more than one % before its end"):
