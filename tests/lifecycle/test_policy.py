@@ -134,7 +134,7 @@ def test_every_decision_keeps_the_rules(state: LogState, policy: Policy, now_ms:
     due = decide(state, policy, now_ms)
     assert (due.limit == "hardLimitBytes") == (state.waiting_bytes >= (policy.hard_limit or 99))
     if due.before_ms is not None:
-        assert state.to <= state.cut and state.table and state.first_ms is not None
+        assert state.to <= state.cut and state.has_table and state.first_ms is not None
         # There is something to persist, and nothing beyond what is known to be there.
         assert state.first_ms <= due.before_ms
         last_ms = state.first_ms if state.last_ms is None else state.last_ms
