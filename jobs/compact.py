@@ -51,6 +51,7 @@ from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, check_same_target
+from sparkwal.lifecycle.tombstones import with_tombstones
 from sparkwal.protocol.chain import look
 from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
 from support import jvm
@@ -143,7 +144,8 @@ class Compaction:
         if self.target is not None:
             arguments |= {**vars(self.target), "spark": self.spark}
             arguments["properties"] = dict(self.target.properties)
-            del arguments["mode"]  # keys imply it
+            # Keys imply the mode, and the horizon is an option.
+            del arguments["mode"], arguments["tombstone_horizon_ms"]
         return Lifecycle(self.settings.path, **arguments)
 
     def check(self) -> None:
@@ -399,6 +401,9 @@ def main(
     """
     try:
         settings = parse_options(path, log_options, all_sequencers=all_sequencers)
+        if target is not None:
+            target = with_tombstones(target, settings.tombstone_horizon_ms)
+            check_apart(path, target)
         if target is None and settings.retain_seconds is None and settings.retain_bytes is None:
             raise Refused("give TABLE, or --retain or --retain-bytes for a log without a table")
         if target is None and (run.now or run.accept_table or conf):

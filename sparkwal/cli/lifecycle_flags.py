@@ -60,8 +60,14 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
     return None if text is None else str(duration(text) // 1000)
 
 
-_TIMES = {"retainSeconds": _seconds, "gcGrace": time_with_unit, "consumerExpiry": time_with_unit}
+_TIMES = {
+    "retainSeconds": _seconds,
+    "gcGrace": time_with_unit,
+    "consumerExpiry": time_with_unit,
+    "tombstoneHorizon": time_with_unit,
+}
 _COLLECTING = ("gcGrace", "consumerExpiry")
+_COMPACTING = (*_COLLECTING, "tombstoneHorizon")
 _METAVARS = {integer: "N", size: "SIZE"}
 
 
@@ -71,10 +77,11 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
     The command needs `takes_log_options` above this decorator.
     """
     of_policy = {option.name for option in fields(Policy)} if policy else set()
+    others = _COMPACTING if policy else _COLLECTING
     by_flag = {
         option.metadata["name"].lower(): option
         for option in fields(LifecycleOptions)
-        if option.name in of_policy or option.metadata["name"] in _COLLECTING
+        if option.name in of_policy or option.metadata["name"] in others
     }
 
     def merge(log_options: dict[str, str], **flags: str | None) -> dict[str, Any]:

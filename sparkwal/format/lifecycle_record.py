@@ -39,6 +39,7 @@ class Target:
             last row in the log.
         delete_when: an SQL condition. A row that fulfils it deletes its key.
         properties: the properties of a new table.
+        tombstone_horizon_ms: the sequences of deleted keys are kept for this time; 0 for none.
     """
 
     table: str
@@ -49,6 +50,17 @@ class Target:
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
+    tombstone_horizon_ms: Whole = 0
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        """Whether the sequences of deleted keys are kept."""
+        return self.tombstone_horizon_ms > 0
+
+    @property
+    def tombstones(self) -> str:
+        """The URL of the Delta table that keeps them, beside the table."""
+        return f"{self.table}_tombstones"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +78,8 @@ class LifecycleRecord:
         target: the table, or None before the first intent.
         table_id: the id of the table of the first intent.
         table_version: the version of the table before the last done; at first, before any row.
+        tombstones_id: the id of the table of tombstones, or "" without one.
+        tombstones_version: the version of the tombstones, read after that of the table.
     """
 
     kind: str = ""
@@ -80,6 +94,8 @@ class LifecycleRecord:
     target: Target | None = None
     table_id: str = ""
     table_version: WholeOrNone = NO_TABLE_VERSION
+    tombstones_id: str = ""
+    tombstones_version: WholeOrNone = NO_TABLE_VERSION
     gc_grace_ms: Whole
     timestamp_ms: Moment = 0
     host: str = ""

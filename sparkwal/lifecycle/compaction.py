@@ -9,7 +9,7 @@ read again and holds it. Any process can finish a range that a crashed process l
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwal import events
@@ -30,9 +30,11 @@ from sparkwal.lifecycle.table import (
     Table,
     TableConflict,
     TableState,
+    Tombstones,
     check_history,
     way_back,
 )
+from sparkwal.lifecycle.tombstones import accept_tombstones, check_tombstones
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.reading.floor import ends_before
@@ -148,8 +150,24 @@ def put_intent(
                 "has none: its records were deleted, or the log was restored from an older copy. "
                 "Name a new table"
             )
-        changes |= {"table_id": snapshot.table_id, "table_version": snapshot.version}
+        if (tombstones := _tombstones_of(table, target)) is not None:
+            snapshot = replace(snapshot, tombstones=tombstones.look(head.log_id, NEWEST))
+        changes |= {"table_id": snapshot.table_id, **versions_of(snapshot)}
     return chain.put(head, INTENT, **changes)
+
+
+def _tombstones_of(table: Table, target: Target) -> Tombstones | None:
+    """The tombstones of the table, if its target keeps them and this process reads them."""
+    return table.tombstones if target.keeps_tombstones else None
+
+
+def versions_of(snapshot: TableState) -> dict[str, Any]:
+    """The fields of a lifecycle record that name a confirmed version of table and tombstones."""
+    fields: dict[str, Any] = {"table_version": snapshot.version}
+    if (tombstones := snapshot.tombstones) is not None:
+        fields["tombstones_id"] = tombstones.table_id
+        fields["tombstones_version"] = tombstones.version
+    return fields
 
 
 @dataclass(frozen=True)
@@ -186,7 +204,7 @@ def finish_range(
         MovedOn: another process changed the lifecycle first.
     """
     snapshot = _write_range(chain, intent, table)
-    done = chain.put(intent, DONE, cut=intent.to, table_version=snapshot.version)
+    done = chain.put(intent, DONE, cut=intent.to, **versions_of(snapshot))
     sizes = {(change.log_id, change.k): (change.rows, change.bytes) for change in snapshot.changes}
     rows, size = sizes.get((done.log_id, done.k), (None, None))
     return done, Range(done.k, intent.cut, done.cut, snapshot.version, rows, size)
@@ -210,12 +228,38 @@ def _write_range(chain: Chain, intent: LifecycleRecord, table: Table) -> TableSt
         # SAFETY(range-is-fixed) §10: every process writes exactly [cut, to) of an open range
         try:
             with unless_moved_on(log, intent):
-                table.write(intent)
+                # SAFETY(tombstones-first) §10: the keys that a range deletes are written
+                # before its rows
+                version = _write_tombstones(intent, table, snapshot.tombstones)
+                table.write(intent, *version)
         except TableConflict as conflict:
             events.emit(events.CompactionRetried(log.url, intent.k, str(conflict)))
             if attempts < CONFLICTS:
                 chain.clock.sleep(_FIRST_PAUSE * 2 ** (attempts - 1))
     return snapshot
+
+
+def _write_tombstones(
+    intent: LifecycleRecord, table: Table, snapshot: TableState | None
+) -> tuple[int, ...]:
+    """Write the keys that the open range deletes, unless an earlier process did.
+
+    Returns:
+        The version of the tombstones that holds them; empty if the table keeps none.
+
+    Raises:
+        TableConflict: another writer committed first.
+        CompactionError: the tombstones do not hold them.
+    """
+    if snapshot is None or table.tombstones is None:
+        return ()
+    ranges = [(change.log_id, change.k) for change in snapshot.changes]
+    if (intent.log_id, intent.k) not in ranges:
+        table.tombstones.write(intent)
+        snapshot = table.tombstones.look(intent.log_id, intent.tombstones_version)
+        check_tombstones(intent, snapshot, is_range_written=True)
+        assert snapshot is not None
+    return (snapshot.version,)
 
 
 def confirm_table(log: LogStore, state: LifecycleRecord, table: Table) -> TableState:
@@ -239,6 +283,11 @@ def confirm_table(log: LogStore, state: LifecycleRecord, table: Table) -> TableS
                 f"be {confirmed_k} or {state.k}: the table forgot its transactions, or the log was "
                 "restored from an older copy"
             )
+        if (tombstones := _tombstones_of(table, state.target)) is not None:
+            # Read after the table, which they may not be behind.
+            now = tombstones.look(state.log_id, state.tombstones_version)
+            check_tombstones(state, now, is_range_written=snapshot.k == state.k)
+            snapshot = replace(snapshot, tombstones=now)
     return snapshot
 
 
@@ -281,9 +330,12 @@ def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecor
     # SAFETY(lost-range-new-k) §10: an open range that a RESTORE took away is promised again under a
     # higher k
     k = snapshot.k + 1 if state.is_open else snapshot.k
+    if (tombstones := _tombstones_of(table, state.target)) is not None:
+        now = accept_tombstones(state, tombstones, k, is_range_written=bool(newer))
+        snapshot = replace(snapshot, tombstones=now)
     kind = INTENT if state.is_open and k != state.k else FLOOR
     changes: dict[str, Any] = {"cut": state.to} if newer else {"k": k}
-    changes |= {"table_id": snapshot.table_id, "table_version": snapshot.version}
+    changes |= {"table_id": snapshot.table_id, **versions_of(snapshot)}
     return chain.put(state, DONE if newer else kind, **changes)
 
 

@@ -25,6 +25,7 @@ from sparkwal.lifecycle.compaction import (
     finish_range,
     put_intent,
     unless_moved_on,
+    versions_of,
 )
 from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.policy import Due, LogState, Policy, decide, measure
@@ -274,7 +275,7 @@ class Coordinator:
         is_late = age_ms >= DAY_MS or (new_versions >= _VERSIONS and age_ms >= _HOUR_MS)
         # While the floor moves often, no record gets a day old, so a moved floor counts too.
         if new_versions and (is_late or floor_moved):
-            self._chain.put(state, FLOOR, table_version=snapshot.version)
+            self._chain.put(state, FLOOR, **versions_of(snapshot))
 
     def _move_floor(self, state: LifecycleRecord, measured: LogState) -> LifecycleRecord:
         """Move the floor as far as the policy, the consumers and the confirmed table allow."""

@@ -7,7 +7,7 @@ compaction runs.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, emit
@@ -18,6 +18,7 @@ from sparkwal.format.widening import contradictions, widened
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.fitting import filled_by_delta
 from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
+from sparkwal.lifecycle.tombstones import check_tombstones
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
 from sparkwal.protocol.chain import look
@@ -59,12 +60,15 @@ class CurrentPlan:
         table_version: the table's version; NO_TABLE_VERSION without a table.
         tails: the newer part of each log.
         spark_schema: all columns of the logs.
+        tombstones_version: the version of the table's tombstones. Rows of the tails that are older
+            than the tombstone of their key do not count. NO_TABLE_VERSION: all rows count.
     """
 
     target: Target | None
     table_version: int
     tails: tuple[Tail, ...]
     spark_schema: str
+    tombstones_version: int = NO_TABLE_VERSION
 
     @property
     def positions(self) -> dict[str, int]:
@@ -89,7 +93,8 @@ def plan_current(
 
     Args:
         logs: the logs.
-        open_table: reads the newest version of the table. It is called again for each attempt.
+        open_table: reads the newest version of a table. It is called again for each attempt, and
+            for the tombstones with their URL as the target's table.
 
     Raises:
         ConfirmError: the table is not the one that the logs' lifecycles confirmed.
@@ -119,12 +124,19 @@ def plan_current(
             continue
         # Read the logs' ends after the table: a compaction may have run since the first `look`.
         tails = tuple(_tail(log, start) for log, start in zip(logs, pins[1], strict=True))
+        version: int | None = NO_TABLE_VERSION
+        has_newer = any(tail.end > tail.start for tail in tails)
+        if target is not None and target.keeps_tombstones and has_newer:
+            tombstones = open_table(replace(target, table=target.tombstones))
+            version = _pin_tombstones(heads, pins[1], tombstones)
+        if version is None:
+            continue
         union = union_of((tail.spark_schema, f"sequencer {tail.name}") for tail in tails)
         if target is not None:
             _check_same_columns(tails, target, union)
         for log, tail in zip(logs, tails, strict=True):
             emit(CurrentRead(log.log.url, pins[0], tail.start, tail.end))
-        return CurrentPlan(target, pins[0], tails, union)
+        return CurrentPlan(target, pins[0], tails, union, version)
     raise ConfirmError(
         f"{target.table if target else 'the table'} and the log's lifecycle did not agree in "
         f"{ATTEMPTS} attempts: one has a range that the other has not. Compare the table with the "
@@ -148,6 +160,37 @@ def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | N
         starts.append(start)
     # With two versions, the table changed between the reads for two logs.
     return (versions.pop(), starts) if len(versions) == 1 else None
+
+
+def _pin_tombstones(
+    heads: Sequence[LifecycleRecord | None], starts: Sequence[int], tombstones: Snapshots
+) -> int | None:
+    """Choose the version of the tombstones.
+
+    It holds each range that the table holds, and no range that was promised after the look at the
+    chains. It may hold the open range, whose rows are in the tail.
+
+    Returns:
+        The version, or None if the chains moved on and must be read again.
+
+    Raises:
+        ConfirmError: tombstones of a range that the table holds may be missing.
+    """
+    version = NO_TABLE_VERSION
+    for head, start in zip(heads, starts, strict=True):
+        if head is None or head.target is None:
+            continue
+        snapshot = tombstones.look(head.log_id, head.tombstones_version)
+        is_same = snapshot is not None and snapshot.table_id == head.tombstones_id
+        changes = snapshot.changes if snapshot is not None and is_same else ()
+        # SAFETY(tombstones-ahead-again) §10: if the tombstones are ahead of a chain, all are read
+        # again
+        if any(change.log_id == head.log_id and change.k > head.k for change in changes):
+            return None
+        check_tombstones(head, snapshot, is_range_written=start == head.to)
+        assert snapshot is not None
+        version = snapshot.version
+    return version
 
 
 def _first_after(head: LifecycleRecord, table: TableState | None) -> int | None:

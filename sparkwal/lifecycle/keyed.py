@@ -121,6 +121,51 @@ def _only_spark(name: str, kind: pa.DataType) -> OptionError:
     )
 
 
+def is_later(old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Compare pairs of sequences: is the first one greater?
+
+    A null is less than any value, and NaN greater, as in Spark.
+    """
+    later = pc.greater(old, new)
+    if pa.types.is_floating(old.type):
+        later = pc.or_(later, pc.and_(pc.is_nan(old), pc.invert(pc.is_nan(new))))
+    return pc.or_(pc.fill_null(later, False), pc.and_(old.is_valid(), new.is_null()))
+
+
+def outlived(
+    tombstones: Iterator[pa.RecordBatch],
+    tail: pa.Table,
+    deleted: pa.ChunkedArray,
+    keys: Sequence[str],
+    sequence_by: str,
+) -> pa.ChunkedArray:
+    """Find the rows that a MERGE drops because the tombstone of their key is later.
+
+    Args:
+        tombstones: the deleted keys, with the names and types of `tail`, and their sequences in
+            the column `sequence_by`.
+        tail: one row for each key.
+        deleted: which of these rows delete their key. They are not dropped.
+        keys: the key columns.
+        sequence_by: the column of the sequence.
+
+    Returns:
+        For each row of `tail` whether it is dropped.
+    """
+    index = _Index(_key_columns(tail, keys))
+    late_numbers: list[pa.Array] = [pa.array([], pa.int32())]
+    for part in gathered(tombstones, PART_BYTES, PART_ROWS):
+        row_numbers = index.find(_key_columns(part, keys))
+        matches = part.filter(row_numbers.is_valid())
+        row_numbers = row_numbers.drop_null()
+        sequences = tail.column(sequence_by).take(row_numbers)
+        late = is_later(matches.column(sequence_by), sequences)
+        late_numbers += row_numbers.filter(late).chunks
+    order = pa.array(range(tail.num_rows), pa.int32())
+    is_late = pc.is_in(order, value_set=pa.concat_arrays(late_numbers))
+    return pc.and_(is_late, pc.invert(deleted))
+
+
 def merged(
     batches: Iterator[pa.RecordBatch],
     tail: pa.Table,
@@ -153,12 +198,7 @@ def merged(
         if sequence_by:
             old = part.column(sequence_by)
             new = tail.column(sequence_by).take(row_numbers)
-            # Null is less than any value, and NaN greater.
-            later = pc.greater(old, new)
-            if pa.types.is_floating(old.type):
-                later = pc.or_(later, pc.and_(pc.is_nan(old), pc.invert(pc.is_nan(new))))
-            later = pc.or_(pc.fill_null(later, False), pc.and_(old.is_valid(), new.is_null()))
-            replaced = pc.and_(replaced, pc.invert(later))
+            replaced = pc.and_(replaced, pc.invert(is_later(old, new)))
         yield from part.filter(pc.invert(replaced)).to_batches()
         # The table may have several rows of a key: replace each of them.
         before = part.filter(replaced)

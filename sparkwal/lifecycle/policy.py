@@ -118,6 +118,16 @@ class LifecycleOptions(StoreOptions, Policy):
         "never",
     )
 
+    tombstone_horizon_ms: int = option(
+        "tombstoneHorizon",
+        duration,
+        7 * 86_400_000,
+        "with keys, sequence_by and delete_when: for so long an older row that comes late brings "
+        "no deleted key back; by the sequence's own time if it is a date or a timestamp, else "
+        "from the compaction of the delete on; 0: no deleted key is kept; fixed by the first run",
+        "7d",
+    )
+
     def check(self) -> None:
         StoreOptions.check(self)
         Policy.check(self)

@@ -18,7 +18,7 @@ from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError
 from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.keys import join_key
-from sparkwal.format.lifecycle_record import MERGE, Target
+from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Target
 from sparkwal.lifecycle.current import (
     Tail,
     check_complete,
@@ -28,8 +28,9 @@ from sparkwal.lifecycle.current import (
     with_table,
 )
 from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.keyed import holds, merged, resolve, winners
+from sparkwal.lifecycle.keyed import holds, merged, outlived, resolve, winners
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_scheme
+from sparkwal.lifecycle.tombstones import SEQUENCE
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions, refuse
 from sparkwal.reading.log_range import LogRange
@@ -121,6 +122,9 @@ def delta_log(
 
 class NewestLake:
     """A `Table` that is only read, without a JVM."""
+
+    # Only a compaction and a reader of newer rows need them.
+    tombstones = None
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         check_scheme(url)
@@ -241,13 +245,14 @@ class Current:
     ) -> None:
         refuse_parts(options)
         refuse(options, "is for scan() and for Spark's reads", "lease")
-        opened: list[DeltaLog] = []
+        opened: dict[str, DeltaLog] = {}
 
         def open_table(target: Target) -> DeltaLog:
             check_scheme(target.table)
-            opened.append(delta_log(target.table, options, table_options))
-            opened[-1].update()
-            return opened[-1]
+            table = delta_log(target.table, options, table_options)
+            table.update()
+            opened[target.table] = table
+            return table
 
         ranges = [LogRange(options, name, log) for name, log in logs.items()]
         plan = plan_current(ranges, open_table)
@@ -261,9 +266,10 @@ class Current:
         self._partitioned: Sequence[str] = ()
         spark_schema = plan.spark_schema
         if self.table is not None:
-            self._partitioned = opened[-1].partitioned
-            check_complete(plan, opened[-1])
-            in_table = schema_of(opened[-1])
+            table = opened[self.table]
+            self._partitioned = table.partitioned
+            check_complete(plan, table)
+            in_table = schema_of(table)
             self._in_table = schema.columns(in_table)
             spark_schema = with_table(spark_schema, in_table)
             require_library("deltalake", _EXTRA)
@@ -375,10 +381,34 @@ class Current:
         rows = (batch for tail in self._plan.tails for batch in self._tail(tail, wide))
         last = winners(rows, wide, keys, by)
         deleted = holds(compaction.delete_when, last)
+        if last.num_rows and self._plan.tombstones_version != NO_TABLE_VERSION:
+            tombstones = self._tombstones(
+                compaction, selected(self.schema, [*dict.fromkeys([*keys, by])]), by
+            )
+            counts = pc.invert(outlived(tombstones, last, deleted, keys, by))
+            last = last.filter(counts)
+            deleted = deleted.filter(counts)
         table = self._table_rows(narrow)
         in_log = schema.columns(self._plan.spark_schema)
         others = [name for name in needed if name not in in_log]
         yield from merged(table, last.select(needed), deleted, keys, by, others)
+
+    def _tombstones(
+        self, compaction: Target, target: pa.Schema, by: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the deleted keys of the table, and their sequences as the column `by`."""
+        from deltalake import DeltaTable
+
+        renamed = {SEQUENCE: by, **{name.lower(): name for name in target.names}}
+        url = compaction.tombstones
+        with _table_errors(url, self._storage):
+            table = DeltaTable(_url(url), self._plan.tombstones_version, self._storage)
+            for batch in pa.RecordBatchReader.from_stream(table.scan()):
+                names = (renamed.get(name.lower(), name) for name in batch.schema.names)
+                # The sequence may be a key too.
+                columns = dict(zip(names, batch.columns, strict=True))
+                rows = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+                yield schema.conform(rows, target)
 
     def _tail(self, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         if tail.end <= tail.start:

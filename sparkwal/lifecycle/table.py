@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format.keys import sequencers_prefix
-from sparkwal.format.lifecycle_record import LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import overlap, refuse_credentials, scheme_of
 
@@ -65,6 +65,7 @@ class TableState:
         k: the last range of the log that it holds; 0 for none.
         changes: the versions since the confirmed one, oldest first.
         complete: `changes` has all of these versions. Otherwise the history begins later.
+        tombstones: the newest snapshot of the table's tombstones, read after it.
     """
 
     table_id: str
@@ -72,6 +73,7 @@ class TableState:
     k: int
     changes: tuple[Change, ...]
     complete: bool = True
+    tombstones: "TableState | None" = None
 
 
 class Snapshots(Protocol):
@@ -91,8 +93,37 @@ class Snapshots(Protocol):
         """
 
 
+class Tombstones(Snapshots, Protocol):
+    """The table that keeps the sequences of the deleted keys of another table."""
+
+    def prepare(self) -> None:
+        """Create it if it does not exist, with the columns of the other table, which was read.
+
+        Raises:
+            PlanError: it is not of that table, or does not hold its keys.
+        """
+
+    def write(self, state: LifecycleRecord, *, is_repeated: bool = False) -> None:
+        """Write the keys that the open range deletes, and drop those beyond the horizon.
+
+        Args:
+            state: the open intent.
+            is_repeated: write them although the transaction (log_id, k) may be there. The same
+                keys change nothing.
+
+        Raises:
+            TableConflict: another writer committed first.
+            ReadError: the range is unreadable.
+            WriteError: the keys were not written.
+        """
+
+
 class Table(Snapshots, Protocol):
     """A table that takes ranges of a log, each in one transaction."""
+
+    @property
+    def tombstones(self) -> Tombstones | None:
+        """Of the table; None if its target keeps none, or this process does not read them."""
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         """Check the table, and create it if it does not exist.
@@ -108,10 +139,15 @@ class Table(Snapshots, Protocol):
             ReadError: a first run cannot read the log.
         """
 
-    def write(self, state: LifecycleRecord) -> None:
+    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
         """Write the rows of the open intent's range in one transaction that carries (log_id, k).
 
         It skips dead records. Every record of the range must carry the log's id.
+
+        Args:
+            state: the open intent.
+            tombstones_version: the version of the tombstones. A row that is older than the
+                tombstone of its key is dropped.
 
         Raises:
             TableConflict: another writer committed first.
@@ -129,7 +165,20 @@ def check_apart(path: str, target: Target) -> None:
     """
     above, separator, name = path.strip().rstrip("/").rpartition("/" + sequencers_prefix(""))
     # The path may be that of a sequencer's log: then check the path above it.
-    if overlap(above if separator and "/" not in name else path, target.table):
+    log = above if separator and "/" not in name else path
+    if target.keeps_tombstones:
+        _, scheme_end, location = target.table.partition("://")
+        if scheme_end and "/" not in location:
+            raise OptionError(
+                f"{target.table} is a whole bucket, and the deleted keys of a table are kept "
+                "beside it: give the table a folder, or tombstoneHorizon=0"
+            )
+        if overlap(log, target.tombstones):
+            raise OptionError(
+                f"{target.tombstones} keeps the deleted keys of the table {target.table}, and the "
+                f"log {path} is there: name another table"
+            )
+    if overlap(log, target.table):
         raise OptionError(
             f"of the log {path} and the table {target.table} one is inside the other, and a VACUUM "
             "of the table would delete the log: give the table a folder beside the log"
@@ -241,8 +290,10 @@ def check_same_target(target: Target, fixed: Target) -> None:
         )
 
 
-def _flag_text(value: str | tuple[str | tuple[str, str], ...]) -> str:
+def _flag_text(value: int | str | tuple[str | tuple[str, str], ...]) -> str:
     """A value of a target, as the job's flag takes it."""
+    if isinstance(value, int):
+        return str(value)
     parts = (value,) if isinstance(value, str) else value
     texts = [part if isinstance(part, str) else "=".join(part) for part in parts]
     return ", ".join(texts) or "none"

@@ -4,7 +4,6 @@
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -14,11 +13,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType, VariantType
 
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
-from sparkwal.format.lifecycle_record import APPEND, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import APPEND, NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.schema import columns, normalize
 from sparkwal.format.widening import widened
 from sparkwal.lifecycle.fitting import adds_columns, log_problems, problems, type_problems
-from sparkwal.lifecycle.table import NULL_PARTITIONS, TableConflict, TableState
+from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, Tombstones
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.spark.conditions import deletes, quoted
 from sparkwal.spark.datasource import PINNED
@@ -29,33 +28,21 @@ from sparkwal.spark.delta_files import (
     spark_path,
     table_lock,
 )
+from sparkwal.spark.delta_writing import (
+    delta_tables,
+    explained,
+    isolated_session,
+    range_name,
+    range_session,
+)
 from sparkwal.spark.interfaces import to_struct
-from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
-from sparkwal.spark.registering import register_once
+from sparkwal.spark.readable import is_sparkwal_error, one_line
+from sparkwal.spark.tombstones import DELETES, SparkTombstones, without_late
 from sparkwal.store.base import LogStore
 
-# The errors of Delta if another writer of the table committed first.
-_CONFLICT = re.compile(
-    r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
-    r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
-)
 # Temporary columns, which neither the log nor the table has.
 _ORDER = "_wal_order"
 _ROW = "_wal_row"
-DELETES = "_wal_deletes"
-
-
-def isolated_session(spark: SparkSession) -> SparkSession:
-    """A new session, so that the settings of readers and of compaction do not affect each other."""
-    session = spark.newSession()
-    # The meaning of a delete condition depends on these three settings.
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    session.conf.set("spark.sql.ansi.enabled", "true")
-    session.conf.set("spark.sql.caseSensitive", "false")
-    # By default Spark writes INT96, and delta-rs misreads INT96 outside of the years 1678…2262.
-    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    register_once(session, listen=False)
-    return session
 
 
 def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[str]) -> DataFrame:
@@ -104,15 +91,6 @@ def winning_rows(rows: DataFrame, target: Target, *, is_own: bool = False) -> Da
     return latest
 
 
-def delta_tables(session: SparkSession) -> Any:
-    """The class DeltaTable in Delta's jars.
-
-    Delta's Python package is not used: it pins PySpark, so its installation could change the
-    user's version.
-    """
-    return getattr(session._jvm, "io.delta.tables.DeltaTable")
-
-
 def _scala_sequence(session: SparkSession, names: Sequence[str]) -> Any:
     jvm: Any = session._jvm
     return jvm.PythonUtils.toSeq([*names])
@@ -144,6 +122,11 @@ class SparkDeltaTable:
         self._spark = spark
         self._session = isolated_session(spark)
         self._log = delta_log(self._session, target.table)
+        self.tombstones: Tombstones | None = None
+        if target.keeps_tombstones:
+            self.tombstones = SparkTombstones(spark, target, self._log, self._winners)
+        # The winning rows of the range that was read last, with tombstones only.
+        self._cached: tuple[LifecycleRecord, DataFrame] | None = None
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         """Check or create the table, as `Table.prepare`."""
@@ -167,6 +150,8 @@ class SparkDeltaTable:
                 self._log.update()
             self._check_table(schema)
             self._add_columns(schema)
+            if self.tombstones is not None:
+                self.tombstones.prepare()
         except PlanError:
             raise
         except Exception as error:
@@ -180,54 +165,68 @@ class SparkDeltaTable:
         except TableReadError as error:
             raise WriteError(str(error)) from error
 
-    def write(self, state: LifecycleRecord) -> None:
+    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
         """Write the range of an intent as one version of the table, as `Table.write`."""
-        session = isolated_session(self._spark)
-        # Settings and not options: a MERGE takes no options.
-        delta = "spark.databricks.delta"
-        session.conf.set(f"{delta}.write.txnAppId", state.log_id)
-        session.conf.set(f"{delta}.write.txnVersion", str(state.k))
-        names = ("log_id", "k", "cut", "to", "sequencer")
-        metadata = {name: getattr(state, name) for name in names}
-        session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(metadata))
+        session = range_session(self._spark, state)
+        try:
+            with explained(self.target.table, state):
+                if self.target.mode == APPEND:
+                    rows = self._rows(session, state)
+                    with table_lock(self._path):
+                        writer = rows.write.format("delta").mode("append")
+                        writer.option("mergeSchema", "true").save(self._path)
+                    return
+                source = self._winners(session, state)
+                names = [name for name in source.columns if name != DELETES]
+                if tombstones_version != NO_TABLE_VERSION:
+                    source = without_late(source, session, self.target, tombstones_version)
+                with table_lock(self._path):
+                    self._merge(session, source, names)
+        finally:
+            self._forget_range()
+
+    def _rows(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
+        """The rows of the open range as the table stores them.
+
+        The partitions are in the log's order, as `winning_rows` needs it.
+        """
         read_options = {
             **self._options,
             "startingPosition": str(state.cut),
             "endingPosition": str(state.to - 1),
             PINNED: json.dumps({"log_id": state.log_id}),
         }
-        range_ = f"positions {state.cut}…{state.to - 1} (range {state.k})"
-        try:
-            # The partitions of this read are in the log's order, as `winning_rows` needs it.
-            rows = session.read.format("weaselwal").options(**read_options).load()
-            for problem in type_problems(
-                rows.schema.json(), self._log.spark_schema, self.target.table
-            ):
-                raise WriteError(f"{self.target.table} does not take {range_}: {problem}")
-            rows = as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
-            with table_lock(self._path):
-                if self.target.mode == APPEND:
-                    writer = rows.write.format("delta").mode("append")
-                    writer.option("mergeSchema", "true").save(self._path)
-                else:
-                    self._merge(session, rows)
-        except (TableConflict, ReadError, WriteError):
-            raise
-        except Exception as error:
-            if _CONFLICT.search(f"{type(error).__name__} {with_java_error(error)}"):
-                raise TableConflict(f"{self.target.table}: {one_line(error)}") from error
-            if is_sparkwal_error(error):
-                raise ReadError(f"{range_} cannot be read: {one_line(error)}") from error
-            text = f"{self.target.table} did not take {range_}: {one_line(error)}"
-            raise WriteError(text) from error
+        rows = session.read.format("weaselwal").options(**read_options).load()
+        table = self.target.table
+        for problem in type_problems(rows.schema.json(), self._log.spark_schema, table):
+            raise WriteError(f"{table} does not take {range_name(state)}: {problem}")
+        return as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
 
-    def _merge(self, session: SparkSession, rows: DataFrame) -> None:
+    def _winners(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
+        """The winning rows of the open range.
+
+        With tombstones two tables take them, so they are cached: the log is read once.
+        """
+        if self._cached is not None and self._cached[0] == state:
+            return self._cached[1]
+        winners = winning_rows(self._rows(session, state), self.target, is_own=True)
+        if self.tombstones is not None:
+            self._forget_range()
+            winners = winners.persist()
+            self._cached = state, winners
+        return winners
+
+    def _forget_range(self) -> None:
+        if self._cached is not None:
+            self._cached[1].unpersist()
+            self._cached = None
+
+    def _merge(self, session: SparkSession, source: DataFrame, names: Sequence[str]) -> None:
         target = self.target
-        source = winning_rows(rows, target, is_own=True)
         if target.delete_when:
             source = self._without_idle_delete(session, source)
         # py4j converts a dict to a Java map.
-        values = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
+        values = {quoted(name): f"s.{quoted(name)}" for name in names}
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
         by = quoted(target.sequence_by)
         newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})" if target.sequence_by else None

@@ -11,6 +11,7 @@ from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import Table, check_apart
+from sparkwal.lifecycle.tombstones import with_tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
@@ -71,6 +72,7 @@ class Lifecycle(Coordinator):
         )
         delta_table: Table | None = None
         if target is not None:
+            target = with_tombstones(target, settings.tombstone_horizon_ms)
             check_apart(settings.path, target)
             if spark is None:
                 raise OptionError(f"Spark writes {target.table}: pass a session as spark=")

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import MERGE, Target
+from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Target
 from sparkwal.lifecycle.current import (
     CurrentPlan,
     Tail,
@@ -34,10 +34,12 @@ from sparkwal.reading.metadata import check_reserved
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.conditions import quoted
 from sparkwal.spark.datasource import PINNED
-from sparkwal.spark.delta import DELETES, as_stored, isolated_session, winning_rows
+from sparkwal.spark.delta import as_stored, winning_rows
 from sparkwal.spark.delta_files import delta_log, spark_path
+from sparkwal.spark.delta_writing import isolated_session
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.registering import register_once
+from sparkwal.spark.tombstones import DELETES, without_late
 from sparkwal.store.path import absolute
 
 # If the log's part is smaller, as stored, broadcast its keys, so that the table is not shuffled.
@@ -112,7 +114,7 @@ def read_current(
     root = open_log(settings, fail_fast=True)
     names = all_logs(root) if settings.sequencers else [settings.sequencer]
     logs = {name: LogRange(settings, name, root) for name in names}
-    pinned: list[DeltaLog] = []
+    opened: dict[str, DeltaLog] = {}
 
     def open_table(target: Target) -> DeltaLog:
         if getattr(spark, "_jsparkSession", None) is None:
@@ -121,9 +123,10 @@ def read_current(
                 "classic session, or sparkwal.Log(path).current()"
             )
         check_scheme(target.table)
-        pinned.append(delta_log(spark, target.table))
-        pinned[-1].update()
-        return pinned[-1]
+        table = delta_log(spark, target.table)
+        table.update()
+        opened[target.table] = table
+        return table
 
     plan = plan_current([*logs.values()], open_table)
     read_options = {
@@ -137,9 +140,8 @@ def read_current(
     tails = [_with_columns(part, in_logs) for part in parts]
     if plan.target is not None:
         _check_condition(plan.target, delete_when)
-        rows = _with_table(
-            spark, plan, pinned[-1], tails, logs, has_condition=delete_when is not None
-        )
+        table = opened[plan.target.table]
+        rows = _with_table(spark, plan, table, tails, logs, has_condition=delete_when is not None)
     else:
         rows = reduce(DataFrame.union, tails or [spark.createDataFrame([], in_logs)])
     return (rows, plan) if include_position else rows
@@ -198,6 +200,8 @@ def _with_table(
     by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
     target = replace(target, keys=tuple(keys), sequence_by=by)
     last = winning_rows(tail, target, is_own=has_condition)
+    if plan.tombstones_version != NO_TABLE_VERSION:
+        last = without_late(last, last.sparkSession, target, plan.tombstones_version)
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)
     in_log = {name.lower() for name in tail.columns}
     only_in_table = any(name.lower() not in in_log for name in table.columns)

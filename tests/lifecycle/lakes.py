@@ -21,6 +21,7 @@ from sparkwal.format.lifecycle_record import (
     Target,
 )
 from sparkwal.lifecycle.snapshot import storage_options
+from sparkwal.lifecycle.tombstones import DELETED_AT, SEQUENCE
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import beginning, look, put_next
@@ -30,6 +31,13 @@ from sparkwal.store.open import open_store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 STAGES = ("none", "intent", "written", "done")
+
+
+def rank(value: Any) -> tuple[Any, ...]:
+    """Of a sequence: null is less than any value, and NaN greater."""
+    if value is None:
+        return (0,)
+    return (2,) if value != value else (1, value)
 
 
 class Lake:
@@ -105,16 +113,77 @@ class Lake:
                 "table_id": str(table.metadata().id),
                 "table_version": table.version(),
             }
+            if self.target.keeps_tombstones:
+                changes |= self._make_tombstones(info.schema)
         self._put(INTENT, k=head.k + 1, to=self.end if to is None else to, **changes)
+
+    def _make_tombstones(self, schema: pa.Schema) -> dict[str, Any]:
+        columns = [schema.field(name) for name in self.target.keys]
+        columns.append(schema.field(self.target.sequence_by).with_name(SEQUENCE))
+        columns.append(pa.field(DELETED_AT, pa.timestamp("us", "UTC")))
+        write_deltalake(
+            self.target.tombstones, pa.schema(columns).empty_table(), storage_options=self.storage
+        )
+        made = self.tombstones()
+        return {"tombstones_id": str(made.metadata().id), "tombstones_version": made.version()}
+
+    def tombstones(self) -> DeltaTable:
+        return DeltaTable(self.target.tombstones, storage_options=self.storage)
+
+    def _commit(self) -> CommitProperties:
+        """Of the open range."""
+        head = self.head()
+        reported = {"log_id": head.log_id, "k": head.k, "cut": head.cut, "to": head.to}
+        return CommitProperties(
+            app_transactions=[Transaction(head.log_id, head.k)],
+            custom_metadata={"userMetadata": json.dumps(reported)},
+        )
+
+    def keep(self) -> None:
+        """Write the keys that the open range deletes into the tombstones, once."""
+        head = self.head()
+        if self.tombstones().transaction_version(head.log_id) == head.k:
+            return
+        by, gone = self.target.sequence_by, self.target.delete_when
+        last = self._last(self.reader().scan(head.cut, head.to - 1).read_all())
+        deleted = [
+            {**dict(zip(self.target.keys, key, strict=True)), SEQUENCE: row[by]}
+            for key, row in last.items()
+            if row[gone] and row[by] is not None
+        ]
+        schema = pa.schema(self.tombstones().schema().to_arrow())
+        write_deltalake(
+            self.target.tombstones,
+            pa.Table.from_pylist(deleted, schema),
+            mode="append",
+            commit_properties=self._commit(),
+            storage_options=self.storage,
+        )
+
+    def _sequences(self) -> dict[Any, Any]:
+        """The greatest sequence of the tombstones of each key."""
+        found: dict[Any, Any] = {}
+        for row in pa.table(self.tombstones().scan()).to_pylist():
+            key = tuple(row[name] for name in self.target.keys)
+            found[key] = max(found.get(key, row[SEQUENCE]), row[SEQUENCE], key=rank)
+        return found
+
+    def _last(self, rows: pa.Table) -> dict[Any, dict[str, Any]]:
+        """By key the row that wins."""
+        keys, by = self.target.keys, self.target.sequence_by
+        last: dict[Any, dict[str, Any]] = {}
+        for row in rows.to_pylist():
+            key = tuple(row[name] for name in keys)
+            if key not in last or not by or rank(row[by]) >= rank(last[key][by]):
+                last[key] = row
+        return last
 
     def write(self, **given: Any) -> None:
         """Write the rows of the open range into the table, as one version."""
         head = self.head()
-        reported = {"log_id": head.log_id, "k": head.k, "cut": head.cut, "to": head.to}
-        commit = CommitProperties(
-            app_transactions=[Transaction(head.log_id, head.k)],
-            custom_metadata={"userMetadata": json.dumps(reported)},
-        )
+        if self.target.keeps_tombstones:
+            self.keep()
+        commit = self._commit()
         rows = self.reader().scan(head.cut, head.to - 1).read_all()
         # Delta finds columns in any case.
         own = {field.name.lower(): field.name for field in self.delta().schema().fields}
@@ -133,14 +202,17 @@ class Lake:
 
     def _merge(self, rows: pa.Table, commit: CommitProperties) -> None:
         keys, by = self.target.keys, self.target.sequence_by
-        last: dict[Any, dict[str, Any]] = {}
-        for row in rows.to_pylist():
-            key = tuple(row[name] for name in keys)
-            if key not in last or not by or row[by] >= last[key][by]:
-                last[key] = row
+        last = self._last(rows)
+        if self.target.keeps_tombstones:
+            kept, gone = self._sequences(), self.target.delete_when
+            last = {
+                key: row
+                for key, row in last.items()
+                if row[gone] or key not in kept or rank(row[by]) >= rank(kept[key])
+            }
         source = pa.Table.from_pylist([*last.values()], rows.schema)
         same = " and ".join(f"(t.{k} = s.{k} or (t.{k} is null and s.{k} is null))" for k in keys)
-        newer = f"s.{by} >= t.{by}" if by else "true"
+        newer = f"(t.{by} is null or s.{by} >= t.{by})" if by else "true"
         delete = f"coalesce(s.{self.target.delete_when}, false)"
         merge = self.delta().merge(
             source, same, "s", "t", merge_schema=True, commit_properties=commit
@@ -163,12 +235,19 @@ class Lake:
             )
 
     def done(self) -> None:
-        self._put(DONE, cut=self.head().to, table_version=self.delta().version())
+        changes = {"table_version": self.delta().version()}
+        if self.target.keeps_tombstones:
+            changes["tombstones_version"] = self.tombstones().version()
+        self._put(DONE, cut=self.head().to, **changes)
 
     def floor(self, position: int) -> None:
         self._put(FLOOR, floor=position)
 
     def compact(self, stage: str = "done", to: int | None = None) -> None:
-        """A compaction that stops after `stage`."""
+        """A compaction that stops after `stage`, or, with tombstones, after "kept"."""
+        if stage == "kept":
+            self.intent(to)
+            self.keep()
+            return
         for name in STAGES[1 : STAGES.index(stage) + 1]:
             {"intent": lambda: self.intent(to), "written": self.write, "done": self.done}[name]()

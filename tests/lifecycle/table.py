@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.lifecycle_record import LifecycleRecord
-from sparkwal.lifecycle.table import Change, TableConflict, TableState
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord
+from sparkwal.lifecycle.table import Change, TableConflict, TableState, Tombstones
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -33,6 +33,7 @@ class ModelTable:
     table_id: str = "table-1"
     versions: list[Version] = field(default_factory=list)
     before: Callable[[str], None] = lambda step: None
+    tombstones: Tombstones | None = None
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.before("prepare")
@@ -47,7 +48,7 @@ class ModelTable:
         k = self.versions[-1].txns.get(log_id, 0)
         return TableState(self.table_id, len(self.versions) - 1, k, changes)
 
-    def write(self, state: LifecycleRecord) -> None:
+    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
         read_at = len(self.versions)
         rows = self._read(state)
         self.before("write")

@@ -15,7 +15,7 @@ from sparkwal.errors import (
 )
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.lifecycle_record import LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState
@@ -29,7 +29,11 @@ from .lake import Row
 from .machine import Ask, Machine, Process
 from .world import EXPIRY_MS, Call
 
-TARGET = Target("sim://table")
+TARGET = Target("sim://lake/table")
+# As if each row deleted its key.
+WITH_TOMBSTONES = Target(
+    "sim://lake/table", MERGE, ("k",), "s", delete_when="d", tombstone_horizon_ms=1
+)
 AT_ONCE = Policy(late_window_seconds=0)
 # The least there is: more than a reader or a writer trusts what it saw.
 GRACE_MS = 3_600_000
@@ -41,9 +45,12 @@ class WorldTable:
 
     ask: Ask
     log: LogStore
+    tombstones: WorldTombstones | None = None
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.ask(Call("table_make"))
+        if self.tombstones is not None:
+            self.tombstones.prepare()
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         try:
@@ -52,45 +59,90 @@ class WorldTable:
             raise WriteError(error.reason) from error
         return found
 
-    def write(self, state: LifecycleRecord) -> None:
+    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
         begun = self.look(state.log_id, -1)
         if begun is None:
             raise WriteError("the table was deleted")
         if begun.k >= state.k:
             return
-        try:
-            rows = self._rows(state)
-        except (InvalidLogError, CollectedError) as error:
-            raise ReadError(str(error)) from error
+        rows = _rows(self.log, state)
         call = Call("table_write", ((begun.table_id, begun.version), state.log_id, state.k, rows))
         try:
             self.ask(call)
         except Transient as error:
             raise WriteError(error.reason) from error
 
-    def _rows(self, state: LifecycleRecord) -> tuple[Row, ...]:
-        window = find_head(self.log).window
+
+@dataclass(frozen=True)
+class WorldTombstones:
+    """The tombstones of that table."""
+
+    ask: Ask
+    log: LogStore
+
+    def prepare(self) -> None:
+        self.ask(Call("tombstones_make"))
+
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        try:
+            found: TableState | None = self.ask(Call("tombstones_look", (log_id, since)))
+        except Transient as error:
+            raise WriteError(error.reason) from error
+        return found
+
+    def write(self, state: LifecycleRecord, *, is_repeated: bool = False) -> None:
+        begun = self.look(state.log_id, -1)
+        if begun is None:
+            raise WriteError("the tombstones were deleted")
+        if begun.k >= state.k and not is_repeated:
+            return
+        range_ = state.log_id, state.k
+        rows = _rows(self.log, state)
+        call = Call("tombstones_write", (begun.version, range_, rows, not is_repeated))
+        try:
+            self.ask(call)
+        except Transient as error:
+            raise WriteError(error.reason) from error
+
+
+def _rows(log: LogStore, state: LifecycleRecord) -> tuple[Row, ...]:
+    """The rows of the open range."""
+    try:
+        window = find_head(log).window
         found: list[Row] = []
-        for record in live_records(self.log, window, state.cut, state.to, log_id=state.log_id):
+        for record in live_records(log, window, state.cut, state.to, log_id=state.log_id):
             header = record.header
             if isinstance(header, CommitHeader):
                 target = schema.to_arrow(record.spark_schema)
-                batches = read_pieces(self.log.store, pieces_of(self.log, record), target)
+                batches = read_pieces(log.store, pieces_of(log, record), target)
                 values = [v for batch in batches for v in batch.column(0).to_pylist()]
                 found.append((header.log_id, header.position, tuple(values)))
         return tuple(found)
+    except (InvalidLogError, CollectedError) as error:
+        raise ReadError(str(error)) from error
+
+
+def world_table(ask: Ask, log: LogStore, target: Target) -> WorldTable:
+    """The table of a simulated process, with its tombstones."""
+    tombstones = WorldTombstones(ask, log) if target.keeps_tombstones else None
+    return WorldTable(ask, log, tombstones)
 
 
 def _life(
-    name: str, ask: Ask, *, policy: Policy = AT_ONCE, table: bool = True, collects: bool = True
+    name: str,
+    ask: Ask,
+    *,
+    policy: Policy = AT_ONCE,
+    target: Target | None = TARGET,
+    collects: bool = True,
 ) -> Coordinator:
     Machine.current.name = name
     log = world_log(WorldStore(ask), 1)
     return Coordinator(
         log,
         policy,
-        table=WorldTable(ask, log) if table else None,
-        target=TARGET if table else None,
+        table=world_table(ask, log, target) if target else None,
+        target=target,
         gc_grace_ms=GRACE_MS,
         consumer_expiry_ms=EXPIRY_MS,
         collects=collects,
@@ -105,7 +157,7 @@ def compactor(
     runs: int = 1,
     collects: bool = True,
     policy: Policy = AT_ONCE,
-    table: bool = True,
+    target: Target | None = TARGET,
 ) -> Process:
     """One life of a compactor: so many runs, and others may come between them.
 
@@ -114,7 +166,7 @@ def compactor(
     """
 
     def run(ask: Ask) -> str:
-        life = _life(name, ask, policy=policy, table=table, collects=collects)
+        life = _life(name, ask, policy=policy, target=target, collects=collects)
         for each in range(runs):
             if each:
                 ask(Call("idle"))
@@ -127,11 +179,11 @@ def compactor(
     return run
 
 
-def mender(name: str, restore: Call, tries: int = 3) -> Process:
+def mender(name: str, restore: Call, tries: int = 3, target: Target = TARGET) -> Process:
     """A user who restores the table, accepts it, and compacts the remaining rows into it."""
 
     def run(ask: Ask) -> str:
-        life = _life(name, ask, collects=False)
+        life = _life(name, ask, target=target, collects=False)
         outcome = "gave up"
         for _ in range(tries):
             ask(restore)

@@ -8,15 +8,17 @@ from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.format import keys, schema
 from sparkwal.format.consumer_record import Consumer, encode
 from sparkwal.format.header import CommitHeader
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Target
 from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.lifecycle.current import plan_current
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import StreamedLog
 from sparkwal.reading.rows import pieces_of, read_pieces
+from sparkwal.store.base import LogStore
 
 from .clients import WorldClock, WorldStore, world_log
-from .compacting import WorldTable, outsider
+from .compacting import TARGET, WorldTable, WorldTombstones, outsider
 from .data import PREFIX
 from .lake import Row
 from .machine import Ask, Machine, Process
@@ -83,19 +85,30 @@ def current(name: str) -> Process:
         clock = WorldClock(ask)
         try:
             planning = LogRange(_OPTIONS, "default", log, clock)
-            plan = plan_current([planning], lambda target: WorldTable(ask, log))
+            plan = plan_current([planning], lambda target: _opened(ask, log, target))
             (tail,) = plan.tails
             found = ()
             if plan.target is not None:
                 found = ask(Call("table_rows", (plan.table_version,)))
             reading = LogRange(_OPTIONS, "default", log, clock)
             reading.look()
-            rows = (*found, *_rows(reading, tail.start, tail.end))
+            newer = _rows(reading, tail.start, tail.end)
+            if plan.tombstones_version != NO_TABLE_VERSION:
+                deleted = ask(Call("tombstones_rows", (plan.tombstones_version,)))
+                # A delete that is not read yet drops rows that are.
+                if any(row[1] >= tail.end for row in deleted):
+                    newer = []
+            rows = (*found, *newer)
         except SparkWalError as error:
             return type(error).__name__
         return f"delivered {(tail.pinned.log_id, 0, tail.end, rows)!r}"
 
     return run
+
+
+def _opened(ask: Ask, log: LogStore, target: Target) -> WorldTable | WorldTombstones:
+    is_table = target.table == TARGET.table
+    return WorldTable(ask, log) if is_table else WorldTombstones(ask, log)
 
 
 def _rows(reading: LogRange, start: int, end: int) -> list[Row]:

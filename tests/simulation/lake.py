@@ -93,6 +93,51 @@ def _write(
     return _commit(state, Version("WRITE", log_id, k, False, versions[-1].rows + rows, now))
 
 
+def _make_tombstones(state: State) -> tuple[State, None]:
+    if state.tombstones:
+        return state, None
+    return replace(state, tombstones=(Version("CREATE TABLE", "", 0, False, (), ()),)), None
+
+
+def _look_at_tombstones(state: State, log_id: str, since: int) -> tuple[State, TableState | None]:
+    versions = state.tombstones
+    if not versions:
+        return state, None
+    changes = tuple(
+        Change(number, v.operation, v.log_id, v.k, v.undoes, restores=v.restores)
+        for number, v in enumerate(versions)
+        if number > since
+    )
+    k = dict(versions[-1].txns).get(log_id, 0)
+    return state, TableState("tombstones-1", len(versions) - 1, k, changes)
+
+
+def _write_tombstones(
+    state: State, begun: int, range_: tuple[str, int], rows: tuple[Row, ...], has_txn: bool
+) -> tuple[State, TableConflict | None]:
+    """Commit a MERGE of a range (log_id, k) that began with a look at version `begun`."""
+    versions, (log_id, k) = state.tombstones, range_
+    if len(versions) - 1 != begun:
+        return state, TableConflict("the tombstones were written at the same time")
+    newest = versions[-1]
+    txns = dict(newest.txns) | ({log_id: k} if has_txn else {})
+    merged = tuple(sorted({*newest.rows, *rows}))
+    operation = "MERGE" if has_txn else "MERGE again"
+    made = Version(operation, log_id, k, False, merged, tuple(sorted(txns.items())))
+    return replace(state, tombstones=(*versions, made)), None
+
+
+def _restore_tombstones(state: State, version: int | None = None) -> tuple[State, None]:
+    """To this version, or the one that the chain's newest record names."""
+    head = oracle.chain_head(state)
+    if head is None or head["target"] is None:
+        return state, None
+    to = int(head["tombstones_version"]) if version is None else version
+    newest = state.tombstones[-1]
+    made = Version("RESTORE", "", 0, True, state.tombstones[to].rows, newest.txns, to)
+    return replace(state, tombstones=(*state.tombstones, made)), None
+
+
 def _commit(state: State, version: Version) -> tuple[State, None]:
     return replace(state, tables=(*state.tables[:-1], (*state.tables[-1], version))), None
 
@@ -164,6 +209,10 @@ def _rows(state: State, version: int) -> tuple[State, tuple[Row, ...]]:
     return state, state.tables[-1][version].rows
 
 
+def _rows_of_tombstones(state: State, version: int) -> tuple[State, tuple[Row, ...]]:
+    return state, state.tombstones[version].rows
+
+
 def _join(state: State, key: str) -> tuple[State, None]:
     return replace(state, joined=state.joined | {key}), None
 
@@ -174,6 +223,11 @@ OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "table_look": _look,
     "table_rows": _rows,
     "table_write": _write,
+    "tombstones_make": _make_tombstones,
+    "tombstones_look": _look_at_tombstones,
+    "tombstones_write": _write_tombstones,
+    "tombstones_rows": _rows_of_tombstones,
+    "tombstones_restore": _restore_tombstones,
     "optimize": _optimize,
     "restore": _restore,
     "restore_confirmed": _restore_confirmed,

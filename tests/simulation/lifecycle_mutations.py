@@ -12,7 +12,65 @@ _ACCEPTED = "the table is restored before an open range, and accepted"
 _AGAIN = "a log that is recreated"
 _ZOMBIE = "a zombie's slot is collected"
 
+_KEPT = "two compactors with tombstones, a crash"
+_KEPT_RESTORED = "a compactor takes over, the tombstones are restored"
+_KEPT_ACCEPTED = "the tombstones are restored before an open range, and accepted"
+_KEPT_READ = "table, tombstones and log as one, a compactor, a writer"
+
+# The line that writes a range, with its rule.
+_WRITES = (
+    "with unless_moved_on(log, intent):\n"
+    "                # SAFETY(tombstones-first) §10: the keys that a range deletes are written\n"
+    "                # before its rows\n"
+    "                version = _write_tombstones(intent, table, snapshot.tombstones)\n"
+    "                table.write(intent, *version)\n"
+)
+
 MUTATIONS = [
+    Mutation(
+        "tombstones-first",
+        _KEPT,
+        "lifecycle/compaction.py",
+        "version = _write_tombstones(intent, table, snapshot.tombstones)\n"
+        "                table.write(intent, *version)\n",
+        "table.write(intent, 0)\n"
+        "                _write_tombstones(intent, table, snapshot.tombstones)\n",
+    ),
+    Mutation(
+        "the tombstones of a range carry no transaction",
+        _KEPT,
+        "simulation/compacting.py",
+        "(begun.version, range_, rows, not is_repeated)",
+        "(begun.version, range_, rows, False)",
+    ),
+    Mutation(
+        "tombstones-undo-nothing",
+        _KEPT_RESTORED,
+        "lifecycle/tombstones.py",
+        "if change.undoes:",
+        "if False:",
+    ),
+    Mutation(
+        "tombstones-again",
+        _KEPT_ACCEPTED,
+        "lifecycle/tombstones.py",
+        "if state.is_open and (is_range_written or now.k >= k):",
+        "if False:",
+    ),
+    Mutation(
+        "tombstones-ahead-again",
+        _KEPT_READ,
+        "lifecycle/current.py",
+        "if any(change.log_id == head.log_id and change.k > head.k for change in changes):",
+        "if False:",
+    ),
+    Mutation(
+        "a reader uses newer tombstones than its table",
+        _KEPT_READ,
+        "simulation/following.py",
+        'Call("tombstones_rows", (plan.tombstones_version,))',
+        'Call("tombstones_rows", (-1,))',
+    ),
     Mutation(
         "next-of-its-base",
         _TWO,
@@ -31,15 +89,15 @@ MUTATIONS = [
         "read-table-after-write",
         _OPTIMIZE,
         "lifecycle/compaction.py",
-        "with unless_moved_on(log, intent):\n                table.write(intent)\n",
-        "with unless_moved_on(log, intent):\n                table.write(intent)\n"
+        _WRITES,
+        f"{_WRITES}"
         "            return TableState(snapshot.table_id, snapshot.version + 1, intent.k, ())\n",
     ),
     Mutation(
         "range-is-fixed",
         _WRITER,
         "lifecycle/compaction.py",
-        "with unless_moved_on(log, intent):\n                table.write(intent)\n",
+        _WRITES,
         "from dataclasses import replace\n"
         "            from sparkwal.protocol.recovery import find_head\n"
         "            table.write(replace(intent, to=find_head(log).gap))\n",

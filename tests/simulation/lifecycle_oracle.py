@@ -32,6 +32,7 @@ def check(state: State, records: list[dict[str, Any]]) -> None:
     if chain and chain[-1]["target"] is not None:
         _check_confirmed(state, chain[-1], logs)
     _check_table(state, logs)
+    _check_tombstones(state)
     _check_all_there(state, records, truth, chain)
     _check_consumers(state, records)
 
@@ -83,6 +84,26 @@ def _check_confirmed(
             f"the chain claims that version {newest['table_version']} of the table holds the rows "
             f"below {cut}; it holds {held}, and {wanted} were written"
         )
+    if not state.tombstones:
+        return
+    kept = state.tombstones[newest["tombstones_version"]].rows
+    if missing := {*wanted} - {*kept}:
+        raise oracle.Violation(
+            f"the chain says that version {newest['tombstones_version']} of the tombstones holds "
+            f"what is below {cut}; it lacks {missing}"
+        )
+
+
+def _check_tombstones(state: State) -> None:
+    """They hold the rows of each range that the table holds, and each range once."""
+    if not state.tombstones or any(version.undoes for version in state.tombstones):
+        return
+    if missing := {*state.tables[-1][-1].rows} - {*state.tombstones[-1].rows}:
+        raise oracle.Violation(f"the table holds {missing}, whose tombstones are not written")
+    once = (version for version in state.tombstones if version.operation == "MERGE")
+    ranges = [(version.log_id, version.k) for version in once]
+    if len(ranges) != len({*ranges}):
+        raise oracle.Violation(f"the tombstones of a range were written twice: {ranges}")
 
 
 def _check_table(state: State, logs: dict[str, tuple[Row, ...]]) -> None:

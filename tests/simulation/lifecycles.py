@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from sparkwal.format.lifecycle_record import Target
+
 from . import oracle
 from .codec import searching
-from .compacting import GRACE_MS, collector, compactor, hours, mender, others, outsider
+from .compacting import (
+    GRACE_MS,
+    TARGET,
+    WITH_TOMBSTONES,
+    collector,
+    compactor,
+    hours,
+    mender,
+    others,
+    outsider,
+)
 from .configuration import Configuration, keeping
 from .explore import Budget
 from .following import current, follower, latecomer, reader_of_all
@@ -28,6 +40,7 @@ def exhaustive() -> dict[str, Configuration]:
     """Name → what is searched to the end."""
     return {
         **followed(),
+        **with_tombstones(),
         "two compactors, a crash": Configuration(
             {"A": compactor("A"), "B": compactor("B", runs=2)},
             Budget(1, 0),
@@ -185,6 +198,64 @@ def exhaustive() -> dict[str, Configuration]:
             begin=lambda: _written(3),
             deletes=True,
             kept=2,
+        ),
+    }
+
+
+def with_tombstones() -> dict[str, Configuration]:
+    """The same with a table that keeps the sequences of deleted keys."""
+    kept = WITH_TOMBSTONES
+    return {
+        "two compactors with tombstones, a crash": Configuration(
+            {
+                "A": compactor("A", collects=False, target=kept),
+                "B": compactor("B", collects=False, target=kept),
+            },
+            Budget(1, 0),
+            begin=lambda: _compacted(1, 1, kept),
+            ends={"A": "done", "B": "done"},
+            still=_STILL,
+        ),
+        "a compactor takes over, the tombstones are restored": Configuration(
+            {
+                "A": compactor("A", collects=False, target=kept),
+                "B": compactor("B", collects=False, target=kept),
+                "O": outsider(Call("tombstones_restore", (0,))),
+            },
+            Budget(1, 0),
+            begin=lambda: _compacted(1, 1, kept),
+            follows={"B": "A"},
+            still=_STILL,
+        ),
+        "the table is restored before an open range with tombstones": Configuration(
+            {
+                "A": compactor("A", collects=False, target=kept),
+                "M": mender("M", Call("restore_confirmed"), target=kept),
+            },
+            Budget(1, 0),
+            begin=lambda: _compacted(1, 1, kept),
+            ends={"M": "done"},
+            still=_STILL,
+        ),
+        "the tombstones are restored before an open range, and accepted": Configuration(
+            {
+                "A": compactor("A", collects=False, target=kept),
+                "M": mender("M", Call("tombstones_restore"), target=kept),
+            },
+            Budget(1, 0),
+            begin=lambda: _compacted(1, 1, kept),
+            ends={"M": "done"},
+            still=_STILL,
+        ),
+        "table, tombstones and log as one, a compactor, a writer": Configuration(
+            {
+                "R": current("R"),
+                "A": compactor("A", collects=False, target=kept),
+                "O": others(driver("X", "q", 3, inline=1000)),
+            },
+            begin=lambda: _compacted(1, 1, kept),
+            ends={"R": "delivered CollectedError"},
+            still=("consumers",),
         ),
     }
 
@@ -363,9 +434,9 @@ def after(processes: Iterable[Process], state: State | None = None, kept: int = 
     return state
 
 
-def _compacted(batches: int, more: int) -> State:
+def _compacted(batches: int, more: int, target: Target = TARGET) -> State:
     """A log with so many microbatches in its table, and more that are not."""
-    state = after([compactor("0")], _written(batches))
+    state = after([compactor("0", target=target)], _written(batches))
     state = after([driver("V", "q", batches + more, inline=1000)], state)
     return replace(state, hints={}, plan=-1)
 

@@ -74,7 +74,18 @@ SEEN = frozenset(
 )
 # Calls that go through the network.
 REMOTE = frozenset(
-    {"put", "overwrite", "get_range", "list", "look", "age", "table_look", "table_write"}
+    {
+        "put",
+        "overwrite",
+        "get_range",
+        "list",
+        "look",
+        "age",
+        "table_look",
+        "table_write",
+        "tombstones_look",
+        "tombstones_write",
+    }
 )
 
 
@@ -112,6 +123,7 @@ class State:
         archived: rows below this number are no longer in the source.
         modified: key → time of the last write, of objects whose age a process reads.
         tables: the versions of the log's table, and of its former tables.
+        tombstones: the versions of the table's tombstones; each row of a range makes one.
         joined: consumers that may rely on their reports.
         former: (log_id, its commits) of logs that were deleted and recreated.
         again_ms: the time when the last of them was recreated; a process that looked before may not
@@ -142,6 +154,7 @@ class State:
     archived: int = 0
     modified: dict[str, int] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
+    tombstones: Table = ()
     joined: frozenset[str] = frozenset()
     former: tuple[tuple[str, tuple[Row, ...]], ...] = ()
     again_ms: int = 0
@@ -171,6 +184,7 @@ class State:
             self.archived,
             frozenset(self.modified.items()),
             self.tables,
+            self.tombstones,
             self.joined,
             self.former,
             self.again_ms,

@@ -1,4 +1,6 @@
-"""A compactor that stops at a gate, as a process: PATH TABLE GATE PLACE [SETTINGS of Spark].
+"""A compactor that stops at a gate, as a process: PATH TABLE GATE PLACE [SETTINGS [HOW]].
+
+SETTINGS are of Spark, HOW of the compaction.
 
 Prints `retried` when another writer of the table was faster, and in the end `ran`.
 """
@@ -17,10 +19,17 @@ import sparkwal
 from sparkwal import events
 
 
-def main(path: str, table: str, gate: str, place: str, settings: str = "{}") -> None:
+def main(
+    path: str, table: str, gate: str, place: str, settings: str = "{}", how: str = "{}"
+) -> None:
     events.subscribe(report)
     life = sparkwal.Lifecycle(
-        path, spark=start(json.loads(settings)), table=table, keys=["id"], lateArriveWindowSeconds=0
+        path,
+        spark=start(json.loads(settings)),
+        table=table,
+        keys=["id"],
+        lateArriveWindowSeconds=0,
+        **json.loads(how),
     )
     getattr(Gate(Path(gate)), place)(pytest.MonkeyPatch())
     life.run_once()

@@ -49,6 +49,18 @@ class Gate:
 
         patch.setattr(delta, "as_stored", held)
 
+    def between_the_writes(self, patch: pytest.MonkeyPatch) -> None:
+        """This process waits, with deleted keys that the tombstones have and the table has not."""
+        write = delta.SparkDeltaTable.write
+
+        def held(*arguments: Any) -> None:
+            self._reached.touch()
+            while not self._open.exists():
+                time.sleep(0.05)
+            write(*arguments)
+
+        patch.setattr(delta.SparkDeltaTable, "write", held)
+
     def before_done(self, patch: pytest.MonkeyPatch) -> None:
         """This process waits, with a range that the table has."""
         put = compaction.put_next

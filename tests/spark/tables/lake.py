@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import sparkwal
-from sparkwal.format.lifecycle_record import DONE, INTENT, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import (
+    DONE,
+    INTENT,
+    NO_TABLE_VERSION,
+    LifecycleRecord,
+    Target,
+)
+from sparkwal.lifecycle.compaction import confirm_table, versions_of
+from sparkwal.lifecycle.table import NEWEST
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.spark.delta import SparkDeltaTable
@@ -67,23 +76,38 @@ class Lake:
             )
             found = self.table.look(head.log_id, -1)
             assert found is not None
+            if self.table.tombstones is not None:
+                kept = self.table.tombstones.look(head.log_id, NEWEST)
+                found = replace(found, tombstones=kept)
             changes = {
                 "target": self.target,
                 "table_id": found.table_id,
-                "table_version": found.version,
+                **versions_of(found),
             }
         self.put(INTENT, k=head.k + 1, to=info.position + 1, **changes)
 
+    def keep(self) -> int:
+        """Write the keys that the open range deletes into the tombstones, once."""
+        head, tombstones = self.head(), self.table.tombstones
+        if tombstones is None:
+            return NO_TABLE_VERSION
+        self.table.look(head.log_id, head.table_version)
+        tombstones.write(head)
+        found = tombstones.look(head.log_id, head.tombstones_version)
+        assert found is not None and [each.k for each in found.changes if each.k] == [head.k]
+        return found.version
+
     def write(self) -> None:
         head = self.head()
+        version = self.keep()
         self.table.look(head.log_id, head.table_version)
-        self.table.write(head)
+        self.table.write(head, version)
 
     def done(self) -> None:
         head = self.head()
-        found = self.table.look(head.log_id, head.table_version)
-        assert found is not None and found.k == head.k
-        self.put(DONE, cut=head.to, table_version=found.version)
+        found = confirm_table(self.log, head, self.table)
+        assert found.k == head.k
+        self.put(DONE, cut=head.to, **versions_of(found))
 
     def compact(self, stage: str = "done") -> None:
         steps = {"intent": self.intent, "written": self.write, "done": self.done}

@@ -21,7 +21,7 @@ from sparkwal.errors import OptionError, TableReadError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.lifecycle.keyed import holds
 from sparkwal.spark.conditions import deletes
-from sparkwal.spark.delta import isolated_session
+from sparkwal.spark.delta_writing import isolated_session
 
 from .lake import Lake, value
 

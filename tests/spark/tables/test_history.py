@@ -16,8 +16,9 @@ from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.table import TableConflict, check_history
-from sparkwal.spark.delta import SparkDeltaTable, delta_tables
+from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_files import delta_log, spark_path, table_lock
+from sparkwal.spark.delta_writing import delta_tables
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 

@@ -29,9 +29,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Application] = []
     script = Path(__file__).with_name("compactor.py")
 
-    def run(table: str, place: str, **settings: str) -> Application:
+    def run(
+        table: str, place: str, how: dict[str, str] | None = None, **settings: str
+    ) -> Application:
         arguments = [str(tmp_path / "log"), table, str(tmp_path / "gate"), place]
-        command = [sys.executable, str(script), *arguments, json.dumps(settings)]
+        arguments += [json.dumps(settings), json.dumps(how or {})]
+        command = [sys.executable, str(script), *arguments]
         started.append(Application("compactor", tmp_path, command, tmp_path / "tmp"))
         return started[-1]
 
@@ -43,21 +46,24 @@ def start(tmp_path: Path) -> Iterator[Start]:
 class Log:
     """A log, and its lifecycle in this process."""
 
-    def __init__(self, spark: SparkSession, folder: Path, table: str) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, table: str, **how: str) -> None:
         self.spark = spark
         self.path = str(folder / "log")
         self.table = table
         self.life = sparkwal.Lifecycle(
-            self.path, spark=spark, table=table, keys=["id"], lateArriveWindowSeconds=0
+            self.path, spark=spark, table=table, keys=["id"], lateArriveWindowSeconds=0, **how
         )
         self.values: dict[int, str] = {}
 
     def append(self, *ids: int) -> None:
         for number in ids:
-            row = {**value(number), "v": f"{number} of {len(self.values)}"}
-            with sparkwal.Appender(self.path, SCHEMA, producer_id="p") as wal:
-                wal.append([row]).result()
-            self.values[number] = row["v"]
+            text = f"{number} of {len(self.values)}"
+            self.put(number, text)
+            self.values[number] = text
+
+    def put(self, number: int, text: str) -> None:
+        with sparkwal.Appender(self.path, SCHEMA, producer_id="p") as wal:
+            wal.append([{**value(number), "v": text}]).result()
 
     def check(self, ranges: int) -> None:
         """The table is a model's, and each range one version of it."""
@@ -90,6 +96,24 @@ def test_the_next_compactor_finishes_the_range_of_a_killed_one(
     assert found.finished is not None and found.finished.k == 1
     log.life.run_once()
     log.check(ranges=2)
+
+
+def test_a_deleted_key_stays_deleted_if_a_compactor_is_killed_between_its_two_writes(
+    delta: SparkSession, tmp_path: Path, start: Start
+) -> None:
+    how = {"sequence_by": "v", "delete_when": "v LIKE '%gone'"}
+    log = Log(delta, tmp_path, str(tmp_path / "table"), **how)
+    log.put(1, "1")
+    log.append(2)
+    log.life.run_once()
+    log.put(1, "8 gone")
+    killed = start(log.table, "between_the_writes", how)
+    killed.wait_for(Gate(tmp_path / "gate").reached, "between the writes")
+    killed.kill()
+    log.put(1, "5")
+    assert log.life.recover().found == "an open range"
+    log.life.run_once()
+    log.check(ranges=3)
 
 
 def test_a_compactor_that_slept_in_its_write_is_too_late(

@@ -1,0 +1,148 @@
+"""The tombstones of a table: the sequence of each deleted key, in a Delta table beside it.
+
+A MERGE removes the row of a deleted key, and with it the sequence of the delete. An older row that
+arrives in a later range would bring the key back. So compaction writes the keys that a range
+deletes into this table first, and drops rows that are older than the tombstone of their key.
+"""
+
+from dataclasses import replace
+
+from sparkwal.errors import ConfirmError, PlanError
+from sparkwal.format.lifecycle_record import LifecycleRecord, Target
+from sparkwal.lifecycle.table import TableState, Tombstones
+
+# Columns of the tombstones, besides the keys; no column of a log has such a name.
+SEQUENCE = "_wal_sequence"
+DELETED_AT = "_wal_deleted_at"
+# The property that names the table whose keys these are.
+OWNER = "sparkwal.tombstonesOf"
+
+
+def check_tombstones(
+    state: LifecycleRecord, snapshot: TableState | None, *, is_range_written: bool
+) -> None:
+    """Check that the tombstones hold all that the lifecycle relies on.
+
+    They may be ahead of the table, which gets the same range next. They may not be behind.
+
+    Args:
+        state: the newest record of the chain.
+        snapshot: the newest snapshot of the tombstones, or None if there are none.
+        is_range_written: whether the table holds the open range.
+
+    Raises:
+        ConfirmError: tombstones may be missing.
+    """
+    assert state.target is not None
+    url, table = state.target.tombstones, state.target.table
+    if snapshot is None:
+        raise _missing(state, f"{url}, which keeps the deleted keys of {table}, is missing")
+    if snapshot.table_id != state.tombstones_id:
+        raise _missing(
+            state,
+            f"{url}, which keeps the deleted keys of {table}, was dropped and recreated: it is "
+            f"table {snapshot.table_id}, and was {state.tombstones_id}",
+        )
+    if not snapshot.complete or snapshot.version < state.tombstones_version:
+        before = f"version {state.tombstones_version}, the last confirmed one"
+        raise _missing(state, f"the history of {url} does not reach back to {before}")
+    # SAFETY(tombstones-undo-nothing) §10: no version of the tombstones since the confirmed one may
+    # have taken keys away
+    for change in snapshot.changes:
+        if change.undoes:
+            what = f"version {change.version} of {url} is a {change.operation}"
+            raise _missing(state, f"{what}: deleted keys of {table} may be missing")
+    ranges = [x.k for x in snapshot.changes if x.log_id == state.log_id and x.k]
+    expected = [state.k] if state.is_open else []
+    if {*ranges} - {*expected}:
+        raise _missing(
+            state,
+            f"{url} holds the ranges {ranges} of the log since version "
+            f"{state.tombstones_version}, and {expected} could be there",
+        )
+    # §10: the tombstones hold each range that the table holds
+    if is_range_written and state.is_open and not ranges:
+        raise _missing(state, f"{table} holds range {state.k} of the log, and {url} does not")
+
+
+def accept_tombstones(
+    state: LifecycleRecord, tombstones: Tombstones, k: int, *, is_range_written: bool
+) -> TableState:
+    """Take the tombstones as they are, and make new ones if there are none.
+
+    Args:
+        state: the newest record of the chain.
+        tombstones: those of the table.
+        k: the number under which an open range that the table lacks is promised from now on.
+        is_range_written: whether the table holds the open range.
+
+    Returns:
+        The snapshot that the next record confirms.
+
+    Raises:
+        PlanError: they belong to another table, or their history contradicts the chain.
+    """
+    assert state.target is not None
+    snapshot = tombstones.look(state.log_id, state.tombstones_version)
+    tombstones.prepare()
+    if snapshot is not None and snapshot.table_id == state.tombstones_id:
+        _check_accepted(state, snapshot)
+    now = tombstones.look(state.log_id, state.tombstones_version)
+    assert now is not None
+    # SAFETY(tombstones-again) §10: if accepted tombstones have the transaction of the open range,
+    # its keys are written again: a RESTORE may have removed them
+    if state.is_open and (is_range_written or now.k >= k):
+        tombstones.write(state if is_range_written else replace(state, k=k), is_repeated=True)
+    if is_range_written:
+        now = tombstones.look(state.log_id, state.tombstones_version)
+        assert now is not None
+    return now
+
+
+def _check_accepted(state: LifecycleRecord, snapshot: TableState) -> None:
+    """Compare the history of the tombstones with the chain.
+
+    Raises:
+        PlanError: they hold less than at their confirmed version, or a range that the chain lacks.
+    """
+    assert state.target is not None
+    url, confirmed = state.target.tombstones, state.tombstones_version
+    ranges: set[int] | None = set()
+    at: dict[int | None, set[int] | None] = {confirmed: ranges}
+    why = ""
+    for change in snapshot.changes:
+        if change.restores in at:
+            ranges = at[change.restores]
+        elif change.undoes:
+            ranges = None
+            why = f"version {change.version} is a {change.operation}"
+        elif change.log_id == state.log_id and change.k and ranges is not None:
+            ranges = {*ranges, change.k}
+        at[change.version] = ranges
+    if ranges is None:
+        raise PlanError(f"{url} may hold less than its version {confirmed}: {why}. {_way(state)}")
+    if unknown := ranges - ({state.k} if state.is_open else set()):
+        raise PlanError(
+            f"{url} holds ranges {sorted(unknown)}, which the chain lacks. {_way(state)}"
+        )
+
+
+def _missing(state: LifecycleRecord, why: str) -> ConfirmError:
+    return ConfirmError(f"{why}. A late row could bring a deleted key back. {_way(state)}")
+
+
+def _way(state: LifecycleRecord) -> str:
+    assert state.target is not None
+    return (
+        f"RESTORE {state.target.tombstones} to version {state.tombstones_version}, or delete its "
+        "folder, which forgets the keys that were deleted so far; then continue with --accept-table"
+    )
+
+
+def with_tombstones(target: Target, horizon_ms: int) -> Target:
+    """The target with tombstones, if it needs them.
+
+    A row is late only by its sequence, and a key is deleted only by a condition.
+    """
+    is_needed = bool(target.sequence_by and target.delete_when)
+    return replace(target, tombstone_horizon_ms=horizon_ms if is_needed else 0)

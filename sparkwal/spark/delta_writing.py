@@ -1,0 +1,86 @@
+"""How a range of a log is written into a Delta table: one transaction, and errors of few kinds."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkwal.errors import ReadError, WriteError
+from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.lifecycle.table import TableConflict
+from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
+from sparkwal.spark.registering import register_once
+
+# The errors of Delta if another writer of the table committed first.
+_CONFLICT = re.compile(
+    r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
+    r"|Concurrent\w+Exception|(?:Metadata|Protocol)ChangedException"
+)
+
+
+def isolated_session(spark: SparkSession) -> SparkSession:
+    """A new session, so that the settings of readers and of compaction do not affect each other."""
+    session = spark.newSession()
+    # The meaning of a delete condition depends on these three settings.
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    session.conf.set("spark.sql.caseSensitive", "false")
+    # By default Spark writes INT96, and delta-rs misreads INT96 outside of the years 1678…2262.
+    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    register_once(session, listen=False)
+    return session
+
+
+def range_session(
+    spark: SparkSession, state: LifecycleRecord, *, is_repeated: bool = False
+) -> SparkSession:
+    """A session whose writes name the open range, and carry its transaction (log_id, k) unless
+    they are repeated."""
+    session = isolated_session(spark)
+    # Settings and not options: a MERGE takes no options.
+    delta = "spark.databricks.delta"
+    if not is_repeated:
+        session.conf.set(f"{delta}.write.txnAppId", state.log_id)
+        session.conf.set(f"{delta}.write.txnVersion", str(state.k))
+    names = ("log_id", "k", "cut", "to", "sequencer")
+    metadata = {name: getattr(state, name) for name in names}
+    session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(metadata))
+    return session
+
+
+def range_name(state: LifecycleRecord) -> str:
+    """The open range, as errors name it."""
+    return f"positions {state.cut}…{state.to - 1} (range {state.k})"
+
+
+@contextmanager
+def explained(table: str, state: LifecycleRecord) -> Iterator[None]:
+    """Write the open range into a table, and turn errors of Spark into those of a range.
+
+    Raises:
+        TableConflict: another writer committed first.
+        ReadError: the log could not be read.
+        WriteError: the table did not take the range.
+    """
+    try:
+        yield
+    except (TableConflict, ReadError, WriteError):
+        raise
+    except Exception as error:
+        if _CONFLICT.search(f"{type(error).__name__} {with_java_error(error)}"):
+            raise TableConflict(f"{table}: {one_line(error)}") from error
+        if is_sparkwal_error(error):
+            raise ReadError(f"{range_name(state)} cannot be read: {one_line(error)}") from error
+        raise WriteError(f"{table} did not take {range_name(state)}: {one_line(error)}") from error
+
+
+def delta_tables(session: SparkSession) -> Any:
+    """The class DeltaTable in Delta's jars.
+
+    Delta's Python package is not used: it pins PySpark, so its installation could change the
+    user's version.
+    """
+    return getattr(session._jvm, "io.delta.tables.DeltaTable")

@@ -1,0 +1,183 @@
+"""The tombstones of a Delta table, by Spark: see `sparkwal.lifecycle.tombstones`."""
+
+import json
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
+
+from sparkwal.errors import PlanError, TableReadError, WriteError
+from sparkwal.format.lifecycle_record import LifecycleRecord, Target
+from sparkwal.format.schema import columns
+from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.lifecycle.fitting import type_problems
+from sparkwal.lifecycle.keyed import resolve
+from sparkwal.lifecycle.table import TableState
+from sparkwal.lifecycle.tombstones import DELETED_AT, OWNER, SEQUENCE
+from sparkwal.spark.conditions import quoted
+from sparkwal.spark.delta_files import FORGETS, delta_log, spark_path, table_lock
+from sparkwal.spark.delta_writing import delta_tables, explained, isolated_session, range_session
+from sparkwal.spark.readable import one_line
+
+# Before every moment of Spark's.
+_EARLIEST_US = -(2**62)
+# Whether a row of the winners deletes its key.
+DELETES = "_wal_deletes"
+_MAPPING = "delta.columnMapping.mode"
+# A MERGE with deletion vectors fails for the key of nulls (Delta 4.4).
+_VECTORS = "delta.enableDeletionVectors"
+# Finds the winners of a range: one row for each key, with the column DELETES.
+Winners = Callable[[SparkSession, LifecycleRecord], DataFrame]
+
+
+def without_late(
+    winners: DataFrame, session: SparkSession, target: Target, version: int
+) -> DataFrame:
+    """The rows that win, without those that are older than the tombstone of their key.
+
+    A delete stays: it may find a row that is older still.
+
+    Args:
+        winners: one row for each key, with the column DELETES.
+        session: the session of these rows.
+        target: how the rows go into the table.
+        version: the version of the tombstones.
+    """
+    reader = session.read.format("delta").option("versionAsOf", version)
+    tombstones = reader.load(spark_path(target.tombstones)).alias("d")
+    by = F.col(f"s.{quoted(target.sequence_by)}")
+    # In Spark NaN is greater than any other value.
+    is_late = by.isNull() | (F.col(f"d.{SEQUENCE}") > by)
+    same = (F.col(f"s.{quoted(key)}").eqNullSafe(F.col(f"d.{quoted(key)}")) for key in target.keys)
+    # §10: a row that is older than the tombstone of its key is dropped
+    dropped = reduce(Column.__and__, same, ~F.col(f"s.{DELETES}") & is_late)
+    return winners.alias("s").join(tombstones, dropped, "left_anti")
+
+
+class SparkTombstones:
+    """A `sparkwal.lifecycle.table.Tombstones`.
+
+    Args:
+        spark: a session with Delta Lake.
+        target: how rows go into the table.
+        table: the log of that table.
+        winners: finds the rows that win.
+    """
+
+    def __init__(
+        self, spark: SparkSession, target: Target, table: DeltaLog, winners: Winners
+    ) -> None:
+        self._spark = spark
+        self._session = isolated_session(spark)
+        self._target = target
+        self._table = table
+        self._winners = winners
+        self._path = spark_path(target.tombstones)
+        self._log = delta_log(self._session, target.tombstones)
+
+    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        """Read the newest version. See `Snapshots.look`."""
+        try:
+            self._log.update()
+            return self._log.look(log_id, since, k)
+        except TableReadError as error:
+            raise WriteError(str(error)) from error
+
+    def prepare(self) -> None:
+        """Make the table if there is none. See `Tombstones.prepare`."""
+        url = self._target.tombstones
+        try:
+            if not self._log.update():
+                self._create()
+                self._log.update()
+        except Exception as error:
+            raise PlanError(f"{url} is unusable: {one_line(error)}") from error
+        owner = self._log.properties.get(OWNER)
+        if owner != self._table.table_id:
+            raise PlanError(
+                f"{url} should keep the deleted keys of {self._target.table}, and it is of "
+                f"{f'table {owner}' if owner else 'none'}: delete that folder if it is left from "
+                "an earlier table, or name another table"
+            )
+        if FORGETS in self._log.properties:
+            raise PlanError(
+                f"{url} has {FORGETS}, and would forget which ranges it holds. ALTER TABLE "
+                f"delta.`{url}` UNSET TBLPROPERTIES ('{FORGETS}')"
+            )
+        for problem in type_problems(self._schema(), self._log.spark_schema, url):
+            raise PlanError(problem)
+
+    def _schema(self) -> str:
+        """The columns: those of the keys, the sequence of the delete, and its time."""
+        in_table = columns(self._table.spark_schema)
+        names = resolve([*self._target.keys, self._target.sequence_by], [*in_table])
+        types = [in_table[name] for name in names]
+        spelled = [*names[:-1], SEQUENCE, DELETED_AT]
+        return json.dumps(
+            {
+                "type": "struct",
+                "fields": [
+                    {"name": name, "type": type_, "nullable": True, "metadata": {}}
+                    for name, type_ in zip(spelled, [*types, "timestamp"], strict=True)
+                ],
+            }
+        )
+
+    def _create(self) -> None:
+        session: Any = self._session._jsparkSession
+        making = delta_tables(self._session).createIfNotExists(session).location(self._path)
+        making = making.addColumns(session.parseDataType(self._schema()))
+        making = making.property(OWNER, self._table.table_id).property(_VECTORS, "false")
+        if (mode := self._table.properties.get(_MAPPING)) is not None:
+            # The names of keys may be such as only this takes.
+            making = making.property(_MAPPING, mode)
+        try:
+            making.execute()
+        except Exception:
+            # Another process may have made it at the same time.
+            if not self._log.update():
+                raise
+
+    def write(self, state: LifecycleRecord, *, is_repeated: bool = False) -> None:
+        """Write the keys that the open range deletes. See `Tombstones.write`."""
+        # §10: the tombstones of a range carry its transaction
+        session = range_session(self._spark, state, is_repeated=is_repeated)
+        with explained(self._target.tombstones, state):
+            winners = self._winners(session, state)
+            by = F.col(quoted(self._target.sequence_by))
+            is_time = isinstance(
+                winners.select(by).schema[0].dataType,
+                DateType | TimestampType | TimestampNTZType,
+            )
+            limit_us = state.timestamp_ms * 1000
+            if is_time:
+                # Counted back from the newest sequence, so that a log of old rows keeps them too;
+                # a sequence ahead of the clock drops nothing that the clock would keep.
+                row = winners.agg(F.max(F.unix_micros(by.cast("timestamp")))).first()
+                newest = row[0] if row else None
+                limit_us = min(limit_us, _EARLIEST_US if newest is None else newest)
+            limit_us -= self._target.tombstone_horizon_ms * 1000
+            deleted = winners.where(F.col(DELETES) & by.isNotNull()).select(
+                *(F.col(quoted(key)).alias(key) for key in self._target.keys),
+                by.alias(SEQUENCE),
+                F.expr(f"timestamp_millis({state.timestamp_ms}L)").alias(DELETED_AT),
+            )
+            expired = f"unix_micros(t.{DELETED_AT}) < {limit_us}L"
+            if is_time:
+                expired = f"unix_micros(CAST(t.{SEQUENCE} AS TIMESTAMP)) < {limit_us}L"
+                deleted = deleted.alias("t").where(f"NOT {expired}")
+            with table_lock(self._path):
+                self._merge(session, deleted.repartition(1), expired)
+
+    def _merge(self, session: SparkSession, deleted: DataFrame, expired: str) -> None:
+        names = [*map(quoted, self._target.keys), SEQUENCE, DELETED_AT]
+        values = {name: f"s.{name}" for name in names}
+        same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in self._target.keys)
+        table = delta_tables(session).forPath(session._jsparkSession, self._path).alias("t")
+        merge = table.merge(deleted.alias("s")._jdf, same).withSchemaEvolution()
+        merge = merge.whenMatched(f"s.{SEQUENCE} > t.{SEQUENCE}").updateExpr(values)
+        merge = merge.whenNotMatched().insertExpr(values)
+        merge.whenNotMatchedBySource(expired).delete().execute()

@@ -1,0 +1,392 @@
+"""Deleted keys whose older rows come late: wherever the ranges are cut, the table, and table and
+log as one with and without Spark, are the same."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import sparkwal
+from sparkwal.errors import ConfirmError, PlanError
+from sparkwal.lifecycle.tombstones import SEQUENCE
+from sparkwal.spark.delta import SparkDeltaTable
+
+from .lake import STAGES, Lake
+
+NAN = float("nan")
+WEEK_MS = 7 * 86_400_000
+SEQUENCES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "number": (pa.int64(), [None, 1, 2, 3, 4, 5]),
+    "float": (pa.float64(), [None, -1.0, 0.0, -0.0, 2.5, NAN]),
+    "text": (pa.string(), [None, "", "a", "ä", "b"]),
+    "moment": (
+        pa.timestamp("us", "UTC"),
+        [None, *(dt.datetime(2024, 2, 29, hour, tzinfo=dt.UTC) for hour in range(5))],
+    ),
+    "day": (pa.date32(), [None, *(dt.date(1969, 12, 28 + n) for n in range(4))]),
+}
+
+
+def schema_with(kind: pa.DataType) -> pa.Schema:
+    return pa.schema([("a", pa.int64()), ("b", pa.string()), ("n", kind), ("op", pa.string())])
+
+
+NUMBERS = schema_with(pa.int64())
+
+
+def row(n: Any, op: str = "u", a: int | None = 1) -> dict[str, Any]:
+    return {"a": a, "b": None, "n": n, "op": op}
+
+
+def rank(value: Any) -> tuple[Any, ...]:
+    """Order sequences as Spark does: null first, NaN last, texts by their bytes."""
+    if value is None:
+        return (0,)
+    if value != value:
+        return (2,)
+    return (1, value.encode() if isinstance(value, str) else value)
+
+
+def rows(found: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(repr(sorted((k, utc(v)) for k, v in each.items())) for each in found)
+
+
+def utc(value: Any) -> Any:
+    if isinstance(value, dt.datetime):
+        return value.astimezone(dt.UTC)
+    # Equal to its positive.
+    return 0.0 if isinstance(value, float) and value == 0 else value
+
+
+def of(*expected: dict[str, Any]) -> Counter[str]:
+    return rows([*expected])
+
+
+def table(lake: Lake) -> Counter[str]:
+    found = lake.spark.read.format("delta").load(lake.target.table).collect()
+    return rows([each.asDict() for each in found])
+
+
+def current(lake: Lake) -> Counter[str]:
+    """By Spark, and the same without it."""
+    found = rows([each.asDict() for each in lake.current().collect()])
+    assert rows(sparkwal.Log(lake.path).current().to_arrow().to_pylist()) == found
+    return found
+
+
+def lake_of(delta: SparkSession, folder: Path, **how: Any) -> Lake:
+    given = {"sequence_by": "n", "delete_when": "op = 'd'", "tombstone_horizon_ms": WEEK_MS}
+    return Lake(delta, folder, "a", "B", **given, **how)
+
+
+def kept(lake: Lake) -> Counter[Any]:
+    """The sequences of the tombstones."""
+    found = lake.spark.read.format("delta").load(lake.target.tombstones).collect()
+    return Counter(utc(each[SEQUENCE]) for each in found)
+
+
+def lifecycle(lake: Lake, **options: Any) -> sparkwal.Lifecycle:
+    return sparkwal.Lifecycle(
+        lake.path,
+        spark=lake.spark,
+        table=lake.target.table,
+        keys=["a", "B"],
+        sequence_by="n",
+        delete_when="op = 'd'",
+        lateArriveWindowSeconds=0,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    "cuts", [(2, 3), *(pytest.param(c, marks=pytest.mark.slow) for c in [(3,), (1, 3), (1, 2, 3)])]
+)
+def test_a_late_row_does_not_bring_a_deleted_key_back(
+    delta: SparkSession, tmp_path: Path, cuts: tuple[int, ...]
+) -> None:
+    lake = lake_of(delta, tmp_path)
+    changes = [row(1), row(10, "d"), row(5)]
+    done = 0
+    for cut in cuts:
+        lake.append(*changes[done:cut], schema=NUMBERS)
+        lifecycle(lake).run_once(whole=True)
+        done = cut
+    assert table(lake) == current(lake) == of()
+    lake.append(row(11), schema=NUMBERS)
+    assert current(lake) == of(row(11))
+    lifecycle(lake).run_once(whole=True)
+    assert table(lake) == of(row(11))
+
+
+def test_without_a_horizon_a_late_row_brings_it_back(delta: SparkSession, tmp_path: Path) -> None:
+    lake = lake_of(delta, tmp_path)
+    for changes in ([row(1), row(10, "d")], [row(5)]):
+        lake.append(*changes, schema=NUMBERS)
+        lifecycle(lake, tombstoneHorizon=0).run_once(whole=True)
+    assert table(lake) == current(lake) == of(row(5))
+    assert not Path(lake.target.tombstones).exists()
+    with pytest.raises(PlanError, match="tombstone_horizon_ms: 0 first"):
+        lifecycle(lake).run_once(whole=True)
+
+
+OFTEN = "number"
+
+
+@pytest.mark.parametrize(
+    "kind", [OFTEN, *(pytest.param(k, marks=pytest.mark.slow) for k in SEQUENCES if k != OFTEN)]
+)
+def test_the_greatest_row_of_each_key_stays_at_every_stage(
+    delta: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    random_ = random.Random(seed)
+    type_, values = SEQUENCES[kind]
+    schema = schema_with(type_)
+    lake = lake_of(delta, tmp_path)
+    model: dict[Any, dict[str, Any]] = {}
+    for number in range(6):
+        batch = []
+        for _ in range(random_.randrange(1, 8)):
+            each = {
+                "a": random_.choice([1, 2, None]),
+                "b": random_.choice(["x", None]),
+                "n": random_.choice(values),
+                "op": random_.choice(["d", "u", None]),
+            }
+            batch.append(each)
+            key = (each["a"], each["b"])
+            if key not in model or rank(each["n"]) >= rank(model[key]["n"]):
+                model[key] = each
+        lake.append(*batch, schema=schema)
+        expected = of(*(each for each in model.values() if each["op"] != "d"))
+        if number:
+            assert current(lake) == expected, seed
+        stage = random_.choice(["none", "intent", "kept", "written", "done"]) if number else "done"
+        if stage == "kept":
+            lake.intent()
+            lake.keep()
+        else:
+            lake.compact(stage)
+        assert current(lake) == expected, (seed, stage) if number else seed
+        if lake.head().is_open:
+            if stage != "written":
+                lake.write()
+                assert current(lake) == expected, (seed, stage)
+            lake.done()
+        if stage != "none":
+            assert table(lake) == expected, (seed, stage)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("place", ["before", pytest.param("after", marks=pytest.mark.slow)])
+def test_a_range_whose_process_died_between_the_two_writes_is_finished_with_the_same_rows(
+    delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    lake = lake_of(delta, tmp_path)
+    lake.append(row(1), row(1, a=2), schema=NUMBERS)
+    lifecycle(lake).run_once(whole=True)
+    lake.append(row(10, "d"), row(3, a=2), schema=NUMBERS)
+    write = SparkDeltaTable.write
+
+    def die(*arguments: Any) -> None:
+        if place == "after":
+            write(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkDeltaTable, "write", die)
+        with pytest.raises(Killed):
+            lifecycle(lake).run_once(whole=True)
+    assert kept(lake) == {10: 1}
+    lake.append(row(5), schema=NUMBERS)
+    assert current(lake) == of(row(3, a=2))
+    assert lifecycle(lake).recover().found == "an open range"
+    assert table(lake) == of(row(3, a=2))
+    lifecycle(lake).run_once(whole=True)
+    assert table(lake) == current(lake) == of(row(3, a=2))
+    history = lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.target.tombstones}`")
+    assert [each.operation for each in history.collect()] == ["MERGE"] * 3 + ["CREATE TABLE"]
+
+
+def test_a_table_that_was_restored_gets_its_range_again(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    """Its tombstones are ahead of it: they are of the rows that it gets again."""
+    lake = lake_of(delta, tmp_path)
+    lake.append(row(1), row(2, a=2), schema=NUMBERS)
+    lake.compact()
+    lake.append(row(10, "d"), row(10, "d", a=3), schema=NUMBERS)
+    lake.compact("written")
+    delta.sql(f"RESTORE delta.`{lake.target.table}` TO VERSION AS OF 1").collect()
+    with pytest.raises(ConfirmError, match="RESTORE it to version 1"):
+        lifecycle(lake).run_once()
+    lifecycle(lake).accept_table()
+    lake.append(row(5), row(9, a=3), schema=NUMBERS)
+    assert current(lake) == of(row(2, a=2))
+    lifecycle(lake).run_once(whole=True)
+    assert table(lake) == current(lake) == of(row(2, a=2))
+
+
+@pytest.mark.parametrize("stage", ["done", pytest.param("kept", marks=pytest.mark.slow), "written"])
+def test_tombstones_that_were_restored_stop_it_until_they_are_accepted(
+    delta: SparkSession, tmp_path: Path, stage: str
+) -> None:
+    lake = lake_of(delta, tmp_path)
+    lake.append(row(1), schema=NUMBERS)
+    lake.append(row(10, "d"), schema=NUMBERS)
+    lake.compact()
+    lake.append(row(10, "d", a=2), schema=NUMBERS)
+    if stage == "kept":
+        lake.intent()
+        lake.keep()
+    else:
+        lake.compact(stage)
+    lake.append(row(5), row(5, a=2), schema=NUMBERS)
+    wanted = 2 if stage == "done" else 1
+    path = f"delta.`{lake.target.tombstones}`"
+    delta.sql(f"RESTORE {path} TO VERSION AS OF 0").collect()
+    for read in (
+        lake.current,
+        sparkwal.Log(lake.path).current,
+        lifecycle(lake).run_once,
+    ):
+        with pytest.raises(ConfirmError, match=rf"RESTORE .*_tombstones to version {wanted}, or"):
+            read()
+    with pytest.raises(PlanError, match=f"less than its version {wanted}"):
+        lifecycle(lake).accept_table()
+    delta.sql(f"RESTORE {path} TO VERSION AS OF {wanted}").collect()
+    lifecycle(lake).accept_table()
+    assert current(lake) == of()
+    lifecycle(lake).run_once(whole=True)
+    assert table(lake) == current(lake) == of()
+    assert kept(lake) == {10: 2}
+
+
+@pytest.mark.slow
+def test_missing_tombstones_begin_anew_once_they_are_accepted(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    lake = lake_of(delta, tmp_path)
+    lake.append(row(10, "d"), schema=NUMBERS)
+    lake.compact()
+    lake.append(row(10, "d", a=2), schema=NUMBERS)
+    lake.compact("written")
+    shutil.rmtree(lake.target.tombstones)
+    with pytest.raises(ConfirmError, match="which keeps the deleted keys of .* is missing"):
+        lifecycle(lake).run_once()
+    lifecycle(lake).accept_table()
+    # The open range wrote its keys again.
+    lake.append(row(5), row(5, a=2), schema=NUMBERS)
+    assert current(lake) == of(row(5))
+    lifecycle(lake).run_once(whole=True)
+    assert table(lake) == current(lake) == of(row(5))
+    lake.append(row(4, "d", a=3), schema=NUMBERS)
+    lifecycle(lake).run_once(whole=True)
+    assert kept(lake) == {10: 1, 4: 1}
+
+
+@pytest.mark.slow
+def test_a_folder_of_somebody_else_is_no_place_for_tombstones(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    lake = lake_of(delta, tmp_path)
+    lake.append(row(1), schema=NUMBERS)
+    delta.range(1).write.format("delta").save(lake.target.tombstones)
+    with pytest.raises(PlanError, match="should keep the deleted keys of .*, and it is of none"):
+        lifecycle(lake).run_once(whole=True)
+
+
+def test_a_tombstone_is_dropped_after_its_horizon(delta: SparkSession, tmp_path: Path) -> None:
+    """By the newest sequence, so that rows of long ago are no different; a sequence ahead of the
+    clock drops nothing."""
+    lake = lake_of(delta, tmp_path)
+    schema = schema_with(pa.timestamp("us", "UTC"))
+    begin = dt.datetime(2001, 2, 3, tzinfo=dt.UTC)
+    ahead = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
+
+    def compact(*changes: dict[str, Any]) -> None:
+        lake.append(*changes, schema=schema)
+        lifecycle(lake, tombstoneHorizon="7d").run_once(whole=True)
+
+    def day(number: float) -> dt.datetime:
+        return begin + dt.timedelta(days=number)
+
+    compact(row(day(1), "d"), row(day(0), "d", a=2))
+    assert kept(lake) == {day(1): 1, day(0): 1}
+    compact(row(day(8), a=3), row(day(0.5)))
+    assert kept(lake) == {day(1): 1}
+    assert table(lake) == of(row(day(8), a=3))
+    # One that is beyond the horizon already is not kept.
+    compact(row(day(9), a=3), row(day(1), "d", a=4))
+    assert kept(lake) == {}
+    compact(row(day(10), "d", a=5))
+    compact(row(ahead, a=3))
+    assert kept(lake) == {}
+
+
+@pytest.mark.slow
+def test_a_tombstone_without_a_time_is_dropped_after_its_compaction(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    lake = lake_of(delta, tmp_path)
+    life = lifecycle(lake, tombstoneHorizon=1)
+    for changes in ([row(10, "d")], [row(1, "d", a=2)], [row(5)]):
+        lake.append(*changes, schema=NUMBERS)
+        life.run_once(whole=True)
+    assert kept(lake) == {}
+    assert table(lake) == of(row(5))
+
+
+@pytest.mark.slow
+def test_a_delete_of_one_log_counts_for_the_rows_of_another(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    one, two = (lake_of(delta, tmp_path, sequencer=name) for name in "xy")
+    one.append(row(1), schema=NUMBERS)
+    one.compact()
+    one.append(row(10, "d"), schema=NUMBERS)
+    one.compact()
+    two.append(row(5), row(6, a=2), schema=NUMBERS)
+    found = sparkwal.read_current(delta, one.path, sequencers="*").collect()
+    assert rows([each.asDict() for each in found]) == of(row(6, a=2))
+    two.compact()
+    assert table(one) == of(row(6, a=2))
+    two.append(row(12), row(7, "d", a=2), schema=NUMBERS)
+    two.compact()
+    one.append(row(6, a=2), schema=NUMBERS)
+    one.compact()
+    assert table(one) == of(row(12))
+    assert [*STAGES] and kept(one) == {10: 1, 7: 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"properties": (("delta.enableDeletionVectors", "true"),), "cluster_by": ("a",)},
+        {"properties": (("delta.columnMapping.mode", "name"),), "partition_by": ("b",)},
+    ],
+)
+def test_tables_of_every_feature_have_tombstones(
+    delta: SparkSession, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    """A key may be all null, and a text that no partition can have."""
+    lake = lake_of(delta, tmp_path, **how)
+    changes = ([row(10, "d", a=None), {**row(10, "d"), "b": ""}], [row(5, a=None), row(5)])
+    for batch in changes:
+        lake.append(*batch, schema=NUMBERS)
+        lake.compact()
+    expected = of() if "partition_by" in how else of(row(5))
+    assert table(lake) == expected == current(lake)
