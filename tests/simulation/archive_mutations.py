@@ -15,8 +15,8 @@ MUTATIONS = [
         "archive-read-back",
         "two leaders archive, the store keeps a part",
         "protocol/archive.py",
-        "        if not log.store.put_if_absent(key, body) and log.store.get(key) != body:\n",
-        "        if not log.store.put_if_absent(key, body) and False:\n",
+        "        is_new = log.store.put_if_absent(key, body)\n",
+        "        is_new = log.store.put_if_absent(key, body) or True\n",
     ),
     Mutation(
         "archive-first",

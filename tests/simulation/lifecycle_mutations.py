@@ -200,11 +200,11 @@ MUTATIONS = [
         "bound = consumers_bound(log, state.log_id, floor, safeguards.expiry_ms)\n",
         "bound = min(floor, early)\n",
         (
-            "    floor = old_floor(log, state, grace_ms)\n",
+            "    floor = min(old_floor(log, state, grace_ms), state.floor)\n",
             "    early = consumers_bound(log, state.log_id, 2**40, safeguards.expiry_ms)\n"
             "    from sparkwal.protocol.chain import look\n"
             "    state = look(log) or state\n"
-            "    floor = old_floor(log, state, grace_ms)\n",
+            "    floor = min(old_floor(log, state, grace_ms), state.floor)\n",
         ),
     ),
     Mutation(
