@@ -159,6 +159,17 @@ def needed(front: bytes) -> int:
     return _PREAMBLE + int(struct.unpack_from("<i", front, len(MAGIC) + 4)[0])
 
 
+def is_cut_front(data: bytes) -> bool:
+    """Whether a whole object is less than the front that it declares itself. A damaged length in a
+    front does not count: the end of the file is still there."""
+    begin = MAGIC + _CONTINUATION
+    if not begin.startswith(data[: len(begin)]):
+        return False
+    if len(data) < _PREAMBLE:
+        return True
+    return len(data) < needed(data) <= LARGEST_FRONT and not data.endswith(END)
+
+
 def open_front(data: bytes, where: str) -> Opened:
     """Decode the header of an object from its first bytes. Raises InvalidLogError for anything but
     an intact header. A damaged length allocates nothing."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys
+from sparkwal.format import arrowfile, keys
 from sparkwal.format.checked import (
     Moment,
     Number,
@@ -103,12 +103,28 @@ def encode(state: LifecycleRecord) -> bytes:
     return bytes(sink.getvalue())
 
 
+def is_torn(body: bytes) -> bool:
+    """Whether these are the first bytes of a record, and not all of them."""
+    if arrowfile.is_cut_front(body):
+        return True
+    try:
+        metadata = pa.ipc.read_schema(pa.BufferReader(body[len(arrowfile.MAGIC) :])).metadata
+        whole = encode(_decoded(metadata, "it"))
+    except (pa.ArrowException, OSError, ValueError, InvalidLogError):
+        return False
+    return len(body) < len(whole) and whole.startswith(body)
+
+
 def decode(body: bytes, where: str) -> LifecycleRecord:
     """Raises InvalidLogError naming `where` and what was expected."""
     try:
         metadata = pa.ipc.open_file(body).schema.metadata
     except (pa.ArrowException, OSError, ValueError):
         raise InvalidLogError(f"{where}: this is no record of a log's lifecycle") from None
+    return _decoded(metadata, where)
+
+
+def _decoded(metadata: dict[bytes, bytes] | None, where: str) -> LifecycleRecord:
     document = document_in(metadata, where, "record")
     for name in _POSITIONS:
         found = document.get(name)

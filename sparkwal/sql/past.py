@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import LifecycleRecord, decode
-from sparkwal.protocol.chain import look
+from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.protocol.chain import look, record_at
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import Pushdown, connect
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
@@ -202,17 +202,16 @@ class Past:
     def _chain(self, covered: CoveredLog) -> Iterator[dict[str, Any]]:
         """The times of the lifecycle records, newest first: 1 GET for each."""
         store = covered.log.log.store
-        prefix = covered.log.log.prefix
 
-        def fetch(number: int) -> LifecycleRecord | None:
-            key = keys.lifecycle_key(prefix, number)
+        def fetch(number: int) -> list[LifecycleRecord | None]:
             try:
-                return decode(store.get(key), f"{store.url}/{key}")
+                found = record_at(covered.log.log, number)
             except NotFound:
-                return None
+                return [None]
+            return [found] if found is not None else []
 
         numbers = range(covered.chain.number, keys.MAX + 1) if covered.chain else range(0)
-        for record in run_parallel(store, fetch, numbers):
+        for record in chain.from_iterable(run_parallel(store, fetch, numbers)):
             if record is None or record.timestamp_ms < self.since_ms:
                 return
             if record.log_id == covered.log.log_id and record.timestamp_ms <= self.until_ms:
