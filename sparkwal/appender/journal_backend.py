@@ -26,7 +26,7 @@ from sparkwal.journal.storage import Folder
 from sparkwal.options.open import journal_folder
 from sparkwal.protocol.archive import last_batch
 from sparkwal.protocol.recovery import Head, last_live
-from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
+from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any
 from sparkwal.reading.floor import KEPT_SLOTS, Floor
 
 # The number of leader records to skip before the search begins.
@@ -275,7 +275,13 @@ def _last_leader(context: AppenderContext, sent: SentSequences) -> str | None:
     lowest = max(0, Floor(log, sent.log_id).current() - KEPT_SLOTS)
 
     def at(position: int) -> SlotRecord | None:
-        return read_slot(log, position, head.window, GLANCE) if position >= lowest else None
+        while position >= lowest:
+            slot = read_any(log, position, head.window, GLANCE)
+            if not isinstance(slot, TornRecord):
+                return slot
+            # After a torn record the log holds what it held before.
+            position -= 1
+        return None
 
     def unchecked(position: int) -> SlotHeader | None:
         record = at(position)

@@ -14,8 +14,9 @@ from sparkwal.cli.output import escape, facts, moment, out, print_json, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, to_json
+from sparkwal.protocol.liveness import passed_by
 from sparkwal.protocol.recovery import last_live
-from sparkwal.protocol.slots import SlotRecord
+from sparkwal.protocol.slots import SlotRecord, TornRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.verification import Report, check_commit, verify_store, whole_record
 
@@ -97,8 +98,12 @@ def _check_record(log: LogRange, position: int) -> _CheckedRecord:
         return _CheckedRecord("beyond the head", why)
     record = None
     damage = ""
+    leader = None
     try:
         record = whole_record(log.log, position, log.window)
+    except TornRecord as torn:
+        damage = str(torn)
+        leader = _passed_by(log, torn)
     except InvalidLogError as error:
         damage = str(error)
     # Read the floor after the record. If collection deleted the record meanwhile, that is no
@@ -109,6 +114,12 @@ def _check_record(log: LogRange, position: int) -> _CheckedRecord:
         in_table = f" after {target.table} received them" if target else ""
         why = f"position {position} is below the floor, {floor}: its rows were released{in_table}"
         return _CheckedRecord("collected", why, record)
+    if leader is not None:
+        why = (
+            f"torn: the store has a part of the record of position {position}. It was not "
+            f"acknowledged, and position {leader.header.position} continues the log"
+        )
+        return _CheckedRecord("torn", why)
     if damage:
         return _CheckedRecord("damaged", damage, problems=[damage])
     if record is None:
@@ -121,6 +132,11 @@ def _check_record(log: LogRange, position: int) -> _CheckedRecord:
     if isinstance(record.header, CommitHeader):
         check_commit(log.log, record, report)
     live = last_live(log.log, record, tolerant=True, head=head_of(log))
+    if live is not record and live.header.term <= record.header.term:
+        why = (
+            "dead: a torn record lies before it, so it was never acknowledged, and readers skip it"
+        )
+        return _CheckedRecord("dead", why, record, report.problems)
     if live is not record:
         why = (
             f"dead: position {live.header.position} has term {live.header.term}, so the writer of "
@@ -128,6 +144,13 @@ def _check_record(log: LogRange, position: int) -> _CheckedRecord:
         )
         return _CheckedRecord("dead", why, record, report.problems)
     return _CheckedRecord("live", "", record, report.problems)
+
+
+def _passed_by(log: LogRange, torn: TornRecord) -> SlotRecord | None:
+    try:
+        return passed_by(log.log, torn, log.window)
+    except InvalidLogError:
+        return None
 
 
 def _print_record(about: dict[str, str], header: Any, verdict: Text) -> None:

@@ -259,6 +259,8 @@ def look(path: str, log_options: Mapping[str, str]) -> Iterator[Line]:
         return
     header = head.live.header
     yield ok("log", f"{log.url}, head {head.position}, id {header.log_id}")
+    for torn in head.torn:
+        yield ok("torn record", f"{torn.name}: the next writer continues after it")
     ahead = header.timestamp_ms - time.time_ns() // 1_000_000
     if ahead > MISDATED_MS:
         finding = f"the last record is dated {ahead // 60_000} min ahead of this machine"

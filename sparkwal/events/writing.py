@@ -11,6 +11,21 @@ class Recovered(PathEvent):
     position: int
 
 
+class TornRecordPassed(PathEvent, level=logging.WARNING):
+    """The store has only `size` bytes of a record that was not acknowledged. The log continues
+    after it."""
+
+    position: int
+    size: int
+
+
+class OtherBytes(Event, level=logging.WARNING):
+    """A GET returned damaged bytes, and the next one intact bytes."""
+
+    key: str
+    reason: str
+
+
 class LeaderClaimed(PathEvent):
     """This process wrote a leader record at `position`, and may write after it."""
 

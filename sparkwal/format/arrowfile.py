@@ -180,6 +180,19 @@ def needed(front: bytes) -> int:
     return _PREAMBLE + int(struct.unpack_from("<i", front, len(MAGIC) + 4)[0])
 
 
+def is_cut_front(data: bytes) -> bool:
+    """Whether a complete object is shorter than the front that it declares.
+
+    A damaged length in a front does not count: the end of the file still exists then.
+    """
+    begin = MAGIC + _CONTINUATION
+    if not begin.startswith(data[: len(begin)]):
+        return False
+    if len(data) < _PREAMBLE:
+        return True
+    return len(data) < needed(data) <= LARGEST_FRONT and not data.endswith(END)
+
+
 def open_front(data: bytes, location: str) -> Opened:
     """Decode the header of an object from its first bytes. A damaged length allocates no memory.
 

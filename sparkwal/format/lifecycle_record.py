@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import keys, limits
+from sparkwal.format import arrowfile, keys, limits
 from sparkwal.format.checked import (
     Moment,
     Number,
@@ -135,6 +135,18 @@ def encode(state: LifecycleRecord) -> bytes:
     return body
 
 
+def is_torn(body: bytes) -> bool:
+    """Whether these are the first bytes of a record, and not all of them."""
+    if arrowfile.is_cut_front(body):
+        return True
+    try:
+        metadata = pa.ipc.read_schema(pa.BufferReader(body[len(arrowfile.MAGIC) :])).metadata
+        complete = encode(_decoded(metadata, "it"))
+    except (pa.ArrowException, OSError, ValueError, InvalidLogError, OptionError):
+        return False
+    return len(body) < len(complete) and complete.startswith(body)
+
+
 def decode(body: bytes, location: str) -> LifecycleRecord:
     """Decode and check a record.
 
@@ -145,6 +157,10 @@ def decode(body: bytes, location: str) -> LifecycleRecord:
         metadata = pa.ipc.open_file(body).schema.metadata
     except (pa.ArrowException, OSError, ValueError, KeyError):
         raise InvalidLogError(f"{location}: this is no record of a log's lifecycle") from None
+    return _decoded(metadata, location)
+
+
+def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> LifecycleRecord:
     document = document_in(metadata, location, "record")
     for name in _POSITIONS:
         positions = document.get(name)

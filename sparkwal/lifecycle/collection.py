@@ -11,16 +11,17 @@ from itertools import islice
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys, limits
-from sparkwal.format.lifecycle_record import LifecycleRecord, decode
+from sparkwal.format import keys
+from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.lifecycle.compaction import confirm_table
 from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.consumers import forget_expired_leases, holders
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
+from sparkwal.protocol.chain import record_at
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
-from sparkwal.store.base import Entry, LogStore, NotFound, get_whole, numbered
+from sparkwal.store.base import Entry, LogStore, NotFound, numbered
 
 # Keys in one DELETE.
 _KEYS_OF_DELETE = 1000
@@ -79,12 +80,13 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
         # A rule of the bucket or a person deleted a record: check the existing ones one by one.
         existing = numbered(log.store, keys.lifecycle_prefix(log.prefix))
         number = next((number for number, _ in existing if is_older(number)), keys.MAX + 1)
-    if number > keys.MAX:
-        return 0
-    key = keys.lifecycle_key(log.prefix, number)
-    return decode(
-        get_whole(log.store, key, limits.LIFECYCLE_RECORD), f"{log.store.url}/{key}"
-    ).floor
+    # A torn record is passed over, as by `look`.
+    while number <= keys.MAX:
+        record = record_at(log, number)
+        if record is not None:
+            return record.floor
+        number += 1
+    return 0
 
 
 def _bound(log: LogStore, state: LifecycleRecord, safeguards: Safeguards) -> tuple[int, str]:

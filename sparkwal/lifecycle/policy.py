@@ -17,7 +17,7 @@ from sparkwal.options.types import duration, integer, option, size
 from sparkwal.options.writing import check_limits
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_records
-from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.protocol.slots import GLANCE, SlotRecord, read_any
 from sparkwal.store.base import LogStore, numbered
 
 # S3 refuses requests from a clock that is further off. A record that is dated further ahead of this
@@ -305,8 +305,9 @@ def _retained_from(log: LogStore, head: Head, first: int, policy: Policy, now_ms
     """The first position, from the floor `first` on, that retention by age and size keeps."""
     if policy.retain_seconds is not None and first < head.gap:
         expired_ms = now_ms - policy.retain_seconds * 1000
-        record = read_slot(log, first, head.window, GLANCE)
-        if record is None or last_live(log, record).header.timestamp_ms <= expired_ms:
+        record = read_any(log, first, head.window, GLANCE)
+        live = last_live(log, record) if isinstance(record, SlotRecord) else None
+        if live is None or live.header.timestamp_ms <= expired_ms:
             first = first_at_or_after(log, head, expired_ms + 1, start=first)
     if policy.retain_bytes is None:
         return first

@@ -6,7 +6,7 @@ from typing import Any
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, limits
-from sparkwal.format.lifecycle_record import LifecycleRecord, decode, encode
+from sparkwal.format.lifecycle_record import LifecycleRecord, decode, encode, is_torn
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore, NotFound, get_whole
 
@@ -15,7 +15,8 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
     """Read the newest record of the chain, or None without one: 1 LIST, and 1 GET if there is a
     record.
 
-    With `log_id`, a chain that an earlier log left at this path counts as none.
+    It passes over torn records, which cost 2 GETs each. With `log_id`, a chain that an earlier log
+    left at this path counts as none.
 
     Raises:
         InvalidLogError: a record is damaged.
@@ -25,22 +26,64 @@ def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
     while entries := log.store.list(prefix, 1, prefix).entries:
         key = entries[0].key
         number = keys.listed(key.removeprefix(prefix))
-        name = f"{log.store.url}/{key}"
         if number is None:
             raise InvalidLogError(
-                f"{name}: this is no name of a lifecycle record; move it away. (It may belong to "
-                "another log, which began inside this one)"
+                f"{log.store.url}/{key}: this is no name of a lifecycle record; move it away. (It "
+                "may belong to another log, which began inside this one)"
             )
         try:
-            record = decode(get_whole(log.store, key, limits.LIFECYCLE_RECORD), name)
+            record = record_at(log, number, entries[0].size)
         except NotFound:
             # The log is being deleted.
             continue
-        if record.number != number:
-            raise InvalidLogError(f"{name}: the record holds number {record.number}")
+        while record is None and number < keys.MAX:
+            number += 1
+            try:
+                record = record_at(log, number)
+            except NotFound:
+                raise InvalidLogError(
+                    f"{log.store.url}/{keys.lifecycle_key(log.prefix, number)} is missing: it was "
+                    "deleted from outside. Restore it"
+                ) from None
+        if record is None:
+            return None
         # SAFETY(chain-log-id) §10: the chain of another log_id counts as no chain
         return record if log_id in (None, record.log_id) else None
     return None
+
+
+def record_at(log: LogStore, number: int, listed: int | None = None) -> LifecycleRecord | None:
+    """Read the record of a number: 1 GET, and 1 more if it is damaged.
+
+    Args:
+        log: the log.
+        number: the record's number.
+        listed: the size of the object in a LIST.
+
+    Returns:
+        The record, or None if it is torn: the store has a part of a PUT, which was acknowledged to
+        no writer.
+
+    Raises:
+        NotFound: there is no such record.
+        InvalidLogError: the record is damaged.
+    """
+    key = keys.lifecycle_key(log.prefix, number)
+    name = f"{log.store.url}/{key}"
+    body = get_whole(log.store, key, limits.LIFECYCLE_RECORD)
+    try:
+        record = decode(body, name)
+    except InvalidLogError:
+        again = get_whole(log.store, key, limits.LIFECYCLE_RECORD)
+        # SAFETY(chain-torn-passed) §10: a torn lifecycle record is passed over
+        if again == body and is_torn(body) and listed in (None, len(body)):
+            return None
+        if again == body:
+            raise
+        record = decode(again, name)
+    if record.number != number:
+        raise InvalidLogError(f"{name}: the record holds number {record.number}")
+    return record
 
 
 def _check_readable(data: bytes, record: LifecycleRecord, where: str) -> None:
@@ -65,28 +108,41 @@ def put_next(
 ) -> LifecycleRecord | None:
     """Put the record after `head`, with `changes` in its fields: 1 conditional PUT.
 
+    It goes to the first number after the torn records that follow `head`.
+
     Returns:
         The record, or None if another process has put one there: then look and decide again.
+
+    Raises:
+        InvalidLogError: a record after `head` is damaged.
     """
-    record = replace(
-        head,
-        kind=kind,
+    number = head.number
+    while True:
         # SAFETY(next-of-its-base) §10: a lifecycle record goes to the number after its base's
-        number=head.number - 1,
-        record_id=uuid.uuid4().hex,
-        timestamp_ms=max(clock.now_ms(), head.timestamp_ms),
-        host=host,
-        **changes,
-    )
-    key = keys.lifecycle_key(log.prefix, record.number)
-    data = encode(record)
-    _check_readable(data, record, f"{log.store.url}/{key}")
-    if log.store.put_if_absent(key, data):
-        return record
-    # The number is taken, perhaps by our own PUT whose reply was lost.
-    try:
-        stored = log.store.get_range(key, 0, len(data) + 1)
-    except NotFound:
-        return None
-    # SAFETY(chain-read-back) §10: a refused lifecycle record counts only if its bytes are there
-    return record if stored == data else None
+        number = number - 1
+        record = replace(
+            head,
+            kind=kind,
+            number=number,
+            record_id=uuid.uuid4().hex,
+            timestamp_ms=max(clock.now_ms(), head.timestamp_ms),
+            host=host,
+            **changes,
+        )
+        key = keys.lifecycle_key(log.prefix, number)
+        data = encode(record)
+        _check_readable(data, record, f"{log.store.url}/{key}")
+        if log.store.put_if_absent(key, data):
+            return record
+        # The number is taken, perhaps by our own PUT whose reply was lost.
+        try:
+            # SAFETY(chain-read-back) §10: a refused lifecycle record counts only if its bytes are
+            # there
+            if log.store.get_range(key, 0, len(data) + 1) == data:
+                return record
+            # SAFETY(chain-only-torn) §10: only torn records lie between a lifecycle record and its
+            # base
+            if record_at(log, number) is not None:
+                return None
+        except NotFound:
+            return None

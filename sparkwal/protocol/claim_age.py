@@ -8,8 +8,9 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import Clock, is_old, utc
 from sparkwal.protocol.leadership import Leadership
-from sparkwal.protocol.recovery import ForeignRecord, Head, MissingRecord, find_head
-from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
+from sparkwal.protocol.missing import ForeignRecord, MissingRecord
+from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.slots import GLANCE, SlotRecord, read_any, read_slot
 from sparkwal.protocol.takeover import fenced
 from sparkwal.store.base import LogStore
 
@@ -114,15 +115,17 @@ class ClaimAge:
         if live.header.log_id != header.log_id:
             raise self._gone(header, f"the path holds another log, {live.header.log_id}")
         if live.header.term > header.term:
-            taken = read_slot(self.log, header.position, header.window)
-            raise fenced(self.log, taken or live)
+            taken = read_any(self.log, header.position, header.window)
+            raise fenced(self.log, taken if isinstance(taken, SlotRecord) else live)
         # Every record that this writer found durable must still exist.
         if head.gap <= header.position - self.limit:
             raise self._gone(header, f"it ends at position {head.position}")
         if head.gap > header.position:
-            own = read_slot(self.log, header.position, header.window)
-            if own is None or own.header.plan_id != header.plan_id:
-                raise fenced(self.log, own or live)
+            own = read_any(self.log, header.position, header.window)
+            if not isinstance(own, SlotRecord):
+                raise fenced(self.log, live)
+            if own.header.plan_id != header.plan_id:
+                raise fenced(self.log, own)
         if self.last_sequence is not None:
             last, _ = live.header.txns.get(header.query_id, (self.last_sequence, 0))
             self.last_sequence = last

@@ -25,7 +25,7 @@ from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.new_query import report_new_query
 from sparkwal.protocol.plan import Plan, remember_committed
 from sparkwal.protocol.repeated import check_transaction, content_of
-from sparkwal.protocol.slots import OpenLog, broken_off, read_back
+from sparkwal.protocol.slots import OpenLog, TornRecord, broken_off, read_back
 from sparkwal.protocol.takeover import deleted, fenced
 from sparkwal.protocol.task import TaskResult
 from sparkwal.store.base import LogStore
@@ -336,6 +336,9 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) ->
     # The slot may hold our own record, put by an attempt whose reply was lost.
     try:
         stored = read_back(log, header.position, header.window, data)
+    except TornRecord:
+        # Nobody's record: the next leader passes over it.
+        raise unknown(log, header, broken_off(log, header.number, len(data)), advice) from None
     except (StoreUnavailableError, OptionError, InvalidLogError) as error:
         raise unknown(log, header, error, advice) from None
     if stored is None:

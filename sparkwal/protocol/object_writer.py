@@ -13,7 +13,7 @@ from sparkwal.errors import FencedError, InvalidLogError, RecomputedError, Store
 from sparkwal.format import arrowfile, frames, schema
 from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader, Frame
-from sparkwal.protocol.slots import OpenLog, read_front, read_slot
+from sparkwal.protocol.slots import OpenLog, SlotRecord, read_any, read_front
 from sparkwal.protocol.takeover import fenced
 from sparkwal.store.base import PART_SIZE, LogStore, NotFound, Upload
 
@@ -169,8 +169,8 @@ def adopt(log: LogStore, own: DataHeader, content: Content | None, sent: Batch) 
         ) from None
     header = opened.header
     if header.plan_id != own.plan_id or not isinstance(header, DataHeader):
-        leader = read_slot(log, own.position, own.window)
-        if leader is not None:
+        leader = read_any(log, own.position, own.window)
+        if isinstance(leader, SlotRecord):
             raise fenced(log, leader)
         raise FencedError(
             f"another writer, {header.leader_id} (term {header.term}), holds {name}. This "

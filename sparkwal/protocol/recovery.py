@@ -1,19 +1,22 @@
 """Finds the head of a log with one LIST, however long the log is (PROTOCOL §4)."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.protocol import chain
+from sparkwal.protocol.liveness import Run, Slot, run_to
+from sparkwal.protocol.missing import ForeignRecord, MissingRecord
 from sparkwal.protocol.slots import (
     GLANCE,
+    WHOLE,
     SlotRecord,
+    TornRecord,
     WrongWindow,
-    check_whole,
     last_listed,
+    read_any,
     read_front,
     read_slot,
 )
@@ -22,6 +25,8 @@ from sparkwal.store.parallel import run_parallel
 
 LIST_LIMIT = 1000
 DEFAULT_WINDOW = 1000
+# The number of objects that are read to find the log's window.
+_TRIED = 5
 # The number of looks at a log that changes while the LIST runs.
 _LOOKS = 5
 
@@ -39,6 +44,9 @@ class Head:
         after: the records read after the gap, newest first: only the newest, or all in a thorough
             look.
         listed: the numbers of the objects in the LIST, newest first.
+        torn: the torn records from `gap` on, which no leader passed over.
+        taken: the last slot before the first free one: `position`, or a later one if a torn record
+            lies at `gap`. Records there are dead.
     """
 
     position: int
@@ -47,11 +55,18 @@ class Head:
     oldest: int | None = None
     after: tuple[SlotRecord, ...] = ()
     listed: tuple[int, ...] = field(default=(), repr=False)
+    torn: tuple[TornRecord, ...] = ()
+    taken: int = -1
 
     @property
     def gap(self) -> int:
         """The first position without a record."""
         return self.position + 1
+
+    @property
+    def free(self) -> int:
+        """The first free slot: the gap, unless a torn record lies there."""
+        return max(self.position, self.taken) + 1
 
     @property
     def in_flight_limit(self) -> int:
@@ -102,7 +117,7 @@ def find_head(
             twice = missing is not None and missing.position == error.position
             missing = error
         # A LIST is no snapshot, so only a hole that two looks find counts.
-        if twice and read_slot(log, missing.position, missing.window, GLANCE) is None:
+        if twice and read_any(log, missing.position, missing.window, GLANCE) is None:
             break
     if missing is None:
         assert unlisted is not None
@@ -181,51 +196,6 @@ def is_unchanged(log: LogStore, head: Head) -> bool:
     return all([*run_parallel(log.store, look, [lists_the_same, holds_the_same])])
 
 
-class MissingRecord(InvalidLogError):
-    """The record at `position` is missing, although a later object proves that it was written.
-
-    The other records before `end` are missing too. `before` is the last record before them, if it
-    was read, and `newest` the position of the last record.
-    """
-
-    position: int
-
-    def __init__(
-        self,
-        log: LogStore,
-        position: int,
-        window: int,
-        before: SlotRecord | None = None,
-        newest: int = 0,
-        end: int = 0,
-    ) -> None:
-        self.end = max(end, position + 1)
-        several = f"the records of positions {position} … {end - 1} are missing"
-        super().__init__(
-            f"{f'the record of position {position} is missing' if end <= position + 1 else several}"
-            f" ({log.locate(keys.slot(position, window))}), yet the log continues after it. It was "
-            "deleted from outside: restore it (for example from a bucket version; see "
-            "sparkwal.repair), or scan or stream the remaining rows with failOnDataLoss=false"
-        )
-        self.position = position
-        self.window = window
-        self.before = before
-        self.newest = newest
-
-
-class ForeignRecord(InvalidLogError):
-    """A record of a deleted log lies after the end of the log `log_id`."""
-
-    def __init__(self, log: LogStore, number: int, log_id: str, record: SlotRecord) -> None:
-        other = record.header
-        super().__init__(
-            f"{log.locate(number)} lies after the end of the log {log_id} and belongs to another, "
-            f"{other.log_id}, which was at this path before: end its writer {other.leader_id}, if "
-            "that still runs, and delete that object and the later ones that it wrote"
-        )
-        self.log_id = log_id
-
-
 def _find_head(log: LogStore, window: int, *, tolerant: bool, thorough: bool) -> Head | None:
     """Find the head as `find_head`, or return None if the LIST is empty."""
     numbers, page = _listed(log)
@@ -233,35 +203,35 @@ def _find_head(log: LogStore, window: int, *, tolerant: bool, thorough: bool) ->
         return None
     try:
         last, record = _last_record(log, numbers, window, truncated=page.more, tolerant=tolerant)
-        if record is None:
-            # The assumed window may be wrong. Any object shows the true one.
-            with suppress(NotFound):
-                newest = read_front(log, numbers[0], window).header
-                if newest.window != window:
-                    raise WrongWindow("", newest.window)
+        if not isinstance(record, SlotRecord) and numbers[0] != keys.MAX:
+            # The assumed window may be wrong. Any complete object shows the true one.
+            _check_window(log, numbers, window)
     except WrongWindow as wrong:
         window = wrong.window
         last, record = _last_record(log, numbers, window, truncated=page.more, tolerant=tolerant)
     slots = [keys.position(n, window) for n in numbers if keys.is_slot(n, window)]
-    if record is not None and not tolerant:
-        sizes = {entry.key: entry.size for entry in page.entries}
-        check_whole(log, record, sizes.get(log.key(record.header.number), record.size))
     newest_position = keys.position(numbers[0], window)
-    live = record and last_live(log, record, tolerant=tolerant)
-    head = Head(last, live, window, listed=numbers)
+    run = run_to(log, record, window, tolerant=tolerant) if record is not None else Run()
+    head = _head_after(run, last, window, numbers)
+    if thorough:
+        _check_sizes(log, run, window, page)
+    _check_data(head, numbers, tolerant=tolerant)
     # A writer of limit m sends no record beyond the first gap + m − 1. An object further on was
     # written when the gap was still filled, so a record was lost.
     lost = record is None or newest_position > last + head.in_flight_limit
-    if not lost and newest_position > head.gap:
+    if not lost and newest_position > head.free:
         head, lost = _look_after_gap(log, head, numbers, tolerant=tolerant, thorough=thorough)
     if lost:
+        if not tolerant and head.torn:
+            raise head.torn[0]
         if not tolerant:
             # A record that was listed may have been deleted since.
             missing = max(last, 0) if record is None else last + 1
-            raise MissingRecord(log, missing, window, record, slots[0] if slots else missing)
+            before = record if isinstance(record, SlotRecord) else None
+            raise MissingRecord(log, missing, window, before, slots[0] if slots else missing)
         last, record = _intact(log, slots[0], window, tolerant=tolerant) if slots else (-1, None)
-        live = record and last_live(log, record, tolerant=tolerant)
-        head = Head(last, live, window, listed=numbers)
+        run = run_to(log, record, window, tolerant=tolerant) if record is not None else Run()
+        head = _head_after(run, last, window, numbers)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
     # rightly lacks its beginning.
     # SAFETY(full-list-not-whole) §10: a full LIST never counts as the whole log
@@ -289,34 +259,96 @@ def _look_after_gap(
     Raises:
         InvalidLogError: a record is damaged. If tolerant, it is skipped.
     """
-    assert head.live is not None
-    after = [n for n in numbers if keys.position(n, head.window) > head.gap]
+    if head.live is None:
+        return head, True
+    after = [n for n in numbers if keys.position(n, head.window) > head.free]
     # A writer plans a window only when the slot before it is decided.
     if not all(keys.is_slot(n, head.window) for n in after):
         return head, True
     log_id = head.live.header.log_id
 
-    def read(number: int) -> SlotRecord | None:
+    def read(number: int) -> Slot | None:
         position, window = keys.position(number, head.window), head.window
-        record = read_slot(log, position, window, GLANCE, tolerant=tolerant)
-        if record is None or record.header.log_id == log_id:
+        record = read_any(log, position, window, GLANCE, tolerant=tolerant)
+        if not isinstance(record, SlotRecord) or record.header.log_id == log_id:
             return record
         if tolerant:
             return None
         raise ForeignRecord(log, number, log_id, record)
 
     records = run_parallel(log.store, read, after) if thorough else map(read, after)
-    existing = (record for record in records if record is not None)
+    existing = (record for record in records if isinstance(record, SlotRecord))
     read_of = tuple(existing if thorough else islice(existing, 1))
     # SAFETY(after-gap-knows) §4: a record after the gap that knows the gap proves a lost record
     lost = any(record.knows(head.gap, log_id) for record in read_of)
     return replace(head, after=read_of), lost
 
 
+def _head_after(run: Run, last: int, window: int, numbers: tuple[int, ...]) -> Head:
+    """The head of a log that ends with a run of slots, the last one at `last`."""
+    # SAFETY(torn-ends-log) §4: the log ends before a torn record that no leader passed over
+    position = run.torn[0].position - 1 if run.torn else last
+    torn = tuple(run.torn)
+    return Head(position, run.live, window, listed=numbers, torn=torn, taken=last)
+
+
+def _check_window(log: LogStore, numbers: Sequence[int], window: int) -> None:
+    """Check the assumed window against the newest complete object.
+
+    Raises:
+        WrongWindow: the log has another window.
+    """
+    for number in numbers[:_TRIED]:
+        try:
+            header = read_front(log, number, window).header
+        except NotFound:
+            return
+        except InvalidLogError:
+            # It may be torn too.
+            continue
+        if header.window != window:
+            raise WrongWindow("", header.window)
+        return
+
+
+def _check_sizes(log: LogStore, run: Run, window: int, page: Page) -> None:
+    """Check the torn records against the LIST: a writer that passed over an acknowledged record
+    would kill it.
+
+    Raises:
+        StoreUnavailableError: the LIST shows another size than the GET.
+    """
+    sizes = {entry.key: entry.size for entry in page.entries}
+    for torn in run.torn:
+        key = log.key(keys.slot(torn.position, window))
+        # SAFETY(torn-two-looks) §4: a writer passes over a torn record only if LIST and GET agree
+        if sizes.get(key, torn.size) != torn.size:
+            raise StoreUnavailableError(
+                f"{torn.name} has {sizes[key]} bytes in the LIST, and its GET returned "
+                f"{torn.size}. sparkwal wrote nothing. Run again once the store's replies agree"
+            )
+
+
+def _check_data(head: Head, numbers: Sequence[int], *, tolerant: bool) -> None:
+    """Check that no writer planned a window after the first torn record.
+
+    Raises:
+        TornRecord: a writer did, so the record was complete then.
+    """
+    if tolerant or not head.torn:
+        return
+    first = head.torn[0]
+    for number in numbers:
+        # SAFETY(torn-planned-damage) §4: data in a window after a torn record shows damage
+        is_data = not keys.is_slot(number, head.window)
+        if is_data and keys.position(number, head.window) > first.position:
+            raise first
+
+
 def _intact(
     log: LogStore, position: int, window: int, *, tolerant: bool
-) -> tuple[int, SlotRecord | None]:
-    """The record at `position`, or if tolerant the last intact one, with its position.
+) -> tuple[int, Slot | None]:
+    """The record at `position`, or if tolerant the last intact or torn one, with its position.
 
     Raises:
         InvalidLogError: the record is damaged.
@@ -324,7 +356,7 @@ def _intact(
     while True:
         before = -1
         try:
-            record = read_slot(log, position, window)
+            record = read_any(log, position, window, WHOLE)
         except InvalidLogError as error:
             before = last_listed(log, window, position) if tolerant and position else -1
             if before < 0 or isinstance(error, WrongWindow):
@@ -339,8 +371,8 @@ def _intact(
 
 def _last_record(
     log: LogStore, numbers: Sequence[int], window: int, *, truncated: bool, tolerant: bool
-) -> tuple[int, SlotRecord | None]:
-    """The last position before the first gap, and its record."""
+) -> tuple[int, Slot | None]:
+    """The last position before the first free slot, and its record."""
     newest = keys.position(numbers[0], window)
     listed = {keys.position(n, window) for n in numbers if keys.is_slot(n, window)}
     # The LIST shows every slot that exists from this position on.
@@ -348,7 +380,7 @@ def _last_record(
     low = oldest if truncated else min(listed, default=0)
     if low > newest:
         # This happens only with windows above 1000: the LIST shows only data of one window.
-        record = read_slot(log, newest, window)
+        record = read_any(log, newest, window)
         if record is not None:
             return newest, record
         low = newest
@@ -372,23 +404,6 @@ def last_live(
     Raises:
         InvalidLogError: a record is missing or damaged.
     """
-    own, newest = record.header, head.live.header if head and head.live else None
-    if newest is not None and own.term == newest.term and own.position <= newest.position:
-        return record
-    limit, window = own.in_flight_limit, own.window
-    # SAFETY(look-back) §3: a start in the middle of a log reads m−1 slots back
-    if limit == 1:
-        return record
-    before = range(max(own.position - (limit - 1), 0), own.position)
-
-    def read(position: int) -> SlotRecord | None:
-        return read_slot(log, position, window, tolerant=tolerant)
-
-    live: SlotRecord | None = None
-    # Wait for all reads first, so that an error leaves no request in flight.
-    for position, earlier in zip(before, [*run_parallel(log.store, read, before)], strict=True):
-        if earlier is None and not tolerant:
-            raise MissingRecord(log, position, window)
-        if earlier is not None and (live is None or earlier.header.term >= live.header.term):
-            live = earlier
-    return record if live is None or own.term >= live.header.term else live
+    newest = head.live if head else None
+    run = run_to(log, record, record.header.window, tolerant=tolerant, newest=newest)
+    return run.live or record

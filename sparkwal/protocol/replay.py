@@ -3,22 +3,26 @@ time."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import count, islice
 from operator import itemgetter
 from types import MappingProxyType
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.recovery import Head, MissingRecord, last_live
+from sparkwal.format.header import CommitHeader, LeaderHeader
+from sparkwal.protocol.liveness import Run, Slot, passed_by, report_passed, run_to
+from sparkwal.protocol.missing import MissingRecord
+from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import (
     GLANCE,
     WHOLE,
     SlotRecord,
+    TornRecord,
     fetch_slot,
     first_listed,
     first_range,
-    open_slot,
+    open_again,
+    read_any,
     read_slot,
 )
 from sparkwal.store.base import LogStore
@@ -117,13 +121,33 @@ def live_records(
         weigh=itemgetter(1),
         capacity=_AHEAD,
     )
+    run = Run(term) if term is not None else None
+    newest = head.live if head else None
+
+    def judge(slot: Slot) -> list[SlotRecord]:
+        nonlocal run
+        if run is None:
+            # A read that starts in the middle must first find out whether this record is dead.
+            run = run_to(log, slot, window, tolerant=continues, newest=newest)
+            return [slot] if isinstance(slot, SlotRecord) and run.live is slot else []
+        try:
+            return run.add(slot)
+        except TornRecord as error:
+            if on_damage is None:
+                raise
+            on_damage(error)
+            return [*run.give_up(), *run.add(slot)]
+
     for position, front in fetched:
         try:
             # Decode in this thread: decoding threads would wait for each other.
-            record = cached.get(position) or open_slot(log, position, window, front)
-            empty = 0 if record or front else empty + 1
+            record = cached.get(position) or open_again(log, position, window, front, size)
+            empty = 0 if record or front is not None else empty + 1
             if record is None and not tolerant:
                 raise MissingRecord(log, position, window)
+        except TornRecord as torn:
+            judge(torn)
+            continue
         except InvalidLogError as error:
             if on_damage is None:
                 raise
@@ -137,16 +161,67 @@ def live_records(
         likely = min(size, largest) if many else size
         log_id = log_id or record.header.log_id
         check_log(log, record, log_id)
-        if term is None:
-            # A read that starts in the middle must first find out whether this record is dead.
-            live = last_live(log, record, tolerant=tolerant or on_damage is not None, head=head)
-            term = live.header.term
-        # SAFETY(skip-dead) §3: readers skip a record with a lower term than one before it
-        if record.header.term < term:
-            continue
+        before = run.live if run is not None else None
+        last_term = run.term if run is not None else None
+        live = judge(record)
+        if not continues and live and live[0] is record:
+            _check_link(log, record, before, last_term)
         # SAFETY(deliver-live) §3: readers deliver every live record
-        term = record.header.term
-        yield record
+        yield from (each for each in live if each.header.position >= start)
+    if run is not None and run.torn:
+        yield from _settled(log, window, end, judge, run)
+    if run is not None:
+        report_passed(log, (torn for torn in run.passed if start <= torn.position < end))
+
+
+def _check_link(
+    log: LogStore, record: SlotRecord, before: SlotRecord | None, term: int | None
+) -> None:
+    """Check that a live record follows the one `before`, and the last `term`, if they are known.
+
+    Raises:
+        InvalidLogError: the record belongs to another history of the log, as after a restore from
+            a backup.
+    """
+    header, last = record.header, before.header if before is not None else None
+    fault = ""
+    if not isinstance(header, LeaderHeader) and term is not None and header.term > term:
+        fault = "begins a new term without a leader record"
+    elif last is not None and header.timestamp_ms < last.timestamp_ms:
+        fault = "is older than the record before it"
+    elif last is not None and isinstance(header, CommitHeader):
+        last_batch, _ = last.txns.get(header.query_id, (-1, 0))
+        if last_batch >= header.batch_id:
+            fault = f"repeats number {header.batch_id} of {header.query_id}"
+    if not fault:
+        return
+    error = InvalidLogError(
+        f"{log.locate(header.number, header.window)}: it {fault}, so it does not follow the record "
+        "before it. Probably an older copy of the log was restored, and this object was left: move "
+        "it away, or read up to the position before it (endingPosition, or onCorruption=stop)"
+    )
+    error.position = header.position
+    raise error
+
+
+def _settled(
+    log: LogStore, window: int, end: int, judge: Callable[[Slot], list[SlotRecord]], run: Run
+) -> Iterator[SlotRecord]:
+    """Read on after a range that ends with torn records, until it is clear what they are.
+
+    Yields:
+        The records before `end` that count.
+
+    Raises:
+        InvalidLogError: the torn records were complete once.
+    """
+    for position in count(end):
+        slot = read_any(log, position, window, GLANCE)
+        if slot is None:
+            return
+        yield from (each for each in judge(slot) if each.header.position < end)
+        if not run.torn:
+            return
 
 
 def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
@@ -175,19 +250,28 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
         AnotherLog: the log was recreated.
     """
 
-    def fetch(position: int) -> SlotRecord | None:
-        return read_slot(log, position, window, GLANCE)
+    def fetch(position: int) -> Slot | None:
+        return read_any(log, position, window, GLANCE)
 
+    # The last leader record that passed over torn records.
+    passed = -1
     width, end = 1, keys.last_position(window)
     while gap < end:
         chunk = range(gap, min(gap + width, end))
         records = run_parallel(log.store, fetch, chunk)
         for position, record in zip(chunk, records, strict=True):
+            if isinstance(record, TornRecord):
+                # The log ends before it as long as no leader passed over it.
+                if position > passed:
+                    if (leader := passed_by(log, record, window)) is None:
+                        return
+                    passed = leader.header.position
+                continue
             # A record after a gap is not committed, but it may prove that the gap was once filled.
             if record is None:
                 # Their requests were sent at the same time as that of the gap.
                 sent = islice(records, log.store.concurrency - 1)
-                for later in filter(None, sent):
+                for later in (slot for slot in sent if isinstance(slot, SlotRecord)):
                     # The gap may have been filled since its first GET.
                     if later.knows(position, log_id) and fetch(position) is None:
                         raise MissingRecord(log, position, window)
@@ -212,11 +296,17 @@ def first_at_or_after(
     if head.live is not None and head.live.header.timestamp_ms < timestamp_ms:
         return max(head.gap, start)
 
+    def read(position: int) -> Slot | None:
+        return read_any(log, position, head.window, GLANCE, tolerant=tolerant)
+
     def is_late_enough(position: int) -> bool:
         tried = 0
-        while (record := read_slot(log, position, head.window, GLANCE, tolerant=tolerant)) is None:
-            if not tolerant:
+        while not isinstance(record := read(position), SlotRecord):
+            if record is None and not tolerant:
                 raise MissingRecord(log, position, head.window)
+            if record is not None and not tolerant:
+                # This raises if the record was complete once.
+                passed_by(log, record, head.window)
             position += 1
             tried += 1
             if tried % LONG_HOLE == 0:

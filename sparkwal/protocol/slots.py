@@ -4,10 +4,11 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, check_parts
-from sparkwal.store.base import LogStore, NotFound, numbered
+from sparkwal.store.base import Front, LogStore, NotFound, numbered
 from sparkwal.store.parallel import GetRange, Range
 
 # A read of this size holds any record of up to some ten thousand frames. A longer header costs a
@@ -20,6 +21,30 @@ _FEW = 10
 
 # Opens the log when it is needed: a client costs tens of milliseconds.
 OpenLog = Callable[[], LogStore]
+
+
+class TornRecord(InvalidLogError):
+    """The store has a part of a PUT: the object is shorter than it declares.
+
+    Its writer reported no success. The records after it decide whether it counts as damage (§4).
+
+    Attributes:
+        name: the object's URL, with its position.
+        position: its position.
+        size: the bytes of the object.
+    """
+
+    position: int
+
+    def __init__(self, name: str, position: int, size: int, declared: int | None = None) -> None:
+        of = "" if declared is None else f" of {declared}"
+        super().__init__(
+            f"{name}: it is cut off, {size} bytes{of}. A later object shows that its record was "
+            "complete once: restore the object"
+        )
+        self.name = name
+        self.position = position
+        self.size = size
 
 
 class WrongWindow(InvalidLogError):
@@ -46,6 +71,16 @@ class SlotRecord(arrowfile.Opened):
     def size(self) -> int:
         """The bytes up to the end of its inlined rows."""
         return self.body + _inlined(self.header)
+
+    @property
+    def declared(self) -> int:
+        """The bytes up to the end of its inlined rows, or of the checkpoint in it."""
+        header, end = self.header, self.size
+        if isinstance(header, CommitHeader):
+            entry = header.checkpoints.get(header.query_id)
+            if entry is not None and entry.position == header.position and entry.bytes:
+                return arrowfile.block_offset(end) + entry.bytes
+        return end
 
     def knows(self, position: int, log_id: str | None) -> bool:
         """Whether its writer had proof that the log `log_id` had a durable record at `position`."""
@@ -85,8 +120,10 @@ def _front(
         if needed > arrowfile.LARGEST_FRONT:
             name = log.locate(number, window)
             raise InvalidLogError(f"{name}: the schema message claims {needed} bytes")
-        front = log.store.get_range(key, 0, needed)
-    return front
+        size = needed
+        front = log.store.get_range(key, 0, size)
+    # A reply that is shorter than the requested range is the complete object.
+    return Front.with_total(front, len(front)) if len(front) < size else front
 
 
 def read_slot(
@@ -115,11 +152,62 @@ def read_slot(
     """
     try:
         fetched = fetch_slot(log, position, window, size, get_range)
-        record = open_slot(log, position, window, fetched)
-        # SAFETY(whole-rows) §4: no writer builds on a record whose rows are cut off
-        if record is not None and isinstance(fetched, bytes) and len(fetched) < size:
-            check_whole(log, record, len(fetched))
+        return open_again(log, position, window, fetched, size)
+    except InvalidLogError:
+        if not tolerant:
+            raise
+        return None
+
+
+def open_again(
+    log: LogStore,
+    position: int,
+    window: int,
+    fetched: bytes | InvalidLogError | None,
+    size: int = WHOLE,
+) -> SlotRecord | None:
+    """Decode the record at `position` as `open_slot`, but read damaged bytes once more.
+
+    They count as damage only if the same bytes come again: a proxy may have changed them.
+
+    Raises:
+        InvalidLogError: see `read_slot`.
+        WrongWindow: see `read_slot`.
+    """
+    try:
+        return open_slot(log, position, window, fetched)
+    except WrongWindow:
+        raise
+    except InvalidLogError as error:
+        # SAFETY(damage-read-twice) §8: damaged bytes count as damage only if two reads agree
+        again = fetch_slot(log, position, window, size)
+        if again == fetched or isinstance(again, InvalidLogError):
+            raise
+        record = open_slot(log, position, window, again)
+        if record is None:
+            raise
+        events.emit(events.OtherBytes(key=log.key(keys.slot(position, window)), reason=str(error)))
         return record
+
+
+def read_any(
+    log: LogStore,
+    position: int,
+    window: int,
+    size: int = WHOLE,
+    *,
+    tolerant: bool = False,
+) -> SlotRecord | TornRecord | None:
+    """Read the record at `position` as `read_slot`, but return a torn record instead of raising.
+
+    Raises:
+        InvalidLogError: see `read_slot`.
+        WrongWindow: see `read_slot`.
+    """
+    try:
+        return read_slot(log, position, window, size)
+    except TornRecord as torn:
+        return torn
     except InvalidLogError:
         if not tolerant:
             raise
@@ -142,24 +230,6 @@ def read_back(
     fetched = fetch_slot(log, position, window, size)
     record = open_slot(log, position, window, fetched)
     return None if record is None else (record, fetched == data)
-
-
-def check_whole(log: LogStore, record: SlotRecord, size: int) -> None:
-    """Check that the store has all rows of a record, whose object has `size` bytes.
-
-    Raises:
-        InvalidLogError: rows are missing.
-    """
-    if size < record.size:
-        header = record.header
-        error = InvalidLogError(
-            f"{log.locate(header.number, header.window)}: it is cut off, {size} bytes of "
-            f"{record.size}. A store that stores a part of a PUT leaves such a record, and no "
-            "writer reported it as durable. If it is the last one, delete the object: the log "
-            "then ends before it, and the next writer continues there. If not, restore it"
-        )
-        error.position = header.position
-        raise error
 
 
 def broken_off(log: LogStore, number: int, size: int) -> InvalidLogError:
@@ -208,6 +278,9 @@ def open_slot(
     try:
         if isinstance(fetched, InvalidLogError):
             raise fetched
+        total = fetched.total if isinstance(fetched, Front) else None
+        if total == len(fetched) and arrowfile.is_cut_front(fetched):
+            raise TornRecord(name, position, total)
         opened = arrowfile.open_front(fetched, name)
         header = opened.header
         if header.window != window:
@@ -228,7 +301,11 @@ def open_slot(
         raise
     body, end = opened.body, opened.body + _inlined(header)
     inlined = fetched[body:end] if end <= len(fetched) else None
-    return SlotRecord(header, opened.spark_schema, body, inlined)
+    record = SlotRecord(header, opened.spark_schema, body, inlined)
+    # SAFETY(whole-rows) §4: a record whose rows are cut off is torn
+    if total is not None and total < record.declared:
+        raise TornRecord(name, position, total, record.declared)
+    return record
 
 
 def _inlined(header: SlotHeader) -> int:

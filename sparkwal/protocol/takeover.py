@@ -19,8 +19,9 @@ from sparkwal.protocol.clock import Clock, is_old, next_timestamp, utc
 from sparkwal.protocol.handover import Requests
 from sparkwal.protocol.hint import LeaderNote
 from sparkwal.protocol.leadership import Leadership
+from sparkwal.protocol.liveness import report_passed
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, Head, find_head, is_unchanged
-from sparkwal.protocol.slots import SlotRecord, read_back, read_slot
+from sparkwal.protocol.slots import SlotRecord, TornRecord, read_any, read_back
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -100,15 +101,20 @@ def lead(
         InvalidLogError: the log is damaged.
     """
     requests = Requests(log, claim.leader_id)
-    try:
-        gap = _take_gap(log, claim, clock, ttl_ms, former, requests)
-    finally:
-        requests.withdraw()
-    header = gap.header
-    # The number of slots that the former leader may reach, which may differ from the new limit.
-    reach = gap.head.in_flight_limit
-    # SAFETY(seal-the-zone) §5: the m−1 slots after the leader record are sealed before other writes
-    _seal(log, header, gap.spark_schema, reach, gap.head.after)
+    for _ in range(claim.attempts):
+        try:
+            gap = _take_gap(log, claim, clock, ttl_ms, former, requests)
+        finally:
+            requests.withdraw()
+        header = gap.header
+        # The number of slots that the former leader may reach, which may differ from the new limit.
+        reach = gap.head.in_flight_limit
+        # SAFETY(seal-the-zone) §5: the m−1 slots after the leader record are sealed before other
+        # writes
+        if _seal(log, header, gap.spark_schema, reach, gap.head.after):
+            break
+    else:
+        raise _outrun(log, claim)
     # If this writer slept since its look, its PUTs may lie outside of the log.
     if is_old(clock, gap.looked_ms, clock.boot_id(), ttl_ms):
         live = find_head(log, header.window).live
@@ -184,6 +190,7 @@ def _take_gap(
             looked_ms = again_ms
         # Use the FIRST gap, so that no late PUT of the former leader can fill it.
         if put_leader(log, header, spark_schema):
+            report_passed(log, head.torn)
             return _Gap(looked_ms, head, header, spark_schema)
         # Look again, never overwrite. A leader with many slots in flight is always faster.
         if head.live is not None:
@@ -192,7 +199,11 @@ def _take_gap(
             requests.ask(head.live.header)
         clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
-    raise FencedError(
+    raise _outrun(log, claim)
+
+
+def _outrun(log: LogStore, claim: Claim) -> FencedError:
+    return FencedError(
         f"other writers took the next position of {log.url} {claim.attempts} times "
         "while this one tried to lead; stop all writers of this log but one"
     )
@@ -275,9 +286,9 @@ def _leader_header(
         # The plan_id is random and unique to this claim, so it can be the id of a new log.
         # SAFETY(log-id-from-checkpoint) §12: a log gets the log_id that its first checkpoint drew
         log_id=live.log_id if live else claim.log_id or claim.plan_id,
-        number=keys.slot(head.gap, window),
-        # SAFETY(leader-in-gap) §5: a leader record goes to the first gap itself
-        position=head.gap,
+        number=keys.slot(head.free, window),
+        # SAFETY(leader-in-gap) §5: a leader record goes to the first free slot itself
+        position=head.free,
         window=window,
         leader_id=claim.leader_id,
         # The term is strictly higher, so PUTs of the former leader that arrive later are dead
@@ -310,38 +321,49 @@ def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
     if log.store.put_if_absent(log.key(header.number), data):
         return True
     # The slot is taken, perhaps by our own PUT whose reply was lost.
-    stored = read_back(log, header.position, header.window, data)
+    try:
+        stored = read_back(log, header.position, header.window, data)
+    except TornRecord:
+        return False
     # SAFETY(leader-read-back) §5: a refused leader record counts only if all of it is there
     return stored is not None and stored[1]
 
 
 def _seal(
     log: LogStore, leader: LeaderHeader, spark_schema: str, reach: int, after: Sequence[SlotRecord]
-) -> None:
+) -> bool:
     """Seal the slots that the former leader could still reach: `reach` slots from the gap on.
 
     Without seals its late PUTs could land between ours. A record of a lower term among those read
     `after` the gap is dead, so its slot needs no seal.
+
+    Returns:
+        False if a torn record lies in one of the slots. It ends the run of this leader too.
     """
 
-    def seal(position: int) -> None:
+    def seal(position: int) -> bool:
         number = keys.slot(position, leader.window)
         # SAFETY(seal-limit) §3: a seal carries the limit of its leader record
         # SAFETY(seal-decided) §4: a seal claims as decided only what its leader record claims
         header = replace(leader, number=number, position=position, reason=SEAL)
         if put_leader(log, header, spark_schema):
-            return
-        record = read_slot(log, position, leader.window)
+            return True
+        record = read_any(log, position, leader.window)
         if record is None:
             raise deleted(log, position)
+        # SAFETY(torn-seal) §5: a leader that finds a torn record in the zone leads again
+        if isinstance(record, TornRecord):
+            return False
         # A record of a lower term is dead, so its slot is decided.
         # SAFETY(refused-seal-fences) §5: a seal refused by an equal or higher term means fenced
         if record.header.term >= leader.term:
             raise fenced(log, record)
+        return True
 
     dead = {record.header.position for record in after if record.header.term < leader.term}
     zone = range(leader.position + 1, leader.position + reach)
-    list(run_parallel(log.store, seal, (position for position in zone if position not in dead)))
+    unsealed = (position for position in zone if position not in dead)
+    return all([*run_parallel(log.store, seal, unsealed)])
 
 
 def deleted(log: LogStore, position: int) -> InvalidLogError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.recovery import MissingRecord
+from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.replay import AnotherLog
 
 # Called with the error of each record or object that is damaged or missing. The read then continues

@@ -8,7 +8,7 @@ from itertools import islice
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, SlotHeader
-from sparkwal.protocol.slots import GLANCE, read_slot
+from sparkwal.protocol.slots import GLANCE, TornRecord, read_slot
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import first_entries, numbered
@@ -96,6 +96,8 @@ def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
     def fetch(position: int) -> SlotHeader | None:
         try:
             record = read_slot(log.log, position, log.window, GLANCE)
+        except TornRecord:
+            return None
         except InvalidLogError as error:
             if log.damage.report is not None:
                 log.damage.report(error)

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.header import SEAL, LeaderHeader
-from sparkwal.protocol.recovery import MissingRecord, last_live
+from sparkwal.protocol.liveness import passed_by, run_to
+from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.replay import LONG_HOLE, WIDEST_PROBE, AnotherLog, check_log
 from sparkwal.protocol.slots import (
     GLANCE,
     SlotRecord,
+    TornRecord,
     first_listed,
     first_range,
     last_listed,
@@ -80,14 +82,24 @@ def walk(
             return None
         return first_range(log.log, position, window, GLANCE, likely=GLANCE)
 
-    def fetch(position: int, get_range: GetRange) -> SlotRecord | InvalidLogError:
+    def fetch(position: int, get_range: GetRange) -> SlotRecord | InvalidLogError | None:
+        """The record or its damage; None for a torn record, which counts as a dead one."""
         if is_newest(position):
             return newest
         try:
             record = read_slot(log.log, position, window, GLANCE, get_range)
+        except TornRecord as torn:
+            return damage_of(torn)
         except InvalidLogError as error:
             return error
         return record or MissingRecord(log.log, position, window)
+
+    def damage_of(torn: TornRecord) -> InvalidLogError | None:
+        try:
+            passed_by(log.log, torn, window)
+        except InvalidLogError as error:
+            return error
+        return None
 
     def counts(record: SlotRecord) -> bool:
         nonlocal live
@@ -95,9 +107,10 @@ def walk(
         term = record.header.term
         if live is None or (newest_first and term != live):
             # Below a live record all records of the same term are live.
-            last = last_live(log.log, record, tolerant=True)
-            live = last.header.term
-            return last is record
+            run = run_to(log.log, record, window, tolerant=True)
+            # Each record after a torn one needs a look-back of its own.
+            live = run.term if not run.torn else live if newest_first else None
+            return run.live is record
         live = max(live, term)
         return term == live
 
@@ -118,6 +131,9 @@ def walk(
                     return
                 start = floor
                 break
+            if item is None:
+                live = live if newest_first else None
+                continue
             if isinstance(item, InvalidLogError) or (counts(item) and (seals or not is_seal(item))):
                 left -= 1
                 yield item

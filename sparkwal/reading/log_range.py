@@ -20,7 +20,7 @@ from sparkwal.protocol.replay import (
     live_records,
     newer,
 )
-from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_any, read_slot
 from sparkwal.reading.damage import DamagePolicy, OnDamage
 from sparkwal.reading.floor import KEPT_SLOTS, Floor, Looked, ends_before
 from sparkwal.reading.rows import Checks, Piece, pieces_of, read_pieces
@@ -117,12 +117,13 @@ class LogRange:
             at_once=at_once,
             on_damage=self.damage.report,
         )
+        last = start - 1
         for record in self.floor.usable(start, end, live):
-            term = record.header.term
+            term, last = record.header.term, record.header.position
             yield record
         # A stream continues here. With the term it needs no look-back (m − 1 GETs) for the next
-        # trigger.
-        if term is not None:
+        # trigger. After a torn record at the end it must look back.
+        if term is not None and last == end - 1:
             self._terms[end] = term
 
     def rows(self, pieces: Iterable[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -478,7 +479,7 @@ def find_end(
     head = find_head(log, tolerant=True)
     for gap in count(head.gap):
         try:
-            if read_slot(log, gap, head.window, GLANCE) is None:
+            if read_any(log, gap, head.window, GLANCE) is None or head.torn:
                 break
         except InvalidLogError as error:
             on_damage(error)

@@ -11,8 +11,9 @@ from sparkwal.format.header import CommitHeader, LeaderHeader, from_metadata, ho
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
+from sparkwal.protocol.liveness import passed_by
 from sparkwal.protocol.recovery import find_head, last_live
-from sparkwal.protocol.slots import SlotRecord, read_slot
+from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any, read_slot
 from sparkwal.protocol.takeover import put_leader
 from sparkwal.store.base import LogStore, NotFound
 
@@ -42,8 +43,29 @@ def repair(path: str, position: int, *, give_up: bool = False, **options: object
     number = position
     # No log is so long that the name of an object is also a position.
     if position <= keys.last_position(min(keys.WINDOWS)):
-        number = keys.slot(position, find_head(log, tolerant=True).window)
+        window = find_head(log, tolerant=True).window
+        number = keys.slot(position, window)
+        _check_needed(log, position, window)
     (give_up_record if give_up else repair_record)(log, number)
+
+
+def _check_needed(log: LogStore, position: int, window: int) -> None:
+    """Check that nobody passes over a record anyway.
+
+    Raises:
+        InvalidLogError: the record is torn, and its slot needs no repair.
+    """
+    slot = read_any(log, position, window, GLANCE, tolerant=True)
+    if not isinstance(slot, TornRecord):
+        return
+    try:
+        passed_by(log, slot, window)
+    except InvalidLogError:
+        return
+    raise InvalidLogError(
+        f"{slot.name}: the store kept {slot.size} bytes of a record that nobody acknowledged. It "
+        "needs no repair: readers pass over it, and the next writer continues after it"
+    )
 
 
 def repair_record(log: LogStore, number: int) -> None:

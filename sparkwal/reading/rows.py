@@ -10,6 +10,7 @@ from operator import attrgetter
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
+from sparkwal import events
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
@@ -203,13 +204,38 @@ def read_pieces(
         try:
             if isinstance(data, InvalidLogError):
                 raise data
-            _check_bytes(store, piece, data, verify=checks.checksums)
-            yield from _decode(store, piece, data, target, texts=checks.texts)
+            sound = _sound(store, piece, data, verify=checks.checksums)
+            if sound is not data:
+                check(piece.position)
+            yield from _decode(store, piece, sound, target, texts=checks.texts)
         except InvalidLogError as error:
             error.key = piece.key
             if on_damage is None:
                 raise
             on_damage(error)
+
+
+def _sound(store: Store, piece: Piece, data: bytes, *, verify: bool) -> bytes:
+    """The bytes of a piece, checked. Damaged ones are read once more.
+
+    They count as damage only if the same bytes come again: a proxy may have changed them.
+
+    Raises:
+        InvalidLogError: the bytes are damaged.
+    """
+    try:
+        _check_bytes(store, piece, data, verify=verify)
+    except InvalidLogError as error:
+        try:
+            again = store.get_range(piece.key, piece.offset, piece.length)
+        except NotFound:
+            raise error from None
+        if again == data:
+            raise
+        _check_bytes(store, piece, again, verify=verify)
+        events.emit(events.OtherBytes(key=piece.key, reason=str(error)))
+        return again
+    return data
 
 
 def _check_bytes(store: Store, piece: Piece, data: bytes, *, verify: bool) -> None:

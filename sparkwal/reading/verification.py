@@ -12,12 +12,14 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.archive import read_archive
-from sparkwal.protocol.recovery import Head, MissingRecord, find_head, last_live
+from sparkwal.protocol.liveness import Slot, check_torn, passes
+from sparkwal.protocol.missing import MissingRecord
+from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.replay import LONG_HOLE
-from sparkwal.protocol.slots import SlotRecord, open_slot
+from sparkwal.protocol.slots import SlotRecord, TornRecord, open_again
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.rows import pieces_of, read_pieces, split
-from sparkwal.store.base import LogStore, NotFound, all_entries
+from sparkwal.store.base import Front, LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
 
 # The (batch_id, time) of a query without a transaction.
@@ -36,6 +38,8 @@ class Report:
         commits: the number of commits.
         leaders: the number of leader records.
         dead: the number of dead records: late records of a former leader, never acknowledged.
+        torn: a sentence for each torn record: the store has a part of it, and it was not
+            acknowledged. The log continues after it, or the next writer continues there.
         rows: the rows of all commits.
         bytes: the bytes of all commits, as stored.
         orphans: keys of data objects that no record names: the tasks of an abandoned microbatch
@@ -54,6 +58,7 @@ class Report:
     bytes: int = 0
     orphans: list[str] = field(default_factory=list)
     under_way: list[str] = field(default_factory=list)
+    torn: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -71,7 +76,8 @@ class Report:
             f"{self.path}: {positions}, {self.commits} commits, {self.leaders} leader records, "
             f"{self.dead} dead, {self.rows} rows, {self.bytes} bytes, {len(self.orphans)} orphans"
         )
-        return "\n".join([text, *self.problems]) if self.problems else f"{text}: sound"
+        text = text if self.problems else f"{text}: sound"
+        return "\n".join([text, *self.torn, *self.problems])
 
 
 def verify(path: str, **options: object) -> Report:
@@ -115,13 +121,14 @@ def verify_store(
     report = Report(path)
     head = _head(log, report)
     if head is None or head.live is None:
+        report.torn += map(_waiting, head.torn if head else ())
         return report
     # List the objects after finding the head, so that the list holds all records before it.
     listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
     window = head.window
     report.head = head.position
     # A damaged end belongs to the log, although the head was found before it.
-    while log.key(keys.slot(report.head + 1, window)) in listed:
+    while not head.torn and log.key(keys.slot(report.head + 1, window)) in listed:
         report.head += 1
     floor = Floor(log, head.live.header.log_id)
     try:
@@ -134,10 +141,12 @@ def verify_store(
     positions = _positions(log, report, window, listed)
     named, chain = set[str](), _Chain(log, report)
 
-    def fetch(position: int) -> tuple[int, SlotRecord | str]:
+    def fetch(position: int) -> tuple[int, Slot | str]:
         try:
             record = whole_record(log, position, window)
             return position, record or f"position {position}: no record, though the log continues"
+        except TornRecord as torn:
+            return position, torn
         except InvalidLogError as error:
             return position, str(error)
 
@@ -146,6 +155,8 @@ def verify_store(
         before = len(report.problems)
         if isinstance(record, str):
             report.problems.append(record)
+        elif isinstance(record, TornRecord):
+            chain.torn.append(record)
         elif chain.add(record) and isinstance(record.header, CommitHeader):
             named |= check_commit(log, record, report)
         if floor.current() > position:
@@ -153,6 +164,7 @@ def verify_store(
             del report.problems[before:]
         if done is not None:
             done(position + 1 - report.floor, report.head + 1 - report.floor)
+    chain.end(head)
     for key in listed - named:
         number = keys.listed(key.removeprefix(keys.batches_prefix(log.prefix)))
         if number is None:
@@ -214,7 +226,8 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
     except NotFound:
         return None
     name = log.locate(number, window)
-    record = open_slot(log, position, window, data)
+    front = Front.with_total(data, len(data))
+    record = open_again(log, position, window, front, len(data) + 1)
     assert record is not None
     arrowfile.check_footer(data, name)
     header = record.header
@@ -227,6 +240,13 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
     return record
 
 
+def _waiting(torn: TornRecord) -> str:
+    return (
+        f"{torn.name}: torn, {torn.size} bytes. It was not acknowledged, and the next writer "
+        "continues after it"
+    )
+
+
 class _Chain:
     """Checks the rules that hold from one record to the next."""
 
@@ -235,10 +255,15 @@ class _Chain:
         self._report = report
         self._live: SlotRecord | None = None
         self._archives: dict[str, QueryProgress | None] = {}
+        # The torn records that no leader has passed over so far.
+        self.torn: list[TornRecord] = []
 
     def add(self, record: SlotRecord) -> bool:
         """Count a record and compare it with the live one before; False if it is dead."""
         header, report = record.header, self._report
+        if self.torn and not self._ends_torn(header):
+            report.dead += 1
+            return False
         if self._live is None and header.position == report.floor > 0:
             # A record below the floor may have killed the first record above it.
             try:
@@ -261,6 +286,28 @@ class _Chain:
             problems = self._against(header, last)
             report.problems += (f"position {header.position}: {problem}" for problem in problems)
         return True
+
+    def _ends_torn(self, header: SlotHeader) -> bool:
+        """Whether records count again from this one on, after torn records."""
+        first, report = self.torn[0], self._report
+        try:
+            if not passes(header, first):
+                check_torn(header, first)
+                return False
+            report.torn += (
+                f"{torn.name}: torn, {torn.size} bytes. It was not acknowledged, and the log "
+                f"continues at position {header.position}"
+                for torn in self.torn
+            )
+        except TornRecord:
+            report.problems += map(str, self.torn)
+        self.torn = []
+        return True
+
+    def end(self, head: Head) -> None:
+        """Report the torn records that no leader passed over."""
+        by_position = {torn.position: torn for torn in (*self.torn, *head.torn)}
+        self._report.torn += map(_waiting, by_position.values())
 
     def _against(self, header: SlotHeader, last: SlotHeader) -> Iterator[str]:
         if header.log_id != last.log_id:
@@ -321,6 +368,9 @@ def _check_object(log: LogStore, record: SlotRecord, header: CommitHeader) -> st
     frames = split(pieces_of(log, replace(record, header=header)))
     try:
         data = log.store.get(key)
+        if crc32(data) != batch.crc32:
+            # A proxy may have changed the bytes.
+            data = log.store.get(key)
         stored = arrowfile.open_front(data, name).header
         if len(data) != batch.bytes or crc32(data) != batch.crc32:
             return f"{name}: its bytes are not those that were committed"

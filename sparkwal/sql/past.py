@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from sparkwal.errors import OptionError
-from sparkwal.format import keys, limits
-from sparkwal.format.lifecycle_record import LifecycleRecord, decode
-from sparkwal.protocol.chain import look
+from sparkwal.format import keys
+from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.protocol.chain import look, record_at
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import Pushdown, connect
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
-from sparkwal.store.base import NotFound, all_entries, get_whole, numbered
+from sparkwal.store.base import NotFound, all_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
 # The source of the default prices. No prices are looked up.
@@ -202,17 +202,16 @@ class Past:
     def _chain(self, covered: CoveredLog) -> Iterator[dict[str, Any]]:
         """The times of the lifecycle records, newest first: 1 GET for each."""
         store = covered.log.log.store
-        prefix = covered.log.log.prefix
 
-        def fetch(number: int) -> LifecycleRecord | None:
-            key = keys.lifecycle_key(prefix, number)
+        def fetch(number: int) -> list[LifecycleRecord | None]:
             try:
-                return decode(get_whole(store, key, limits.LIFECYCLE_RECORD), f"{store.url}/{key}")
+                record = record_at(covered.log.log, number)
             except NotFound:
-                return None
+                return [None]
+            return [record] if record is not None else []
 
         numbers = range(covered.chain.number, keys.MAX + 1) if covered.chain else range(0)
-        for record in run_parallel(store, fetch, numbers):
+        for record in chain.from_iterable(run_parallel(store, fetch, numbers)):
             if record is None or record.timestamp_ms < self.since_ms:
                 return
             if record.log_id == covered.log.log_id and record.timestamp_ms <= self.until_ms:

@@ -20,6 +20,25 @@ class Entry:
     etag: str = field(default="", compare=False)
 
 
+class Front(bytes):
+    """The first bytes of an object that has `total` bytes."""
+
+    total: int
+
+    @classmethod
+    def of(cls, body: bytes, offset: int, length: int, total: int | None) -> bytes:
+        """The reply to a GET of `length` bytes: a Front if it begins the object and is complete."""
+        if offset or len(body) < length or total is None:
+            return body
+        return cls.with_total(body, total)
+
+    @classmethod
+    def with_total(cls, body: bytes, total: int) -> "Front":
+        front = cls(body)
+        front.total = total
+        return front
+
+
 class Page(NamedTuple):
     """The result of one LIST.
 
@@ -154,6 +173,8 @@ class Store(Protocol):
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Read `length` bytes from `offset`, or fewer at the object's end.
+
+        From offset 0 on, a complete range is a `Front` if the store reports the object's size.
 
         Raises:
             NotFound: no object has this key.

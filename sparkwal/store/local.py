@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import Entry, NotFound, Page, Unfinished, UnfinishedPage
+from sparkwal.store.base import Entry, Front, NotFound, Page, Unfinished, UnfinishedPage
 from sparkwal.store.local_files import (
     TEMPS,
     errors,
@@ -72,9 +72,10 @@ class LocalStore:
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         with self._reading(key) as file:
             # The length may exceed the file's: `read` would allocate all of it.
-            available = os.fstat(file.fileno()).st_size - offset
+            size = os.fstat(file.fileno()).st_size
             file.seek(offset)
-            return file.read(max(min(length, available), 0))
+            body = file.read(max(min(length, size - offset), 0))
+            return Front.of(body, offset, length, size)
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """List keys, and look up the sizes of the listed keys only."""

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
 from sparkwal.store import s3_private
-from sparkwal.store.base import NotFound
+from sparkwal.store.base import Front, NotFound
 from sparkwal.store.s3_replies import Unproven, check_status
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def read_body(reader: Any, headers: Any, part: Part | None = None) -> bytes:
         if not (headers.get("etag") or headers.get("last-modified")):
             raise Unproven("GET was answered without ETag and Last-Modified, which S3 sends")
         # A store may ignore Range and send the complete object.
-        return body if part is None else body[part[0] : part[0] + part[1]]
+        return body if part is None else _front(body[part[0] : part[0] + part[1]], part, len(body))
     match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", content_range)
     first, last = (int(match[1]), int(match[2])) if match else (-1, -1)
     offset, length = part or (0, len(body))
@@ -227,7 +227,11 @@ def read_body(reader: Any, headers: Any, part: Part | None = None) -> bytes:
     is_complete = len(body) == length or (is_end and len(body) < length)
     if first != offset or len(body) != last + 1 - first or not is_complete:
         raise Unproven(f"asked for {_range(part).get('Range', 'all')}, got {content_range}")
-    return body
+    return _front(body, part, int(match[3]) if match and match[3] != "*" else None)
+
+
+def _front(body: bytes, part: Part | None, total: int | None) -> bytes:
+    return body if part is None else Front.of(body, *part, total)
 
 
 def _range(part: Part | None) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from sparkwal.store.base import Entry, NotFound, Page, Unfinished, UnfinishedPage
+from sparkwal.store.base import Entry, Front, NotFound, Page, Unfinished, UnfinishedPage
 
 
 class MemoryStore:
@@ -61,7 +61,8 @@ class MemoryStore:
             raise NotFound(key) from None
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self.get(key)[offset : offset + length]
+        body = self.get(key)
+        return Front.of(body[offset : offset + length], offset, length, len(body))
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         with self._lock:

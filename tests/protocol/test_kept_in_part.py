@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwal.errors import InvalidLogError, OutcomeUnknownError, StoreUnavailableError
+from sparkwal.format import keys
 from sparkwal.protocol import archive
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.clock import SYSTEM
@@ -17,6 +18,8 @@ from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
 
 from .query import LIMITS, Query, hints_in, replace
+
+ONCE = RetryPolicy(max_retry_attempts=0)
 
 
 class Breaking(MemoryStore):
@@ -61,18 +64,18 @@ def test_a_commit_that_the_store_kept_in_part_is_not_acknowledged(
         query.commit(results)
 
 
-def test_a_writer_builds_on_no_record_whose_rows_are_cut_off(query: Query, store: Breaking) -> None:
+@pytest.mark.parametrize("less", [3000, 10**9], ids=["rows", "all"])
+def test_the_next_writer_continues_after_a_record_whose_rows_are_cut_off(
+    query: Query, store: Breaking, less: int
+) -> None:
     query.microbatch(0, (1,))
     plan = query.plan()
     results = [query.task(plan, 1, 0, *range(5000))]
-    store.break_next(3000)
+    store.break_next(less)
     with pytest.raises(OutcomeUnknownError):
         query.commit(results)
-    with pytest.raises(InvalidLogError, match="is cut off.*delete the object"):
-        query.restarted().plan()
-    # The advice of the error.
-    del store.objects[min(store.objects)]
-    assert query.restarted().microbatch(1, tuple(range(5000))) is not None
+    # The torn record is at position 2, the leader record at 3.
+    assert query.restarted().microbatch(1, tuple(range(5000))) == 4
 
 
 def test_a_leader_record_that_the_store_kept_in_part_makes_no_leader(
@@ -112,13 +115,22 @@ def test_an_archive_that_the_store_kept_in_part_is_named_by_no_leader(
     assert query.restarted().microbatch(1, (2,)) is not None
 
 
-def test_a_lifecycle_record_that_the_store_kept_in_part_does_not_count(
-    query: Query, store: Breaking
+@pytest.mark.parametrize("less", [8, 600, 10**9], ids=["the end", "the front", "all"])
+def test_a_lifecycle_record_that_the_store_kept_in_part_is_passed_over(
+    query: Query, store: Breaking, less: int
 ) -> None:
     query.microbatch(0, (1,))
     log = query.open()
-    store.break_next(8, folder="lifecycle")
+    store.break_next(less, folder="lifecycle")
     first = beginning("id", "default", 3_600_000)
-    assert put_next(log, first, "floor", SYSTEM, "host", floor=1) is None
-    with pytest.raises(InvalidLogError):
-        look(log)
+    put = put_next(log, first, "floor", SYSTEM, "host", floor=1)
+    # Its own second attempt goes to the number after the torn record.
+    assert put is not None and put.number == keys.MAX - 1
+    assert look(log) == put
+    store.break_next(less, folder="lifecycle")
+    with pytest.raises(StoreUnavailableError):
+        put_next(LogStore(RetryingStore(store, ONCE), "wal"), put, "floor", SYSTEM, "host", floor=2)
+    assert look(log) == put
+    after = put_next(log, put, "floor", SYSTEM, "host", floor=2)
+    assert after is not None and after.number == put.number - 2
+    assert look(log) == after

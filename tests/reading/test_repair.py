@@ -91,7 +91,7 @@ def test_a_repair_that_broke_off_is_run_again(path: Path) -> None:
 def test_a_lost_head_can_be_given_up(path: Path) -> None:
     """The steps in docs/operations.md: the next writer's leader record takes the place."""
     file = record(path, LAST)
-    file.write_bytes(b"")
+    file.write_bytes(b"no record")
     with pytest.raises(InvalidLogError):
         write(path, 4)
     file.unlink()

@@ -17,7 +17,7 @@ from sparkwal.format import arrowfile
 from sparkwal.format.header import CommitHeader, Header
 from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.format.lifecycle_record import encode as encode_state
-from sparkwal.lifecycle import collection, consumers
+from sparkwal.lifecycle import consumers
 from sparkwal.protocol import chain, commit_record
 from sparkwal.protocol.commit_record import Inlined
 
@@ -65,9 +65,9 @@ def searching() -> Iterator[None]:
         return records[key]
 
     uuids = chain.uuid, consumers.uuid
-    lifecycle = chain.encode, chain.decode, collection.decode
+    lifecycle = chain.encode, chain.decode
     chain.encode = _remembering_state
-    chain.decode = collection.decode = lru_cache(maxsize=10_000)(lifecycle[1])
+    chain.decode = lru_cache(maxsize=10_000)(lifecycle[1])
     chain.uuid = consumers.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
     arrowfile.open_front = lru_cache(maxsize=100_000)(open_front)
     arrowfile.encode = remembering
@@ -86,4 +86,4 @@ def searching() -> Iterator[None]:
         arrowfile.open_front, arrowfile.encode = open_front, encode
         commit_record.encode_record = encode_record
         chain.uuid, consumers.uuid = uuids
-        chain.encode, chain.decode, collection.decode = lifecycle
+        chain.encode, chain.decode = lifecycle

@@ -9,6 +9,7 @@ from . import archives, checkpoints, lifecycles, sessions, transactions
 from .compacting import hours, others, outsider
 from .configuration import Configuration
 from .explore import Budget, died_in_flight
+from .following import follower
 from .losses import Loss
 from .processes import (
     appender,
@@ -41,12 +42,25 @@ def exhaustive() -> dict[str, Configuration]:
         "two lives of one query, a LIST that is empty by mistake": Configuration(
             two, Budget(lies=1)
         ),
+        "two lives of one query, a GET that is empty by mistake": Configuration(
+            {**two, "R": reader()}, Budget(blanks=1)
+        ),
+        "two lives of one query, two GETs that are empty by mistake": Configuration(
+            two, Budget(blanks=2)
+        ),
         "two lives of one query, a record that the store keeps in part": Configuration(
             {
                 **{name: driver(name, "q", 1, inline=1000) for name in "AB"},
-                "R": reader(refuses=True),
+                "R": reader(),
             },
             Budget(parts=1),
+            every_start=True,
+        ),
+        "three lives of one query, two records that the store keeps in part": Configuration(
+            {name: driver(name, "q", 2, inline=1000) for name in "ABC"},
+            Budget(parts=2),
+            follows={"B": "A", "C": "B"},
+            every_start=True,
         ),
         "two lives of one query, an object that the store keeps in part": Configuration(
             two, Budget(parts=1)
@@ -54,6 +68,26 @@ def exhaustive() -> dict[str, Configuration]:
         "two in flight, one that the store keeps in part, a takeover": Configuration(
             {"A": appender("A", "p", 2, 2), "B": appender("B", "q", 1, 1)},
             Budget(parts=1),
+            every_start=True,
+        ),
+        "two in flight, the store keeps a part of a seal or a late record": Configuration(
+            {"B": appender("B", "q", 1, 1), "C": appender("C", "r", 1, 1)},
+            Budget(parts=1),
+            begin=_two_in_flight,
+            follows={"C": "B"},
+            every_start=True,
+        ),
+        "two in flight, one that the store keeps in part, two takeovers and a stream": (
+            Configuration(
+                {
+                    "A": appender("A", "p", 2, 2),
+                    "B": driver("B", "q", 1, inline=1000),
+                    "R": follower("R", 2),
+                },
+                Budget(crashes=1, parts=1),
+                follows={"B": "A"},
+                every_start=True,
+            )
         ),
         "two lives in one application, a crash": Configuration(
             {name: driver(name, "q", 2, leader_id="app") for name in "AB"},
@@ -185,6 +219,35 @@ def _losses() -> dict[str, Configuration]:
             begin=lambda: State(loss=Loss(waits=True)),
             follows={"B": "A", "R": "A"},
         ),
+        "a record is cut off under an appender that waits for each": Configuration(
+            {
+                "A": appender("A", "p", 3, 3, waits=True),
+                "B": appender("B", "q", 1, 1),
+            },
+            Budget(cuts=1),
+            begin=lambda: State(loss=Loss(waits=True)),
+            follows={"B": "A"},
+        ),
+        "a record is cut off under a sink": Configuration(
+            {"A": driver("A", "q", 2), "B": driver("B", "q", 3)},
+            Budget(cuts=1),
+            begin=lambda: State(loss=Loss(waits=True)),
+            follows={"B": "A"},
+        ),
+        **{
+            f"the record of position {position} is cut off before a reader": Configuration(
+                {
+                    "A": appender("A", "p", 3, 3, waits=True),
+                    "B": driver("B", "q", 1),
+                    "O": outsider(Call("cut_off", (position,))),
+                    "R": reader(refuses=True),
+                },
+                begin=lambda: State(loss=Loss(waits=True)),
+                follows={"B": "A", "R": "O"},
+                deletes=True,
+            )
+            for position in (1, 2)
+        },
         "a record is lost of two in flight, then a sink": Configuration(
             {"A": appender("A", "p", 2, 2), "B": driver("B", "q", 1), "R": reader(refuses=True)},
             Budget(losses=1),
@@ -218,6 +281,18 @@ def large() -> dict[str, Configuration]:
     return {
         **lifecycles.large(),
         "a record is lost of three in flight, after a takeover that died": _died(_three_in_flight),
+        "two in flight, the store keeps a part, two takeovers at once": Configuration(
+            {"B": appender("B", "q", 1, 2), "C": appender("C", "r", 1, 1)},
+            Budget(parts=1),
+            begin=_two_in_flight,
+            every_start=True,
+        ),
+        "three in flight, the store keeps a part": Configuration(
+            {"B": appender("B", "q", 1, 1), "C": appender("C", "r", 1, 2)},
+            Budget(parts=1),
+            begin=_three_in_flight,
+            every_start=True,
+        ),
         "three in flight, takeovers with one and with two": Configuration(
             {"B": appender("B", "q", 0, 1), "C": appender("C", "r", 1, 2)},
             begin=_three_in_flight,

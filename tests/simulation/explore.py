@@ -30,6 +30,7 @@ from .world import (
     State,
     apply,
     disk_faults,
+    is_hurt,
     kept_in_part,
     put,
     replace,
@@ -44,7 +45,9 @@ class Budget(NamedTuple):
     Attributes:
         disks: times that a machine finds a new disk or a backup's folder as it starts.
         losses: records that are deleted from outside.
+        cuts: records of which somebody deletes the content.
         lies: LISTs of records that are empty by mistake.
+        blanks: GETs of records that bring no bytes by mistake.
         parts: PUTs of which the store keeps a part, without an answer.
     """
 
@@ -54,6 +57,8 @@ class Budget(NamedTuple):
     losses: int = 0
     lies: int = 0
     parts: int = 0
+    cuts: int = 0
+    blanks: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ def explore(
         Violation: a rule is broken. The error holds the trace.
     """
     calm = Calm(
-        (f"{PREFIX}/lifecycle/",) if deletes or budget.losses else _LASTING,
+        (f"{PREFIX}/lifecycle/",) if deletes or budget.losses + budget.cuts else _LASTING,
         tuple(f"{PREFIX}/{folder}/" for folder in still),
     )
 
@@ -277,7 +282,7 @@ class _Checks:
             lifecycle_oracle.check_collected(outcome, state)
         if name == self._gets_in and outcome == "FencedError before it led":
             raise oracle.Violation(f"{name} did not get in")
-        gone = state.loss or state.former or state.collected or state.parts
+        gone = state.loss or state.former or state.collected or is_hurt(state)
         if outcome == "InvalidLogError" and not gone:
             raise oracle.Violation(f"{name} found a damaged log, and nothing was deleted")
         if name in self._ends and outcome.split()[0] not in self._ends[name]:
@@ -330,14 +335,24 @@ class _Moves:
 
     def _from_outside(self, state: State, budget: Budget) -> Iterator[Move]:
         for late in sorted(state.late):
-            after, created = put(replace(state, late=state.late - {late}), *late)
+            before = replace(state, late=state.late - {late})
+            after, created = put(before, *late)
             how = "created" if created else "taken"
             label = ("network", f"a PUT arrives late: {late[0]}", how)
             yield label, self.world(after), DEAD, budget, 1
+            if budget.parts:
+                less = budget._replace(parts=budget.parts - 1)
+                for what, part in kept_in_part(before, *late):
+                    kept = ("network", label[1], f"{what} is kept")
+                    yield kept, self.world(part), DEAD, less, 1
         if budget.losses:
             less = budget._replace(losses=budget.losses - 1)
             for key, after in losses.each(state):
                 yield ("outside", f"deletes {key}", ""), self.world(after), DEAD, less, 1
+        if budget.cuts:
+            less = budget._replace(cuts=budget.cuts - 1)
+            for key, after in losses.each(state, cut=True):
+                yield ("outside", f"cuts off {key}", ""), self.world(after), DEAD, less, 1
 
     def _of(self, process: int, history: int, state: State, budget: Budget) -> Iterator[Move]:
         name, calls = self._names[process], self.histories.where(process, history).calls
@@ -351,7 +366,12 @@ class _Moves:
             for how, after, answer, left in _outcomes(state, call, budget):
                 reached = self.histories.after(history, thread, answer)
                 world, reached, local = _settled(
-                    self.histories, process, reached, after, self._calm, left.faults > 0
+                    self.histories,
+                    process,
+                    reached,
+                    after,
+                    self._calm,
+                    left.faults + left.blanks > 0,
                 )
                 yield (name, call, how), self.world(world), reached, left, 1 + local
 
@@ -422,12 +442,15 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
             outcomes.append(("on its way, no reply", delayed, Lost(), less))
     if budget.parts and call.operation == "put":
         less = budget._replace(parts=budget.parts - 1)
-        outcomes.append(
-            ("kept in part, no reply", kept_in_part(state, *call.arguments), Lost(), less)
-        )
+        for what, after in kept_in_part(state, *call.arguments):
+            outcomes.append((f"{what} is kept, no reply", after, Lost(), less))
     if budget.lies and call.operation == "list" and call.arguments[0] == f"{PREFIX}/batches/":
         less = budget._replace(lies=budget.lies - 1)
         outcomes.append(("empty by mistake", state, ((), False), less))
+    if budget.blanks and call.operation == "get_range" and call.arguments[0] in state.objects:
+        less = budget._replace(blanks=budget.blanks - 1)
+        if call.arguments[0].startswith(f"{PREFIX}/batches/"):
+            outcomes.append(("empty by mistake", state, b"", less))
     if budget.disks and call.operation == "mount":
         less = budget._replace(disks=budget.disks - 1)
         for how, after in disk_faults(state, *call.arguments):

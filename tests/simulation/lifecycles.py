@@ -47,6 +47,20 @@ def exhaustive() -> dict[str, Configuration]:
             begin=lambda: _written(1),
             still=_STILL,
         ),
+        "two compactors, the store keeps a part": Configuration(
+            {"A": compactor("A"), "B": compactor("B", runs=2)},
+            Budget(parts=1),
+            begin=lambda: _written(1),
+            still=_STILL,
+        ),
+        "a compactor takes over, the store keeps a part": Configuration(
+            _ONE_AND_THE_NEXT,
+            Budget(crashes=1, parts=1),
+            begin=lambda: _compacted(1, 1),
+            ends={"B": "done"},
+            follows={"B": "A"},
+            still=_STILL,
+        ),
         "a compactor takes over, a fault": Configuration(
             _ONE_AND_THE_NEXT,
             Budget(1, 1),

@@ -1,4 +1,4 @@
-"""A record of the log is deleted from outside, at any moment.
+"""A record of the log is deleted from outside or cut off, at any moment.
 
 Every process that looks at the log after that refuses to continue, as long as an object proves that
 its writer had seen the record.
@@ -36,24 +36,35 @@ class Loss:
             writer that saw them before a record came may fill them when that is deleted.
         excused: a writer looked when no object proved the loss. The search ends once it has filled
             the gap, because the protocol promises nothing then.
+        cut: the record was cut off instead of deleted.
     """
 
     waits: bool
     gone: tuple[tuple[str, bytes], ...] = ()
     seen: frozenset[int] = frozenset()
     excused: bool = False
+    cut: bool = False
 
 
-def each(state: State) -> Iterator[tuple[str, State]]:
+def each(state: State, *, cut: bool = False) -> Iterator[tuple[str, State]]:
     """Each record that may be lost now, and the world after that."""
-    from .world import without
+    from .world import put, without
 
     assert state.loss is not None
     for key, body in sorted(state.objects.items()):
         if key.startswith(_BATCHES) and oracle.header(body)["kind"] != "data":
-            excused = oracle.header(body)["position"] in state.loss.seen
-            loss = replace(state.loss, gone=((key, body),), excused=excused)
-            yield key, replace(without(state, key), loss=loss)
+            excused = oracle.header(body)["position"] in state.loss.seen and not cut
+            loss = replace(state.loss, gone=((key, body),), excused=excused, cut=cut)
+            after = without(state, key)
+            if cut:
+                after, _ = put(after, key, b"")
+            yield key, replace(after, loss=loss)
+
+
+def cut_off(state: State, position: int) -> tuple[State, None]:
+    """The world after somebody cut off the record at a position, if there is one."""
+    wanted = oracle.slot_key(position)
+    return next((after for key, after in each(state, cut=True) if key == wanted), state), None
 
 
 def noted(state: State, prefix: str) -> State:
@@ -96,7 +107,8 @@ def check(state: State) -> None:
     ((key, _),) = state.loss.gone
     if _is_filled(state):
         raise oracle.Violation(f"{key} was lost, that was to be seen, and a writer filled the gap")
-    if key in state.objects or not _shows(state) or (key, state.contents) in _verified:
+    is_there = key in state.objects and not state.loss.cut
+    if is_there or not _shows(state) or (key, state.contents) in _verified:
         return
     _verified.add((key, state.contents))
     if verify_store(_log(state), PREFIX).ok:
@@ -105,7 +117,12 @@ def check(state: State) -> None:
 
 def _is_filled(state: State) -> bool:
     assert state.loss is not None
-    return any(state.objects.get(key, body) != body for key, body in state.loss.gone)
+    if not state.loss.cut:
+        return any(state.objects.get(key, body) != body for key, body in state.loss.gone)
+    lost = oracle.header(state.loss.gone[0][1])["position"]
+    records = (oracle.header(body) for key, body in state.objects.items() if _is_whole(key, body))
+    leaders = (each for each in records if each["kind"] == "leader" and each["reason"] != "seal")
+    return any(each["prev_position"] < lost < each["position"] for each in leaders)
 
 
 def _shows(state: State, *, newest_only: bool = False) -> bool:
@@ -115,7 +132,7 @@ def _shows(state: State, *, newest_only: bool = False) -> bool:
     after = [
         found
         for key, body in sorted(state.objects.items())
-        if key.startswith(_BATCHES) and (found := oracle.header(body))["position"] > lost
+        if _is_whole(key, body) and (found := oracle.header(body))["position"] > lost
     ]
     # An object that is further away than a writer reaches proves it too, whatever its `decided`.
     reach = max((found["in_flight_limit"] for found in after), default=0)
@@ -125,6 +142,10 @@ def _shows(state: State, *, newest_only: bool = False) -> bool:
         found["decided"] >= lost or (state.loss.waits and found.get("reason") != "seal")
         for found in (after[:1] if newest_only else after)
     )
+
+
+def _is_whole(key: str, body: bytes) -> bool:
+    return key.startswith(_BATCHES) and not oracle.is_torn(body)
 
 
 def _log(state: State) -> LogStore:

@@ -56,16 +56,20 @@ def _rows_end(body: bytes) -> tuple[int, int]:
     return begin, begin + sum(each["bytes"] for each in header(body).get("inline", ()))
 
 
-def part(body: bytes) -> bytes:
-    """The part of an object that a failing store has: half of its rows, or all except its end."""
+def parts(body: bytes) -> dict[str, bytes]:
+    """What a store may keep of an object."""
     if not body.startswith(b"ARROW1"):
-        return body[:-3]
+        return {"all but its end": body[:-3]}
     begin, end = _rows_end(body)
-    return body[: (begin + end) // 2] if end > begin else body[:-8]
+    found = {"nothing": b"", "half of its front": body[: begin // 2], "all but its end": body[:-8]}
+    return {**found, "half of its rows": body[: (begin + end) // 2]} if end > begin else found
 
 
-def _is_cut(body: bytes) -> bool:
-    return len(body) < _rows_end(body)[1]
+@lru_cache(maxsize=100_000)
+def is_torn(body: bytes) -> bool:
+    """Whether an object lacks a part of its header, or of the rows in it."""
+    begin = 16 + int.from_bytes(body[12:16], "little")
+    return len(body) < max(begin, 16) or len(body) < _rows_end(body)[1]
 
 
 @lru_cache(maxsize=100_000)
@@ -74,32 +78,44 @@ def slot_key(position: int) -> str:
     return f"{PREFIX}/batches/{_MAX - _WINDOW * position:020d}"
 
 
+def is_record(key: str) -> bool:
+    """Whether it is the key of a slot or of a lifecycle record."""
+    folder, _, number = key.removeprefix(f"{PREFIX}/").partition("/")
+    return folder == "lifecycle" or (folder == "batches" and (_MAX - int(number)) % _WINDOW == 0)
+
+
 def live(state: State) -> list[dict[str, Any]]:
     """The live records of the dense run, in order."""
     found: list[dict[str, Any]] = []
     term = 0
     position = 0
+    torn = -1
     records = objects(state)
     while (body := records.get(slot_key(position))) is not None:
-        # The store kept a part of its rows: the log ends before it.
-        if _is_cut(body):
-            break
+        position += 1
+        # The store kept a part: the log ends there, or goes on with a leader who saw it end there.
+        if is_torn(body):
+            torn = position - 1 if torn < 0 else torn
+            continue
         record = header(body)
         if found and record["log_id"] != found[0]["log_id"]:
             break
-        if record["term"] >= term:
+        if record["kind"] == "leader" and record["term"] > term and record["prev_position"] < torn:
+            torn = -1
+        if torn < 0 and record["term"] >= term:
             term = record["term"]
             found.append(record)
-        position += 1
     return found
 
 
 def chain(state: State) -> list[dict[str, Any]]:
-    """The lifecycle records, oldest first. They have no gap."""
+    """The whole lifecycle records, oldest first; they are there without a gap."""
     found = []
     number = _MAX
     while (body := state.objects.get(f"{PREFIX}/lifecycle/{number:020d}")) is not None:
-        found.append(header(body))
+        # The store kept a part of it: nobody was told that it is there.
+        if body.endswith(b"ARROW1"):
+            found.append(header(body))
         number -= 1
     return found
 
@@ -199,7 +215,7 @@ def _check_decided(records: list[dict[str, Any]], state: State) -> None:
     while slot_key(end) in there:
         end += 1
     for key, body in there.items():
-        if not records or not key.startswith(f"{PREFIX}/batches/"):
+        if not records or not key.startswith(f"{PREFIX}/batches/") or is_torn(body):
             continue
         found = header(body)
         position, decided = found["position"], found["decided"]

@@ -3,7 +3,7 @@ network between them, as a value that can be copied, compared and stepped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -226,10 +226,17 @@ def put(state: State, key: str, body: bytes) -> tuple[State, bool]:
     return after, True
 
 
-def kept_in_part(state: State, key: str, body: bytes) -> State:
-    """As `put`, but the store stores a part: of a record with rows half of them."""
-    after, created = put(state, key, oracle.part(body))
-    return replace(after, parts=state.parts | {key}) if created else state
+def kept_in_part(state: State, key: str, body: bytes) -> Iterator[tuple[str, State]]:
+    """As `put`; the store keeps a part: which, and the world then."""
+    if key in state.objects:
+        return
+    for what, part in oracle.parts(body).items():
+        yield what, replace(put(state, key, part)[0], parts=state.parts | {key})
+
+
+def is_hurt(state: State) -> bool:
+    """Whether the store kept a part of an object that nobody passes over."""
+    return any(not oracle.is_record(key) for key in state.parts)
 
 
 def _get_range(state: State, key: str, offset: int, length: int) -> tuple[State, Any]:
@@ -486,5 +493,6 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "source_end": _source_end,
     "rows": _rows,
     "archive": _archive,
+    "cut_off": losses.cut_off,
     **lake.OPERATIONS,
 }

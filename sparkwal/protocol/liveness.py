@@ -1,0 +1,206 @@
+"""Which records count: by terms, and after torn records (PROTOCOL §3, §4)."""
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+
+from sparkwal import events
+from sparkwal.format.header import SEAL, LeaderHeader, SlotHeader
+from sparkwal.protocol.missing import MissingRecord
+from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any
+from sparkwal.store.base import LogStore
+from sparkwal.store.parallel import run_parallel
+
+# The content of a slot.
+Slot = SlotRecord | TornRecord
+
+
+class Run:
+    """The verdict on consecutive slots. Records after a torn one count only from a leader record on
+    that passes over it: its own leader stopped there, and the records in flight build on it.
+
+    Attributes:
+        live: the last live record so far.
+        term: the term of the last live record, also before the first slot; None: unknown.
+        torn: torn records that no leader has passed over.
+        passed: torn records that a leader has passed over.
+    """
+
+    def __init__(self, term: int | None = None) -> None:
+        self.live: SlotRecord | None = None
+        self.term = term
+        self.torn: list[TornRecord] = []
+        self.passed: list[TornRecord] = []
+        # Records after a torn one: dead if a leader passes over it.
+        self._waiting: list[SlotRecord] = []
+
+    def add(self, slot: Slot) -> list[SlotRecord]:
+        """Judge the next slot.
+
+        Returns:
+            The records that are live by now and were not returned before.
+
+        Raises:
+            TornRecord: one was complete once. To continue, `give_up` and add the slot again.
+        """
+        if isinstance(slot, TornRecord):
+            self.torn.append(slot)
+            return []
+        if self.torn:
+            first = self.torn[0]
+            if not passes(slot.header, first):
+                check_torn(slot.header, first)
+                # SAFETY(torn-ends-run) §4: a torn record ends the run of its leader
+                self._waiting.append(slot)
+                return []
+            self.passed += self.torn
+            self.torn = []
+            self._waiting = []
+        return self._judged(slot)
+
+    def give_up(self) -> list[SlotRecord]:
+        """Take the torn records for damaged ones.
+
+        Returns:
+            The records after them that are live then.
+        """
+        waiting, self._waiting, self.torn = self._waiting, [], []
+        return [live for record in waiting for live in self._judged(record)]
+
+    def _judged(self, record: SlotRecord) -> list[SlotRecord]:
+        # SAFETY(skip-dead) §3: readers skip a record with a lower term than one before it
+        if self.term is not None and record.header.term < self.term:
+            return []
+        self.live, self.term = record, record.header.term
+        return [record]
+
+
+def passes(header: SlotHeader, torn: TornRecord) -> bool:
+    """Whether a later leader record passes over a torn record: its leader saw the log end there."""
+    # SAFETY(seal-passes-nothing) §4: a seal passes over no torn record
+    if not isinstance(header, LeaderHeader) or header.reason == SEAL:
+        return False
+    # SAFETY(torn-passed-by-leader) §4: a leader passes over a torn record if it saw the log end
+    # before it
+    return header.prev_position < torn.position and header.decided < torn.position
+
+
+def check_torn(header: SlotHeader, torn: TornRecord) -> None:
+    """Check that the writer of a later object did not see the torn record whole.
+
+    Raises:
+        TornRecord: it did.
+    """
+    # SAFETY(torn-decided-damage) §4: a torn record that some object claims as decided is damage
+    if header.decided >= torn.position:
+        raise torn
+
+
+def report_passed(log: LogStore, torn: Iterable[TornRecord]) -> None:
+    """Emit one event for each torn record."""
+    for each in torn:
+        events.emit(events.TornRecordPassed(log.url, each.position, each.size))
+
+
+def passed_by(log: LogStore, torn: TornRecord, window: int) -> SlotRecord | None:
+    """Look for the leader record that passes over a torn record: a GET for each slot after it.
+
+    Returns:
+        The leader record; None as long as the log ends before the torn record.
+
+    Raises:
+        InvalidLogError: the torn record was complete once, or a record after it is damaged.
+    """
+    for position in count(torn.position + 1):
+        slot = read_any(log, position, window, GLANCE)
+        if slot is None:
+            return None
+        if isinstance(slot, SlotRecord):
+            if passes(slot.header, torn):
+                return slot
+            check_torn(slot.header, torn)
+    return None
+
+
+def run_to(
+    log: LogStore,
+    slot: Slot,
+    window: int,
+    *,
+    tolerant: bool = False,
+    newest: SlotRecord | None = None,
+) -> Run:
+    """Judge the slots up to this one: m−1 GETs, and more after a torn record.
+
+    It costs none if m is 1, or if the record has the term of `newest`, the live record at the head.
+    If tolerant, it decides from the intact records instead of raising.
+
+    Raises:
+        InvalidLogError: a record is missing or damaged.
+    """
+    run = Run()
+    slots: list[Slot] = [slot]
+    if isinstance(slot, SlotRecord):
+        own, last = slot.header, newest.header if newest else None
+        is_of_head = last is not None and own.term == last.term and own.position <= last.position
+        limit = own.in_flight_limit
+        # SAFETY(look-back) §3: a start in the middle of a log reads m−1 slots back
+        if limit == 1 or is_of_head:
+            run.add(slot)
+            return run
+        before = range(max(own.position - (limit - 1), 0), own.position)
+
+        def read(position: int) -> Slot | None:
+            return read_any(log, position, window, tolerant=tolerant)
+
+        # Wait for all reads first, so that an error leaves no request in flight.
+        earlier = zip(before, [*run_parallel(log.store, read, before)], strict=True)
+        slots = [*_taken_slots(log, window, earlier, tolerant=tolerant), slot]
+    first = next((n for n, each in enumerate(slots) if isinstance(each, TornRecord)), None)
+    if first is not None:
+        # The records before a torn one decide whether those after it count.
+        torn = slots[first]
+        assert isinstance(torn, TornRecord)
+        run = _run_before(log, torn, window, tolerant=tolerant)
+        slots = slots[first:]
+    for each in slots:
+        _add(run, each, tolerant=tolerant)
+    return run
+
+
+def _taken_slots(
+    log: LogStore, window: int, slots: Iterable[tuple[int, Slot | None]], *, tolerant: bool
+) -> Iterator[Slot]:
+    for position, slot in slots:
+        if slot is not None:
+            yield slot
+        elif not tolerant:
+            raise MissingRecord(log, position, window)
+
+
+def _add(run: Run, slot: Slot, *, tolerant: bool) -> None:
+    try:
+        run.add(slot)
+    except TornRecord:
+        if not tolerant:
+            raise
+        run.give_up()
+        run.add(slot)
+
+
+def _run_before(log: LogStore, torn: TornRecord, window: int, *, tolerant: bool) -> Run:
+    """Judge the slots before a torn record."""
+    others: list[Slot] = []
+    run = Run()
+    for position in range(torn.position - 1, -1, -1):
+        slot = read_any(log, position, window, tolerant=tolerant)
+        if isinstance(slot, SlotRecord):
+            run = run_to(log, slot, window, tolerant=tolerant)
+            break
+        if slot is None:
+            if not tolerant:
+                raise MissingRecord(log, position, window)
+            break
+        others.append(slot)
+    for each in reversed(others):
+        _add(run, each, tolerant=tolerant)
+    return run
