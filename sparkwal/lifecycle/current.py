@@ -253,8 +253,8 @@ def check_complete(plan: CurrentPlan, table: DeltaLog) -> None:
         table_url = plan.target.table if plan.target else "the table"
         raise OptionError(
             f"Delta computes the column {computed[0]!r} of {table_url} when it writes a row, and "
-            "the log has newer rows: compact the log first (jobs/compact.py --now) and read the "
-            "table with Spark, or read table and log by themselves"
+            "the log has newer rows: compact the log first, and read the table with Spark, or read "
+            "the two separately"
         )
 
 

@@ -126,7 +126,7 @@ def consumer(path: str, name: str, position: int, **more: Any) -> Consumer:
 def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     path = str(tmp_path)
     commits, log = write(path, 6), the_log(path)
-    publish(log, consumer(path, "täglich", 3))
+    publish(log, consumer(path, "daily", 3))
     publish(log, consumer(path, "done", 7))
     publish(log, consumer(path, "lease-1", 0, expires_ms=60_000))
     publish(log, consumer(path, "stranger", 0, log_id="another"))
@@ -134,14 +134,14 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     following = Following(path, meter)
     following.update()
     seen = reported(meter, path)
-    assert seen["sparkwal_consumer_position", "täglich"] == 3
-    assert seen["sparkwal_consumer_lag_positions", "täglich"] == 4
+    assert seen["sparkwal_consumer_position", "daily"] == 3
+    assert seen["sparkwal_consumer_lag_positions", "daily"] == 4
     lag = commits[-1].timestamp_ms - commits[2].timestamp_ms
-    assert seen["sparkwal_consumer_lag_seconds", "täglich"] == lag / 1000
+    assert seen["sparkwal_consumer_lag_seconds", "daily"] == lag / 1000
     assert seen["sparkwal_consumer_lag_positions", "done"] == 0
     named = {key[1] for key in seen if "_consumer_" in key[0]}
-    assert named == {"täglich", "done"}  # each lease would be a series more
-    forget(log, "täglich")
+    assert named == {"daily", "done"}  # each lease would be a series more
+    forget(log, "daily")
     following.update()
     assert {key[1] for key in reported(meter, path) if "_consumer_" in key[0]} == {"done"}
 

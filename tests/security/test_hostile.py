@@ -44,8 +44,11 @@ def test_a_forged_object_is_an_error_and_takes_no_memory(tmp_path: Path) -> None
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    # An object that is shorter than it declares counts as torn: the log ends before it.
+    outcomes = {"many_rows_inlined": "0 rows True"}
     assert done.stdout.splitlines() == [
-        f"{forge.__name__} InvalidLogError False" for forge in FORGED
+        f"{forge.__name__} {outcomes.get(forge.__name__, 'InvalidLogError False')}"
+        for forge in FORGED
     ]
 
 

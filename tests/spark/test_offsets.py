@@ -131,7 +131,7 @@ def test_a_stream_of_all_sequencers_does_not_continue_with_one(tmp_path: Path) -
     stream.write(2, sequencer="b")
     offset, _ = stream.turn(stream.reader.begin({}))
     one = Stream(tmp_path, sequencer="a")
-    with pytest.raises(InvalidLogError, match="logs of a, b, and this stream reads a alone"):
+    with pytest.raises(InvalidLogError, match="logs of a, b, and this stream reads only a"):
         one.turn(offset)
 
 
