@@ -82,6 +82,7 @@ CONDITIONS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_condition_means_as_a_tree_what_it_means_as_a_text(delta: SparkSession) -> None:
     session = isolated_session(delta)
     rows = session.createDataFrame(ROWS)

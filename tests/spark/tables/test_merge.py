@@ -157,6 +157,7 @@ def utc(row: dict[str, Any]) -> dict[str, Any]:
     return row if at is None else {**row, "at": at.astimezone(dt.UTC)}
 
 
+@pytest.mark.slow
 def test_a_delete_of_a_null_key_works_with_and_without_a_row(
     delta: SparkSession, tmp_path: Path
 ) -> None:

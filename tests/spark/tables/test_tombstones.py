@@ -220,6 +220,7 @@ def test_a_range_whose_process_died_between_the_two_writes_is_finished_with_the_
     assert [each.operation for each in history.collect()] == ["MERGE"] * 3 + ["CREATE TABLE"]
 
 
+@pytest.mark.slow
 def test_a_table_that_was_restored_gets_its_range_again(
     delta: SparkSession, tmp_path: Path
 ) -> None:
@@ -239,7 +240,9 @@ def test_a_table_that_was_restored_gets_its_range_again(
     assert table(lake) == current(lake) == of(row(2, a=2))
 
 
-@pytest.mark.parametrize("stage", ["done", pytest.param("kept", marks=pytest.mark.slow), "written"])
+@pytest.mark.parametrize(
+    "stage", ["done", *(pytest.param(x, marks=pytest.mark.slow) for x in ("kept", "written"))]
+)
 def test_tombstones_that_were_restored_stop_it_until_they_are_accepted(
     delta: SparkSession, tmp_path: Path, stage: str
 ) -> None:
@@ -308,6 +311,7 @@ def test_a_folder_of_somebody_else_is_no_place_for_tombstones(
         lifecycle(lake).run_once(whole=True)
 
 
+@pytest.mark.slow
 def test_a_tombstone_is_dropped_after_its_horizon(delta: SparkSession, tmp_path: Path) -> None:
     """By the newest sequence, so that rows of long ago are no different; a sequence ahead of the
     clock drops nothing."""
