@@ -17,7 +17,7 @@ pytest=("$VENV_PYTHON" -P -m pytest)
 size=()
 if [ "${1:-}" = fast ]; then
     shift
-    size=(-m "not (spark or s3 or process or slow)" --hypothesis-profile=fast)
+    size=(-m "not (spark or s3 or process or long or slow)" --hypothesis-profile=fast)
 fi
 if [ $# -eq 0 ]; then
     # Compile all once, and not in each worker. An error is shown by the run itself.

@@ -337,7 +337,8 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) ->
     try:
         stored = read_back(log, header.position, header.window, data)
     except TornRecord:
-        # Nobody's record: the next leader passes over it.
+        # The store has a part of our record, or of another's. The next leader passes over it.
+        # SAFETY(read-back-bytes) §6: a refused commit counts only if all of its bytes are there
         raise unknown(log, header, broken_off(log, header.number, len(data)), advice) from None
     except (StoreUnavailableError, OptionError, InvalidLogError) as error:
         raise unknown(log, header, error, advice) from None
@@ -349,7 +350,7 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) ->
     # SAFETY(read-back-plan) §6: a read-back compares plan_id, never leader_id
     if record.header.plan_id != header.plan_id:
         raise fenced(log, record)
-    # SAFETY(read-back-bytes) §6: a refused commit counts only if all of its bytes are there
+    # A part without the end of the file is no torn record, and `verify` reports it.
     if not is_same:
         raise unknown(log, header, broken_off(log, header.number, len(data)), advice)
 

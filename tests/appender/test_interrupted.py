@@ -16,6 +16,8 @@ from .away import Away
 from .faulty_store import rows, stored
 from .interrupts import raised
 
+pytestmark = pytest.mark.long
+
 
 class Interrupted(BaseException):
     """As KeyboardInterrupt, which pytest takes for its own."""

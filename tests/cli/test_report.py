@@ -25,6 +25,8 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 
+pytestmark = pytest.mark.long
+
 
 def embedded(file: Path) -> dict[str, Any]:
     found = re.search(r'id="report">(.*?)</script>', file.read_text())

@@ -16,6 +16,8 @@ from sparkwal.journal.journal import Settings
 
 from .stand import SMALL, Ids, Run, content, everything, open_journal, segments
 
+pytestmark = pytest.mark.long
+
 SEED = 20260
 
 

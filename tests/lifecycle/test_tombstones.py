@@ -19,6 +19,8 @@ from sparkwal.lifecycle.keyed import outlived
 from sparkwal.lifecycle.snapshot import StoreFiles
 from sparkwal.lifecycle.table import check_apart
 
+pytestmark = pytest.mark.long
+
 SCHEMA = pa.schema(
     [("a", pa.int64()), ("b", pa.string()), ("n", pa.float64()), ("gone", pa.bool_())]
 )

@@ -58,8 +58,9 @@ MUTATIONS = [
         "read-back-bytes",
         "two lives of one query, a record that the store keeps in part",
         "protocol/commit.py",
-        "    if not is_same:\n",
-        "    if False:\n",
+        "        raise unknown(log, header, broken_off(log, header.number, len(data)), advice)"
+        " from None\n",
+        "        return\n",
     ),
     Mutation(
         "whole-rows",

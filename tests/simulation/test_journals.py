@@ -24,6 +24,8 @@ from sparkwal.journal.storage import Handle
 from .journal_runs import Run
 from .journal_shapes import SCRIPT, SHAPES, Chance, Script, scripted
 
+pytestmark = pytest.mark.long
+
 FIRST_SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 SETTINGS = Settings(segment_bytes=900, max_bytes=2**20, slots=100)
 
