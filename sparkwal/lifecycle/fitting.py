@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.format.schema import columns, normalize, type_name
+from sparkwal.format.schema import columns, inside, normalize, type_name
 from sparkwal.format.widening import contradictions, holds
 
 APPEND_ONLY = "delta.appendOnly"
@@ -159,19 +159,11 @@ def _fields_that_lack(full: Any, other: Any, path: str) -> Iterator[str]:
     """The paths of struct fields that `full` has and `other`, a type of the same shape, lacks."""
     if isinstance(full, str) or isinstance(other, str) or full["type"] != other["type"]:
         return
-    match full["type"]:
-        case "struct":
-            others = {field["name"].lower(): field["type"] for field in other["fields"]}
-            for field in full["fields"]:
-                inner = f"{path}.{field['name']}"
-                if field["name"].lower() not in others:
-                    yield inner
-                else:
-                    yield from _fields_that_lack(
-                        field["type"], others[field["name"].lower()], inner
-                    )
-        case "array":
-            yield from _fields_that_lack(full["elementType"], other["elementType"], path)
-        case "map":
-            yield from _fields_that_lack(full["keyType"], other["keyType"], path)
-            yield from _fields_that_lack(full["valueType"], other["valueType"], path)
+    is_struct = full["type"] == "struct"
+    others = {name.lower(): inner_type for name, inner_type in inside(other)}
+    for name, inner_type in inside(full):
+        inner_path = f"{path}.{name}" if is_struct else path
+        if name.lower() not in others:
+            yield inner_path
+        else:
+            yield from _fields_that_lack(inner_type, others[name.lower()], inner_path)

@@ -63,7 +63,9 @@ class Run:
         Returns:
             The records after them that are live then.
         """
-        waiting, self._waiting, self.torn = self._waiting, [], []
+        waiting = self._waiting
+        self._waiting = []
+        self.torn = []
         return [live for record in waiting for live in self._judged(record)]
 
     def _judged(self, record: SlotRecord) -> list[SlotRecord]:

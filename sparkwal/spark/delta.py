@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType, VariantType
 
-from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
+from sparkwal.errors import PlanError, ReadError, WriteError
 from sparkwal.format.lifecycle_record import APPEND, NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.schema import columns, normalize
 from sparkwal.format.widening import widened
@@ -29,9 +29,11 @@ from sparkwal.spark.delta_files import (
     table_lock,
 )
 from sparkwal.spark.delta_writing import (
+    create_table,
     delta_tables,
     explained,
     isolated_session,
+    newest_snapshot,
     range_name,
     range_session,
 )
@@ -159,11 +161,7 @@ class SparkDeltaTable:
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """The newest snapshot of the table, as `Snapshots.look`."""
-        try:
-            self._log.update()
-            return self._log.look(log_id, since, k)
-        except TableReadError as error:
-            raise WriteError(str(error)) from error
+        return newest_snapshot(self._log, log_id, since, k)
 
     def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
         """Write the range of an intent as one version of the table, as `Table.write`."""
@@ -290,12 +288,7 @@ class SparkDeltaTable:
             builder = builder.clusterBy(_scala_sequence(self._session, target.cluster_by))
         for name, value in target.properties:
             builder = builder.property(name, value)
-        try:
-            builder.execute()
-        except Exception:
-            # Another process may have created it at the same time.
-            if not self._log.update():
-                raise
+        create_table(builder, self._log)
 
     def _add_columns(self, schema: StructType) -> None:
         """Add the log's new columns before the intent.

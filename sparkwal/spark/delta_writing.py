@@ -8,9 +8,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkwal.errors import ReadError, WriteError
+from sparkwal.errors import ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import LifecycleRecord
-from sparkwal.lifecycle.table import TableConflict
+from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.lifecycle.table import TableConflict, TableState
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
 
@@ -75,6 +76,28 @@ def explained(table: str, state: LifecycleRecord) -> Iterator[None]:
         if is_sparkwal_error(error):
             raise ReadError(f"{range_name(state)} cannot be read: {one_line(error)}") from error
         raise WriteError(f"{table} did not take {range_name(state)}: {one_line(error)}") from error
+
+
+def newest_snapshot(log: DeltaLog, log_id: str, since: int, k: int | None) -> TableState | None:
+    """Read the newest version of a table that is written. See `Snapshots.look`.
+
+    Raises:
+        WriteError: the table's log is unreadable.
+    """
+    try:
+        log.update()
+        return log.look(log_id, since, k)
+    except TableReadError as error:
+        raise WriteError(str(error)) from error
+
+
+def create_table(builder: Any, log: DeltaLog) -> None:
+    """Create a table, unless another process creates it at the same time."""
+    try:
+        builder.execute()
+    except Exception:
+        if not log.update():
+            raise
 
 
 def delta_tables(session: SparkSession) -> Any:

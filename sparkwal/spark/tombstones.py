@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
-from sparkwal.errors import PlanError, TableReadError, WriteError
+from sparkwal.errors import PlanError
 from sparkwal.format.lifecycle_record import LifecycleRecord, Target
 from sparkwal.format.schema import columns
 from sparkwal.lifecycle.delta_log import DeltaLog
@@ -19,7 +19,14 @@ from sparkwal.lifecycle.table import TableState
 from sparkwal.lifecycle.tombstones import DELETED_AT, OWNER, SEQUENCE
 from sparkwal.spark.conditions import quoted
 from sparkwal.spark.delta_files import FORGETS, delta_log, spark_path, table_lock
-from sparkwal.spark.delta_writing import delta_tables, explained, isolated_session, range_session
+from sparkwal.spark.delta_writing import (
+    create_table,
+    delta_tables,
+    explained,
+    isolated_session,
+    newest_snapshot,
+    range_session,
+)
 from sparkwal.spark.readable import one_line
 
 # Before every moment of Spark's.
@@ -80,11 +87,7 @@ class SparkTombstones:
 
     def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """Read the newest version. See `Snapshots.look`."""
-        try:
-            self._log.update()
-            return self._log.look(log_id, since, k)
-        except TableReadError as error:
-            raise WriteError(str(error)) from error
+        return newest_snapshot(self._log, log_id, since, k)
 
     def prepare(self) -> None:
         """Make the table if there is none. See `Tombstones.prepare`."""
@@ -134,12 +137,7 @@ class SparkTombstones:
         if (mode := self._table.properties.get(_MAPPING)) is not None:
             # The names of keys may be such as only this takes.
             making = making.property(_MAPPING, mode)
-        try:
-            making.execute()
-        except Exception:
-            # Another process may have made it at the same time.
-            if not self._log.update():
-                raise
+        create_table(making, self._log)
 
     def write(self, state: LifecycleRecord, *, is_repeated: bool = False) -> None:
         """Write the keys that the open range deletes. See `Tombstones.write`."""
