@@ -17,8 +17,7 @@ from hypothesis import settings
 
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack, start_moto
-
-from . import classes
+from tests import classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from . import capabilities
+from tests import capabilities
 
 
 @pytest.mark.parametrize(

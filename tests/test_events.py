@@ -13,9 +13,8 @@ import pytest
 import sparkwal
 from sparkwal import events
 from sparkwal.events import Event
-
-from .docs.tables import event_kinds
-from .protocol.query import Query, hints_in
+from tests.docs.tables import event_kinds
+from tests.protocol.query import Query, hints_in
 
 SOURCES = Path(sparkwal.__file__).parent
 

@@ -11,8 +11,7 @@ from sparkwal import Appender
 from sparkwal.errors import SparkWalError
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Page, Transient
-
-from .faulty_store import PREFIX, FaultyStore
+from tests.appender.faulty_store import PREFIX, FaultyStore
 
 
 class Away(FaultyStore):

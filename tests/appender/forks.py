@@ -8,8 +8,7 @@ import signal
 from sparkwal import Appender
 from sparkwal.appender.appender import Ticket
 from sparkwal.errors import OptionError
-
-from .faulty_store import rows
+from tests.appender.faulty_store import rows
 
 
 def is_refused(wal: Appender, ticket: Ticket) -> bool:

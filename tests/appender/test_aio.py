@@ -13,8 +13,7 @@ import pytest
 from sparkwal import Appender, AsyncAppender, Log, verify
 from sparkwal.appender.aio import durable
 from sparkwal.errors import BackPressureError, FencedError, OptionError
-
-from .faulty_store import PREFIX, SCHEMA, FaultyStore, rows, stored, until
+from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, rows, stored, until
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

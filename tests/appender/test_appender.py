@@ -20,8 +20,7 @@ from sparkwal.events import BatchSent, Durable, Event, Rejected, Retried
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
-
-from .faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
+from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from sparkwal import Appender, Log, verify
 from sparkwal.testing.proxy import Fault, S3Proxy
-
-from .faulty_store import SCHEMA, rows
+from tests.appender.faulty_store import SCHEMA, rows
 
 ROWS = 400
 

@@ -16,9 +16,8 @@ from sparkwal.protocol import chain, recovery
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore
-
-from ..protocol.query import StoppedClock
-from .faulty_store import PREFIX, SCHEMA, FaultyStore, rows
+from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, rows
+from tests.protocol.query import StoppedClock
 
 TTL_MS = 60_000
 

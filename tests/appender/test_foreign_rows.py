@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import BackPressureError, OptionError
-
-from .faulty_store import FaultyStore, rows, stored, until
-from .interrupts import interrupted
+from tests.appender.faulty_store import FaultyStore, rows, stored, until
+from tests.appender.interrupts import interrupted
 
 
 def buffers(kind: pa.DataType, length: int, *parts: bytes | None) -> pa.Array:

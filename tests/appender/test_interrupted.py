@@ -11,10 +11,9 @@ from journal.disk import MemoryFolder
 
 from sparkwal import Appender
 from sparkwal.errors import BackPressureError
-
-from .away import Away
-from .faulty_store import rows, stored
-from .interrupts import raised
+from tests.appender.away import Away
+from tests.appender.faulty_store import rows, stored
+from tests.appender.interrupts import raised
 
 pytestmark = pytest.mark.long
 

@@ -20,9 +20,8 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.testing.memory import MemoryStore
-
-from .away import Away, abandon, sound
-from .faulty_store import PREFIX, FaultyStore, commits, rows, stored, until
+from tests.appender.away import Away, abandon, sound
+from tests.appender.faulty_store import PREFIX, FaultyStore, commits, rows, stored, until
 
 pytestmark = pytest.mark.usefixtures("soon")
 

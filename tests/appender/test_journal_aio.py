@@ -14,10 +14,9 @@ from sparkwal.appender import journal_sender
 from sparkwal.appender.aio import durable
 from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError
-
-from .away import Away, sound
-from .faulty_store import PREFIX, SCHEMA, rows, stored, until
-from .test_aio import run
+from tests.appender.away import Away, sound
+from tests.appender.faulty_store import PREFIX, SCHEMA, rows, stored, until
+from tests.appender.test_aio import run
 
 
 class Watched(MemoryFolder):

@@ -20,8 +20,7 @@ import pytest
 from sparkwal import Appender, Log, verify
 from sparkwal.errors import FencedError
 from sparkwal.testing.proxy import Fault, S3Proxy
-
-from .faulty_store import SCHEMA, rows
+from tests.appender.faulty_store import SCHEMA, rows
 
 SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 

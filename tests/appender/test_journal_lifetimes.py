@@ -19,12 +19,11 @@ from journal.disk import MemoryFolder
 from sparkwal import Appender, Log, verify
 from sparkwal.appender import appender
 from sparkwal.errors import JournalSyncError, OptionError, SparkWalError
-
-from .away import Away
-from .faulty_store import SCHEMA, rows, stored, until
-from .forks import is_refused
-from .interrupts import interrupted
-from .test_limits import Limited
+from tests.appender.away import Away
+from tests.appender.faulty_store import SCHEMA, rows, stored, until
+from tests.appender.forks import is_refused
+from tests.appender.interrupts import interrupted
+from tests.appender.test_limits import Limited
 
 # Signals.
 

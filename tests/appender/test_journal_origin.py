@@ -9,10 +9,9 @@ from sparkwal.appender import journal_backend
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import SENDER
-
-from .away import Away
-from .faulty_store import rows, stored
-from .test_limits import Limited
+from tests.appender.away import Away
+from tests.appender.faulty_store import rows, stored
+from tests.appender.test_limits import Limited
 
 
 @pytest.fixture

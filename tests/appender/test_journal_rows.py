@@ -22,9 +22,8 @@ from sparkwal.errors import (
     SparkWalError,
 )
 from sparkwal.store.base import LogStore
-
-from .away import Away, abandon, sound
-from .faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
+from tests.appender.away import Away, abandon, sound
+from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
 
 pytestmark = pytest.mark.usefixtures("soon")
 

@@ -13,9 +13,8 @@ from sparkwal.appender import journal_intake
 from sparkwal.errors import OptionError
 from sparkwal.journal.journal import Journal
 from sparkwal.store.base import LogStore
-
-from .away import Away
-from .faulty_store import PREFIX, rows, stored, until
+from tests.appender.away import Away
+from tests.appender.faulty_store import PREFIX, rows, stored, until
 
 
 @pytest.fixture

@@ -21,10 +21,9 @@ from sparkwal.appender import appender
 from sparkwal.appender.appender import Appender
 from sparkwal.appender.intake import Intake
 from sparkwal.errors import OptionError, SparkWalError
-
-from .faulty_store import FaultyStore, commits, rows, stored, until
-from .forks import is_refused
-from .interrupts import interrupted
+from tests.appender.faulty_store import FaultyStore, commits, rows, stored, until
+from tests.appender.forks import is_refused
+from tests.appender.interrupts import interrupted
 
 
 @pytest.fixture

@@ -20,9 +20,8 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
+from tests.appender.faulty_store import PREFIX, FaultyStore, rows, stored, until
 from tests.protocol.query import StoppedClock
-
-from .faulty_store import PREFIX, FaultyStore, rows, stored, until
 
 
 class Limited(FaultyStore):
@@ -355,7 +354,7 @@ def test_an_async_append_waits_for_compaction_without_blocking_its_loop(faulty: 
 
 
 def wal_schema() -> Any:
-    from .faulty_store import SCHEMA
+    from tests.appender.faulty_store import SCHEMA
 
     return SCHEMA
 

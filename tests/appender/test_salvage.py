@@ -19,9 +19,8 @@ from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
 from sparkwal.journal.files import ACCEPTED
 from sparkwal.journal.open_segments import Segments
-
-from .away import Away
-from .faulty_store import rows, stored
+from tests.appender.away import Away
+from tests.appender.faulty_store import rows, stored
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 

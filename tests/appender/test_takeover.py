@@ -17,9 +17,8 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
-
-from ..protocol.query import Query, StoppedClock, hints_in
-from .faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
+from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
+from tests.protocol.query import Query, StoppedClock, hints_in
 
 
 @pytest.fixture

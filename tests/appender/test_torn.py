@@ -17,9 +17,8 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
-
-from .away import Away
-from .faulty_store import PREFIX, commits, rows, stored
+from tests.appender.away import Away
+from tests.appender.faulty_store import PREFIX, commits, rows, stored
 
 
 class Tearing(Away):

@@ -17,8 +17,7 @@ from faults.disks import FATES, add_files, back_up, befall, numbered_stream, on_
 from faults.processes import Driver, send, wait_until
 from sparkwal.checkpoints import folder
 from sparkwal.format.header import CommitHeader
-
-from .conftest import ROWS, Drivers, Scene
+from tests.chaos.conftest import ROWS, Drivers, Scene
 
 
 def reading_files(scene: Scene, files: int) -> dict[str, object]:

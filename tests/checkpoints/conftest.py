@@ -17,9 +17,8 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-
-from ..appender.faulty_store import stored
-from .stream import FileStream
+from tests.appender.faulty_store import stored
+from tests.checkpoints.stream import FileStream
 
 
 @dataclass

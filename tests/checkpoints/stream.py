@@ -16,8 +16,7 @@ from sparkwal.protocol.plan import make_plan
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.base import LogStore
-
-from ..protocol.query import LIMITS, SCHEMA, TTL_MS, StoppedClock, rows
+from tests.protocol.query import LIMITS, SCHEMA, TTL_MS, StoppedClock, rows
 
 COMPACT_EVERY = 10
 _ids = itertools.count()

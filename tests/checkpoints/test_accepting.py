@@ -14,8 +14,7 @@ from sparkwal.checkpoints.accepting import accepted
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import SlotHeader
-
-from .conftest import Room
+from tests.checkpoints.conftest import Room
 
 TIMES = {"batchWatermarkMs": 0, "batchTimestampMs": 1}
 LIST = b'v1\n{"path":"file:///etc/passwd","timestamp":1,"batchId":3}'

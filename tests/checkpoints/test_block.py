@@ -21,10 +21,9 @@ from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.slots import fetch_slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-
-from ..protocol.query import SCHEMA
-from .conftest import Room
-from .stream import FileStream
+from tests.checkpoints.conftest import Room
+from tests.checkpoints.stream import FileStream
+from tests.protocol.query import SCHEMA
 
 FILES = {
     "offsets/0": b'v1\n{"a":1}\n{"logOffset":0}',

@@ -17,10 +17,9 @@ from sparkwal.format.content import Content
 from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, to_json
 from sparkwal.protocol.recovery import find_head
 from sparkwal.testing.memory import MemoryStore
-
-from ..protocol.query import Query, hints_in, rows
-from .conftest import Room
-from .stream import COMPACT_EVERY
+from tests.checkpoints.conftest import Room
+from tests.checkpoints.stream import COMPACT_EVERY
+from tests.protocol.query import Query, hints_in, rows
 
 
 def noise(size: int, seed: int = 0) -> bytes:

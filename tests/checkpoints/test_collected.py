@@ -8,10 +8,9 @@ from dataclasses import replace
 from sparkwal.format import keys
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
-
-from ..protocol.query import LIMITS, Query
-from ..reading.collected import collect, move_floor
-from .conftest import Room
+from tests.checkpoints.conftest import Room
+from tests.protocol.query import LIMITS, Query
+from tests.reading.collected import collect, move_floor
 
 
 def test_a_folder_is_rebuilt_from_a_record_below_the_floor(room: Room) -> None:

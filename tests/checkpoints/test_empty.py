@@ -13,9 +13,8 @@ from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.protocol import commit
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
-
-from ..protocol.query import StoppedClock
-from .conftest import Room
+from tests.checkpoints.conftest import Room
+from tests.protocol.query import StoppedClock
 
 HIDDEN = frozenset(range(1, 50))
 

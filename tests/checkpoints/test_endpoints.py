@@ -15,8 +15,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.hint import Hints
 from sparkwal.testing.servers import log_options
-
-from .stream import FileStream
+from tests.checkpoints.stream import FileStream
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

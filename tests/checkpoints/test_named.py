@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from sparkwal.errors import OptionError
-
-from .conftest import Room
-from .stream import FileStream
+from tests.checkpoints.conftest import Room
+from tests.checkpoints.stream import FileStream
 
 NAMED: dict[str, Any] = {"source": "orders", "version": 2}
 

@@ -15,9 +15,8 @@ from sparkwal import OptionError
 from sparkwal.protocol.hint import Hints
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-
-from .conftest import Room
-from .stream import FileStream
+from tests.checkpoints.conftest import Room
+from tests.checkpoints.stream import FileStream
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ import pytest
 import sparkwal
 from sparkwal import OptionError
 from sparkwal.checkpoints import folder, names, replacing
-
-from .conftest import Room
+from tests.checkpoints.conftest import Room
 
 
 @pytest.mark.parametrize(
@@ -254,8 +253,7 @@ def local_query(tmp_path: Path) -> tuple[str, str]:
     from sparkwal.protocol.hint import Hints
     from sparkwal.store.base import LogStore
     from sparkwal.store.local import LocalStore
-
-    from .stream import FileStream
+    from tests.checkpoints.stream import FileStream
 
     log, place = tmp_path / "wal", tmp_path / "ck"
     sparkwal.checkpoint(str(log), "orders", folder=place)

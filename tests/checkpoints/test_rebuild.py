@@ -17,10 +17,9 @@ from sparkwal.format import keys
 from sparkwal.format.header import NOWHERE
 from sparkwal.protocol.hint import Hints
 from sparkwal.store.base import Page
-
-from ..protocol.query import Query
-from .conftest import Room
-from .stream import COMPACT_EVERY, FileStream
+from tests.checkpoints.conftest import Room
+from tests.checkpoints.stream import COMPACT_EVERY, FileStream
+from tests.protocol.query import Query
 
 
 def content(place: Path) -> dict[str, bytes]:

@@ -13,8 +13,7 @@ from cli.shown import run
 
 import sparkwal
 from sparkwal.format import schema
-
-from ..jobs.http_job import Job
+from tests.jobs.http_job import Job
 
 pytestmark = pytest.mark.process
 

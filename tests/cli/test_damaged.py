@@ -23,8 +23,7 @@ from sparkwal.protocol.task import TaskAttempt, TaskLimits, write_partition
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import Piece
 from sparkwal.sql import relations
-
-from .logs import append, document, opened
+from tests.cli.logs import append, document, opened
 
 # The leader record and twelve commits of one row each: position n holds the row n − 1.
 END = 12

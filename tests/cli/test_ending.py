@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkwal.cli.main import COMMANDS
-
-from .logs import COMMAND, append
+from tests.cli.logs import COMMAND, append
 
 
 @pytest.mark.process

@@ -26,9 +26,8 @@ from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
-
-from .logs import BEGAN_MS, COMMAND, append, as_flags, lines, opened, ran, write_long
-from .logs import write_takeovers as takeovers
+from tests.cli.logs import BEGAN_MS, COMMAND, append, as_flags, lines, opened, ran, write_long
+from tests.cli.logs import write_takeovers as takeovers
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,8 @@ from sparkwal.lifecycle.consumers import publish
 from sparkwal.reading.estimates import pace_of, size_of
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
-
-from .logs import BEGAN_MS, append, as_flags, document, lines, opened, ran, write_long
-from .logs import write_takeovers as takeovers
+from tests.cli.logs import BEGAN_MS, append, as_flags, document, lines, opened, ran, write_long
+from tests.cli.logs import write_takeovers as takeovers
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import click
 import pytest
 
 from sparkwal.cli.main import COMMANDS, find
-
-from .logs import append, ran
+from tests.cli.logs import append, ran
 
 
 @pytest.mark.parametrize("name", COMMANDS)

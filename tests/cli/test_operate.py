@@ -24,9 +24,8 @@ from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-
-from ..checkpoints.stream import FileStream
-from .logs import append, document, lines, opened, ran
+from tests.checkpoints.stream import FileStream
+from tests.cli.logs import append, document, lines, opened, ran
 
 
 def grow_old(wal: Path) -> None:

@@ -23,8 +23,7 @@ from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.format.schema import from_arrow
 from sparkwal.protocol.chain import look, put_next
 from sparkwal.protocol.clock import Clock
-
-from .logs import append, opened, ran
+from tests.cli.logs import append, opened, ran
 
 # Clears the screen, sets the window's title, 8-bit CSI, turns the text around, markup of rich,
 # half a character.

@@ -17,8 +17,7 @@ from click.testing import CliRunner
 
 import sparkwal
 from sparkwal.cli.main import main
-
-from .logs import COMMAND, append, ran
+from tests.cli.logs import COMMAND, append, ran
 
 
 @pytest.mark.parametrize("columns", [30, 40, 80, 200])

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from .environments import ROOT, run
+from tests.deploying.environments import ROOT, run
 
 NOT_CODE = ("README.md", "setup.cfg", "pyproject.toml", "MANIFEST.in")
 

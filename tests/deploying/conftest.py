@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .building import build, copy
+from tests.deploying.building import build, copy
 
 
 @pytest.fixture(scope="session")

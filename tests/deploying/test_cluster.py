@@ -19,8 +19,7 @@ from clusters import HOME, standalone
 
 import sparkwal
 from sparkwal.testing.servers import log_options
-
-from .environments import BASE, ROOT, clean, make, pip, run, see
+from tests.deploying.environments import BASE, ROOT, clean, make, pip, run, see
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 

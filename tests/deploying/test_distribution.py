@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from .building import NOT_CODE, build
-from .environments import BASE, ROOT, make, run, see
+from tests.deploying.building import NOT_CODE, build
+from tests.deploying.environments import BASE, ROOT, make, run, see
 
 pytestmark = pytest.mark.process
 

@@ -11,9 +11,8 @@ import pytest
 
 import sparkwal
 from sparkwal.testing.servers import log_options
+from tests.deploying.environments import reaches, run
 from tests.docs.pages import blocks
-
-from .environments import reaches, run
 
 pytestmark = [
     pytest.mark.spark,

@@ -12,8 +12,7 @@ from lifecycle.lakes import Lake
 
 import sparkwal
 from tests import capabilities
-
-from .environments import ROOT, make, reaches, run
+from tests.deploying.environments import ROOT, make, reaches, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from .pages import ROOT
+from tests.docs.pages import ROOT
 
 SOURCE = Path(__file__).with_name("rooms.txt")
 PICTURE = ROOT / "sparkwal/docs/rooms.svg"

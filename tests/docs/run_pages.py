@@ -18,8 +18,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import sparkwal
-
-from .pages import PAGES, Block, blocks
+from tests.docs.pages import PAGES, Block, blocks
 
 START = "sparkwal/docs/start.md"
 COOKBOOK = "sparkwal/docs/cookbook.md"

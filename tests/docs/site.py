@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sparkwal
-
-from .pages import PAGES, ROOT
+from tests.docs.pages import PAGES, ROOT
 
 CONFIG = "conf/mkdocs.yml"
 # The configuration names both folders.

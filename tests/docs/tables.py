@@ -24,9 +24,8 @@ from sparkwal.options import spark_versions, types
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
-
-from .support import Support
-from .support import results as support_of_sparks
+from tests.docs.support import Support
+from tests.docs.support import results as support_of_sparks
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"

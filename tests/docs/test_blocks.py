@@ -13,8 +13,7 @@ import pytest
 
 import sparkwal
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
-
-from .pages import PAGES, ROOT, Block, blocks
+from tests.docs.pages import PAGES, ROOT, Block, blocks
 
 BASH = [block for page in PAGES for block in blocks(page, "bash")]
 

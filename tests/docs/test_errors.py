@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from sparkwal.errors import SparkWalError
-
-from .pages import ROOT
+from tests.docs.pages import ROOT
 
 
 def test_the_page_has_advice_for_each_error() -> None:

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from sparkwal.options import spark_versions
-
-from .pages import ROOT
+from tests.docs.pages import ROOT
 
 FORGE = ROOT / ".github"
 FILES = [*sorted(path for path in FORGE.rglob("*") if path.is_file())]

@@ -10,8 +10,7 @@ from sparkwal.format import arrow_types, arrowfile, frames, limits, schema
 from sparkwal.journal import segment
 from sparkwal.lifecycle import condition
 from sparkwal.reading import rows
-
-from .tables import PAGES
+from tests.docs.tables import PAGES
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 LIMITS = {

@@ -12,8 +12,7 @@ from pyarrow import ipc
 
 from sparkwal import Appender, Log, verify
 from sparkwal.store.local import LocalStore
-
-from ..protocol.query import Query, hints_in
+from tests.protocol.query import Query, hints_in
 
 SCHEMA = pa.schema([("id", pa.int64()), ("body", pa.string())])
 ROWS = [{"id": n, "body": f"row {n}"} for n in range(3)]

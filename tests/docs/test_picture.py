@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..test_rooms import every, room
-from .rooms import PICTURE, SOURCE, draw, floor_of, parse
+from tests.docs.rooms import PICTURE, SOURCE, draw, floor_of, parse
+from tests.test_rooms import every, room
 
 PARSED = parse(SOURCE.read_text())
 # It only starts the command.

@@ -11,9 +11,8 @@ import griffe
 import pytest
 
 import sparkwal
-
-from .pages import ROOT
-from .site import REFERENCE
+from tests.docs.pages import ROOT
+from tests.docs.site import REFERENCE
 
 # griffe asks git where the package lies.
 pytestmark = pytest.mark.process

@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 import sparkwal
-
-from .pages import PAGES, ROOT
-from .site import BUILT, build
+from tests.docs.pages import PAGES, ROOT
+from tests.docs.site import BUILT, build
 
 pytestmark = pytest.mark.process
 

@@ -17,8 +17,7 @@ from sparkwal.lifecycle.consumers import join
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-
-from .pages import blocks
+from tests.docs.pages import blocks
 
 QUESTIONS = [
     line

@@ -8,8 +8,7 @@ import pytest
 
 from sparkwal.options import spark_versions
 from tests import capabilities
-
-from .support import as_json, results, summary
+from tests.docs.support import as_json, results, summary
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.spark.test_sink" name="test_a"><properties>

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .tables import PAGES, TABLES, table
+from tests.docs.tables import PAGES, TABLES, table
 
 AGAIN = "run python -m tests.docs.tables"
 

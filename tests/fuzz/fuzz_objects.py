@@ -15,7 +15,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["sparkwal"]):
-    from .targets import KINDS, earlier_failures
+    from tests.fuzz.targets import KINDS, earlier_failures
 
 # Well above what the interpreter and Arrow need, far below what a forged length could ask.
 MEMORY = 3 * 2**30

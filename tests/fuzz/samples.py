@@ -10,8 +10,7 @@ from pathlib import Path
 from sparkwal.format import arrowfile
 from sparkwal.format.header import to_json
 from sparkwal.testing.memory import MemoryStore
-
-from ..protocol.query import LIMITS, Query, hints_in
+from tests.protocol.query import LIMITS, Query, hints_in
 
 
 def samples() -> Iterator[bytes]:

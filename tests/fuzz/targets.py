@@ -54,8 +54,7 @@ from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-
-from ..journal.disk import MemoryFolder
+from tests.journal.disk import MemoryFolder
 
 FOUND = Path(__file__).with_name("value")
 SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64()), ("s", pa.string())]))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .targets import KINDS, earlier_failures
+from tests.fuzz.targets import KINDS, earlier_failures
 
 ROOT = Path(__file__).parents[2]
 RUNS = int(os.environ.get("SPARKWAL_FUZZ_RUNS", "5000"))

@@ -24,8 +24,7 @@ import click
 import sparkwal
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack
-
-from .recording import Recorder, merged, write_history
+from tests.histories.recording import Recorder, merged, write_history
 
 BUCKET = "histories"
 # Seconds that a writer gets to send the rest.

@@ -29,8 +29,7 @@ from sparkwal.errors import (
 )
 from sparkwal.protocol.clock import Clock
 from sparkwal.testing.servers import log_options
-
-from .recording import Recorder
+from tests.histories.recording import Recorder
 
 SCHEMA = pa.schema([("v", pa.int64())])
 # The values of one producer begin at a multiple of this, and count its appends.
@@ -212,7 +211,7 @@ def replay(
 
 def with_spark(role: str, worker: Worker, options: dict[str, str]) -> None:
     """A role of `spark_worker`: only its process imports Spark."""
-    from . import spark_worker
+    from tests.histories import spark_worker
 
     getattr(spark_worker, role)(worker, options)
 

@@ -11,9 +11,8 @@ from sparkwal.journal import segment
 from sparkwal.journal.files import make_segment, segment_name
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import VERSION, Header, Scan, entry
-
-from .stand import SMALL, content, fill, open_journal, segments
-from .test_damage import flip, places
+from tests.journal.stand import SMALL, content, fill, open_journal, segments
+from tests.journal.test_damage import flip, places
 
 
 def test_entries_beyond_the_damage_are_read_once_and_not_a_block_for_each() -> None:

@@ -13,8 +13,7 @@ from journal.disk import Crash, MemoryFolder
 from sparkwal.errors import BackPressureError
 from sparkwal.journal.files import LOST
 from sparkwal.journal.journal import Settings
-
-from .stand import SMALL, Ids, Run, content, everything, open_journal, segments
+from tests.journal.stand import SMALL, Ids, Run, content, everything, open_journal, segments
 
 pytestmark = pytest.mark.long
 
@@ -49,7 +48,7 @@ class World:
         return self.run.journal
 
     def open(self) -> None:
-        from .stand import OWNER
+        from tests.journal.stand import OWNER
 
         self.run = open_journal(
             self.folder, self.durable, self.settings, replace(OWNER, schema=self.schema)

@@ -10,8 +10,7 @@ from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.journal.files import Cursor, note_of, read_cursor, write_cursor
-
-from .stand import OWNER, SMALL, Run, everything, fill, open_journal, segments
+from tests.journal.stand import OWNER, SMALL, Run, everything, fill, open_journal, segments
 
 LENGTHS = [200] * 10
 NEWEST = len(LENGTHS) - 1

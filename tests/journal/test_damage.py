@@ -18,8 +18,17 @@ from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.files import make_segment, segment_name
 from sparkwal.journal.segment import Scan, read_header
 from sparkwal.journal.storage import blocks
-
-from .stand import OWNER, SMALL, Run, content, data, everything, fill, open_journal, segments
+from tests.journal.stand import (
+    OWNER,
+    SMALL,
+    Run,
+    content,
+    data,
+    everything,
+    fill,
+    open_journal,
+    segments,
+)
 
 LENGTHS = [40, 0, 77, 5, 120, 8, 60, 33]
 TINY = replace(SMALL, segment_bytes=400)

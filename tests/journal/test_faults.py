@@ -19,8 +19,7 @@ from sparkwal.errors import (
     JournalWriteError,
     OptionError,
 )
-
-from .stand import OWNER, SMALL, Run, content, fill, open_journal, segments
+from tests.journal.stand import OWNER, SMALL, Run, content, fill, open_journal, segments
 
 
 def opened() -> tuple[MemoryFolder, Run, dict[int, bytes]]:

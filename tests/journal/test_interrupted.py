@@ -14,8 +14,7 @@ from sparkwal.errors import JournalSyncError, OptionError
 from sparkwal.journal import files
 from sparkwal.journal import open_segments as appending
 from sparkwal.journal.disk import DiskFolder
-
-from .stand import fill, open_journal, segments
+from tests.journal.stand import fill, open_journal, segments
 
 
 class Interrupted(BaseException):

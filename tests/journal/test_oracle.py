@@ -14,8 +14,7 @@ from sparkwal.errors import BackPressureError, OptionError
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.journal import ALWAYS, INTERVAL, NONE, Settings
 from sparkwal.journal.storage import Folder
-
-from .stand import OWNER, SMALL, Ids, Run, content, open_journal
+from tests.journal.stand import OWNER, SMALL, Ids, Run, content, open_journal
 
 SEED = 4100
 

@@ -10,8 +10,7 @@ from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalReadError, OptionError
 from sparkwal.journal.files import note_of, segment_name
-
-from .stand import OWNER, Run, content, everything, fill, open_journal, segments
+from tests.journal.stand import OWNER, Run, content, everything, fill, open_journal, segments
 
 NOTE = "lost"
 

@@ -15,8 +15,14 @@ import pytest
 
 from sparkwal.errors import BackPressureError, OptionError
 from sparkwal.journal.disk import DiskFolder
-
-from .stand import SMALL, content, fill, open_journal, segments, write_once_there_is_room
+from tests.journal.stand import (
+    SMALL,
+    content,
+    fill,
+    open_journal,
+    segments,
+    write_once_there_is_room,
+)
 
 HOLDER = """
 import sys, time

@@ -14,8 +14,7 @@ from sparkwal.errors import JournalFolderSyncError, JournalSyncError
 from sparkwal.journal import disk
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.storage import QUARANTINE, Folder, Handle, sync_folder
-
-from .stand import data
+from tests.journal.stand import data
 
 
 @pytest.fixture(params=["disk", "memory"])

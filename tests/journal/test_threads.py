@@ -14,8 +14,7 @@ import pytest
 from sparkwal.errors import BackPressureError, OptionError
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.storage import Writer
-
-from .stand import SMALL, Run, content, open_journal, write_once_there_is_room
+from tests.journal.stand import SMALL, Run, content, open_journal, write_once_there_is_room
 
 SEED = 77
 

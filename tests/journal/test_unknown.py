@@ -13,8 +13,7 @@ from journal.disk import Crash, MemoryFolder
 from sparkwal.errors import JournalWriteError, OptionError
 from sparkwal.journal.files import ACCEPTED, CURSOR, Cursor, write_cursor
 from sparkwal.journal.journal import DEFAULT_SLOTS
-
-from .stand import OWNER, SMALL, content, fill, open_journal, segments
+from tests.journal.stand import OWNER, SMALL, content, fill, open_journal, segments
 
 LENGTHS = [300, 300, 300, 300, 300]
 

@@ -10,9 +10,8 @@ import pytest
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.protocol.chain import look, put_next
-
-from .test_coordinator import Died, Life, Mortal
-from .test_restored import restore_log
+from tests.lifecycle.test_coordinator import Died, Life, Mortal
+from tests.lifecycle.test_restored import restore_log
 
 
 @pytest.fixture

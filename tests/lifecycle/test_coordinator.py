@@ -22,9 +22,8 @@ from sparkwal.protocol.chain import look
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
-
-from .table import ModelTable
-from .timed_log import TimedLog
+from tests.lifecycle.table import ModelTable
+from tests.lifecycle.timed_log import TimedLog
 
 TARGET = Target("memory://table")
 AT_ONCE = Policy(late_window_seconds=0)

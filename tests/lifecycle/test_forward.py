@@ -9,8 +9,7 @@ import pytest
 from sparkwal.errors import ConfirmError
 from sparkwal.lifecycle.table import TableState
 from sparkwal.protocol.chain import look
-
-from .test_coordinator import Life
+from tests.lifecycle.test_coordinator import Life
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

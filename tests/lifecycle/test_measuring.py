@@ -13,8 +13,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.lifecycle import policy as policies
 from sparkwal.lifecycle.policy import Due, Policy, decide, measure
 from sparkwal.protocol.replay import first_at_or_after, live_records
-
-from .timed_log import TimedLog
+from tests.lifecycle.timed_log import TimedLog
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from sparkwal.lifecycle.policy import LifecycleOptions, Policy
 from sparkwal.options.parsing import parse
 from sparkwal.protocol.chain import look
 from sparkwal.protocol.recovery import find_head
-
-from .test_coordinator import GRACE_MS, Life
+from tests.lifecycle.test_coordinator import GRACE_MS, Life
 
 
 def restore_log(life: Life, copy: dict[str, bytes], folder: str = "") -> None:

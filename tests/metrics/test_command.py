@@ -15,8 +15,7 @@ import pytest
 
 import sparkwal
 from sparkwal.testing.servers import SECRET_KEY
-
-from .scraped import samples, scrape, until
+from tests.metrics.scraped import samples, scrape, until
 
 SCHEMA = pa.schema([("v", pa.int64())])
 COMMAND = [sys.executable, "-m", "sparkwal", "metrics"]

@@ -26,8 +26,7 @@ from sparkwal.protocol.chain import beginning, put_next
 from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
-
-from .scraped import Samples, samples
+from tests.metrics.scraped import Samples, samples
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

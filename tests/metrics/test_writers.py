@@ -26,9 +26,8 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
-
-from ..lifecycle.table import ModelTable
-from .scraped import Samples, samples, scrape, until
+from tests.lifecycle.table import ModelTable
+from tests.metrics.scraped import Samples, samples, scrape, until
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

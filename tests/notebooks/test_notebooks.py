@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from . import running
+from tests.notebooks import running
 
 PROVEN = {
     "explore": r"336,776 flights, .* minutes of delay: the same in polars, duckdb and pandas",

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparkwal.testing.memory import MemoryStore
-
-from .query import Query, hints_in
+from tests.protocol.query import Query, hints_in
 
 
 @pytest.fixture

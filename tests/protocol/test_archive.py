@@ -14,8 +14,7 @@ from sparkwal.protocol import archive
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.verification import verify_store
 from sparkwal.testing.memory import MemoryStore
-
-from .query import LIMITS, Query, hints_in
+from tests.protocol.query import LIMITS, Query, hints_in
 
 
 @pytest.fixture(autouse=True)

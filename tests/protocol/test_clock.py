@@ -6,8 +6,7 @@ import pytest
 
 from sparkwal.errors import OptionError
 from sparkwal.protocol.clock import next_timestamp
-
-from .query import Query
+from tests.protocol.query import Query
 
 YEAR_MS = 366 * 86_400_000
 IN_2100 = 4_102_444_800_000

@@ -10,8 +10,7 @@ import pytest
 from sparkwal.errors import FencedError
 from sparkwal.protocol.hint import Hints, note_ended
 from sparkwal.testing.memory import MemoryStore
-
-from .query import TTL_MS, Query
+from tests.protocol.query import TTL_MS, Query
 
 
 @pytest.fixture

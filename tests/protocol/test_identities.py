@@ -17,8 +17,7 @@ from sparkwal.protocol.takeover import Claim, lead
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-
-from .query import LIMITS, SCHEMA, TTL_MS, Query, StoppedClock, hints_in
+from tests.protocol.query import LIMITS, SCHEMA, TTL_MS, Query, StoppedClock, hints_in
 
 INLINED = replace(LIMITS, inline_threshold=2**16)
 

@@ -16,8 +16,7 @@ from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
-
-from .query import LIMITS, Query, hints_in, replace
+from tests.protocol.query import LIMITS, Query, hints_in, replace
 
 ONCE = RetryPolicy(max_retry_attempts=0)
 

@@ -15,8 +15,7 @@ from sparkwal.protocol.plan import Plan
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import TaskResult
 from sparkwal.testing.memory import MemoryStore
-
-from .query import LIMITS, Query, hints_in
+from tests.protocol.query import LIMITS, Query, hints_in
 
 TXNS = {f"query-{n}": (n, 1_700_000_000_000 + n) for n in range(MOST)}
 CHECKPOINTS = {

@@ -16,8 +16,7 @@ from sparkwal.errors import (
 from sparkwal.store.base import Page, Transient
 from sparkwal.store.retry import RetryingStore, RetryPolicy
 from sparkwal.testing.memory import MemoryStore
-
-from .query import Query, hints_in
+from tests.protocol.query import Query, hints_in
 
 
 class Unreadable(MemoryStore):

@@ -18,8 +18,7 @@ from sparkwal.store.base import Transient
 from sparkwal.store.local import LocalStore
 from sparkwal.store.retry import RetryingStore, RetryPolicy
 from sparkwal.testing.memory import MemoryStore
-
-from .query import LIMITS, Query, hints_in, rows
+from tests.protocol.query import LIMITS, Query, hints_in, rows
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
-
-from .query import LIMITS, Query, hints_in, values_of
+from tests.protocol.query import LIMITS, Query, hints_in, values_of
 
 
 def test_a_partition_beyond_the_window_has_no_object(query: Query) -> None:

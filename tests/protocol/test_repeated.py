@@ -17,8 +17,7 @@ from sparkwal.protocol import archive, chain
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.testing.memory import MemoryStore
-
-from .query import LIMITS, Query, hints_in
+from tests.protocol.query import LIMITS, Query, hints_in
 
 INLINED = replace(LIMITS, inline_threshold=2**16)
 

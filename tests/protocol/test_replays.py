@@ -12,8 +12,7 @@ from sparkwal.errors import DivergedCheckpointError, OptionError
 from sparkwal.protocol import archive
 from sparkwal.protocol.takeover import Claim, lead
 from sparkwal.testing.memory import MemoryStore
-
-from .query import LIMITS, SCHEMA, TTL_MS, Query, hints_in
+from tests.protocol.query import LIMITS, SCHEMA, TTL_MS, Query, hints_in
 
 
 @dataclass(frozen=True)

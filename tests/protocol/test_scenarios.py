@@ -24,8 +24,7 @@ from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
-
-from .query import LIMITS, Query, values_of
+from tests.protocol.query import LIMITS, Query, values_of
 
 
 def commits(store: MemoryStore, prefix: str = "wal") -> list[tuple[int, str, int]]:

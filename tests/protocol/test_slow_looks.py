@@ -10,8 +10,7 @@ import pytest
 from sparkwal.errors import StoreUnavailableError
 from sparkwal.store.base import Page
 from sparkwal.testing.memory import MemoryStore
-
-from .query import TTL_MS, Query, StoppedClock, values_of
+from tests.protocol.query import TTL_MS, Query, StoppedClock, values_of
 
 
 class Slow(MemoryStore):

@@ -15,8 +15,7 @@ from sparkwal.protocol.hint import Hints, note_ended
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.stream_leader import BATCH_APPEND, STREAM_START, refuse_stream_leader
 from sparkwal.testing.memory import MemoryStore
-
-from .query import TTL_MS, Query, StoppedClock
+from tests.protocol.query import TTL_MS, Query, StoppedClock
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 
 from sparkwal.testing.proxy import Sent
-
-from ..docs.pages import ROOT
+from tests.docs.pages import ROOT
 
 FOLDER = ROOT / "conf" / "iam"
 Policy = dict[str, Any]

@@ -26,8 +26,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import Transient
 from sparkwal.store.config import S3Config
 from sparkwal.store.s3 import S3Store
-
-from .hostile_reader import FORGED, SCHEMA, common, put
+from tests.security.hostile_reader import FORGED, SCHEMA, common, put
 
 READER = Path(__file__).with_name("hostile_reader.py")
 ROWS = pa.schema([("v", pa.int64())])

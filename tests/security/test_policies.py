@@ -16,10 +16,9 @@ import pytest
 import sparkwal
 from sparkwal.testing.proxy import S3Proxy, Sent
 from sparkwal.testing.servers import Server, log_options, make_bucket, s3_client, start_ministack
-
-from ..docs.pages import ROOT
-from . import iam
-from .roles import CONSUMER, ROLES, Place, appended, furnish
+from tests.docs.pages import ROOT
+from tests.security import iam
+from tests.security.roles import CONSUMER, ROLES, Place, appended, furnish
 
 # Role → its policies; the last is its own.
 POLICIES = {

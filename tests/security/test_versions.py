@@ -11,8 +11,7 @@ import pytest
 import sparkwal
 from sparkwal.format import keys
 from sparkwal.testing.servers import log_options, make_bucket, s3_client
-
-from .roles import Place, appended, collect, furnish
+from tests.security.roles import Place, appended, collect, furnish
 
 RETAINED = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
 # The commit of `furnish` with rows in objects of their own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .mutation import Mutation
+from tests.simulation.mutation import Mutation
 
 _LOST = "two leaders archive, a crash and a lost reply"
 _CRASH = "two leaders archive, a crash, a straggler"

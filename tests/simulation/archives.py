@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .codec import searching
-from .configuration import Configuration, archiving
-from .explore import Budget
-from .machine import Machine, Process
-from .processes import appender, driver, straggler
-from .world import State, apply
+from tests.simulation.codec import searching
+from tests.simulation.configuration import Configuration, archiving
+from tests.simulation.explore import Budget
+from tests.simulation.machine import Machine, Process
+from tests.simulation.processes import appender, driver, straggler
+from tests.simulation.world import State, apply
 
 _ONE = (1, 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .mutation import Mutation
+from tests.simulation.mutation import Mutation
 
 _BEGIN = "two machines begin, a source that grows, a crash"
 _BACKUP = "a lost disk or a backup, then sparkwal.checkpoint"

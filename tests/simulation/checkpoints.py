@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from . import oracle
-from .codec import searching
-from .configuration import Configuration
-from .endings import all_in
-from .explore import Budget
-from .machine import Machine, Process
-from .queries import BY_ID, Kind, backup, query, source
-from .world import State, apply, without
+from tests.simulation import oracle
+from tests.simulation.codec import searching
+from tests.simulation.configuration import Configuration
+from tests.simulation.endings import all_in
+from tests.simulation.explore import Budget
+from tests.simulation.machine import Machine, Process
+from tests.simulation.queries import BY_ID, Kind, backup, query, source
+from tests.simulation.world import State, apply, without
 
 NAMED = Kind()
 BLIND = Kind(BY_ID, blind=True)

@@ -10,11 +10,10 @@ from sparkwal.protocol.hint import Committed, Hint, Hints, LeaderNote
 from sparkwal.store.base import LogStore, Page, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
-
-from .data import PREFIX
-from .machine import Ask
-from .oracle import Verdict
-from .world import Call, Lost
+from tests.simulation.data import PREFIX
+from tests.simulation.machine import Ask
+from tests.simulation.oracle import Verdict
+from tests.simulation.world import Call, Lost
 
 
 @dataclass(frozen=True)

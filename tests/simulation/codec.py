@@ -20,9 +20,8 @@ from sparkwal.format.lifecycle_record import encode as encode_state
 from sparkwal.lifecycle import consumers
 from sparkwal.protocol import chain, commit_record
 from sparkwal.protocol.commit_record import Inlined
-
-from .machine import Machine
-from .threads import simulated
+from tests.simulation.machine import Machine
+from tests.simulation.threads import simulated
 
 
 @lru_cache(maxsize=10_000)

@@ -23,11 +23,10 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore, Transient
-
-from .clients import WorldClock, WorldStore, world_log
-from .lake import Row
-from .machine import Ask, Machine, Process
-from .world import EXPIRY_MS, Call
+from tests.simulation.clients import WorldClock, WorldStore, world_log
+from tests.simulation.lake import Row
+from tests.simulation.machine import Ask, Machine, Process
+from tests.simulation.world import EXPIRY_MS, Call
 
 TARGET = Target("sim://lake/table")
 # As if each row deleted its key.

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 from sparkwal.lifecycle import collection
 from sparkwal.protocol import archive, commit, recovery
-
-from .explore import Budget, Report, explore
-from .machine import Process
-from .world import State
+from tests.simulation.explore import Budget, Report, explore
+from tests.simulation.machine import Process
+from tests.simulation.world import State
 
 
 @dataclass(frozen=True)

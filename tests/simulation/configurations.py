@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from . import archives, checkpoints, lifecycles, sessions, transactions
-from .compacting import hours, others, outsider
-from .configuration import Configuration
-from .explore import Budget, died_in_flight
-from .following import follower
-from .losses import Loss
-from .processes import (
+from tests.simulation import archives, checkpoints, lifecycles, sessions, transactions
+from tests.simulation.compacting import hours, others, outsider
+from tests.simulation.configuration import Configuration
+from tests.simulation.explore import Budget, died_in_flight
+from tests.simulation.following import follower
+from tests.simulation.losses import Loss
+from tests.simulation.processes import (
     appender,
     collector,
     driver,
     reader,
     straggler,
 )
-from .world import TTL_MS, Call, State
+from tests.simulation.world import TTL_MS, Call, State
 
 
 def exhaustive() -> dict[str, Configuration]:

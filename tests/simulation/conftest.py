@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from .mutations import MUTATIONS
+from tests.simulation.mutations import MUTATIONS
 
 # The rules by the `where` of their mutations: a configuration, a shape of journals or a test.
 KEYS: dict[str, list[str]] = defaultdict(list)

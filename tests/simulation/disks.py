@@ -12,9 +12,8 @@ from typing import Any
 from journal.disk import SECTOR, MemoryFolder, MemoryWriter
 
 from sparkwal.journal.storage import Bytes, Reader
-
-from .machine import Ask
-from .world import Call
+from tests.simulation.machine import Ask
+from tests.simulation.world import Call
 
 # Does a call, or a part of a write: 0 … 1.
 Act = Callable[[float], Any]

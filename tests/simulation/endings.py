@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from . import oracle
-from .machine import Machine
-from .queries import Kind, query
-from .world import State, apply
+from tests.simulation import oracle
+from tests.simulation.machine import Machine
+from tests.simulation.queries import Kind, query
+from tests.simulation.world import State, apply
 
 
 def all_in(kind: Kind) -> Callable[[State], None]:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import lifecycle_oracle, losses, oracle, starts
-from .codec import searching
-from .data import PREFIX
-from .histories import Histories
-from .machine import Machine, Process
-from .world import (
+from tests.simulation import lifecycle_oracle, losses, oracle, starts
+from tests.simulation.codec import searching
+from tests.simulation.data import PREFIX
+from tests.simulation.histories import Histories
+from tests.simulation.machine import Machine, Process
+from tests.simulation.world import (
     LOCAL,
     REMOTE,
     SEEN,

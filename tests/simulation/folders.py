@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwal.checkpoints.replacing import replace as replace_folder
-
-from .world import Folder
+from tests.simulation.world import Folder
 
 _SHM = Path("/dev/shm")
 _names = itertools.count()

@@ -16,13 +16,12 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import StreamedLog
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
-
-from .clients import WorldClock, WorldStore, world_log
-from .compacting import TARGET, WorldTable, WorldTombstones, outsider
-from .data import PREFIX
-from .lake import Row
-from .machine import Ask, Machine, Process
-from .world import Call, State, apply
+from tests.simulation.clients import WorldClock, WorldStore, world_log
+from tests.simulation.compacting import TARGET, WorldTable, WorldTombstones, outsider
+from tests.simulation.data import PREFIX
+from tests.simulation.lake import Row
+from tests.simulation.machine import Ask, Machine, Process
+from tests.simulation.world import Call, State, apply
 
 _OPTIONS = SourceOptions(path="/sim")
 

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .machine import Machine, Process
-from .world import Call
+from tests.simulation.machine import Machine, Process
+from tests.simulation.world import Call
 
 # Processes kept as they stand, so that the next answer needs no run from the start.
 _KEPT = 8_000

@@ -20,8 +20,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from .mutation import Mutation
-from .mutations import MUTATIONS
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import MUTATIONS
 
 _ROOM = __package__
 _AT_ONCE = 2
@@ -89,8 +89,8 @@ def _hunt(mutation: Mutation) -> str | None:
 
 
 def _run_journals(shape: str) -> None:
-    from .journal_runs import Run
-    from .journal_shapes import SHAPES, Chance
+    from tests.simulation.journal_runs import Run
+    from tests.simulation.journal_shapes import SHAPES, Chance
 
     for seed in range(300):
         Run(seed, SHAPES[shape], Chance()).run()

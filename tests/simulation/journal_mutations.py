@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .mutation import Mutation
+from tests.simulation.mutation import Mutation
 
 KILL = "journal: the process dies"
 POWER = "journal: power is lost"

@@ -18,14 +18,13 @@ from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import ACCEPTED, SENDER
 from sparkwal.protocol.chain import beginning, look, put_next
 from sparkwal.protocol.recovery import find_head
-
-from . import oracle
-from .clients import WorldClock, WorldStore, world_log
-from .data import JOURNALED
-from .journaled import LIFE, THREAD, Ledger, Plan, journaling, service
-from .machine import Ask, Machine, Process, Stuck
-from .processes import appender
-from .world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
+from tests.simulation import oracle
+from tests.simulation.clients import WorldClock, WorldStore, world_log
+from tests.simulation.data import JOURNALED
+from tests.simulation.journaled import LIFE, THREAD, Ledger, Plan, journaling, service
+from tests.simulation.machine import Ask, Machine, Process, Stuck
+from tests.simulation.processes import appender
+from tests.simulation.world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
 
 # The errors by which a life of the service may end without a crash.
 _STORE = {"StoreUnavailableError opening", "OutcomeUnknownError opening", "TimeoutError ending"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from .journal_runs import Journals, Life, Run
-from .journaled import Plan
-from .world import REMOTE, Call
+from tests.simulation.journal_runs import Journals, Life, Run
+from tests.simulation.journaled import Plan
+from tests.simulation.world import REMOTE, Call
 
 # Calls of the disk that may fail.
 _FAIL = ("sync", "sync_folder", "rename")

@@ -25,16 +25,15 @@ from sparkwal.format import schema
 from sparkwal.journal import open_segments, opening
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.store import conditional_put
-
-from . import oracle
-from .clients import WorldClock, WorldStore, world_log
-from .codec import drawn, searching
-from .data import JOURNALED, PREFIX, SCHEMA
-from .disks import WorldFolder
-from .machine import Ask, Machine, Process
-from .processes import Nobody
-from .threads import Thread
-from .world import Call
+from tests.simulation import oracle
+from tests.simulation.clients import WorldClock, WorldStore, world_log
+from tests.simulation.codec import drawn, searching
+from tests.simulation.data import JOURNALED, PREFIX, SCHEMA
+from tests.simulation.disks import WorldFolder
+from tests.simulation.machine import Ask, Machine, Process
+from tests.simulation.processes import Nobody
+from tests.simulation.threads import Thread
+from tests.simulation.world import Call
 
 # Values of one life, and of one of its threads.
 LIFE, THREAD = 10_000, 1_000

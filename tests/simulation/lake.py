@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkwal.lifecycle.table import Change, TableConflict, TableState
-
-from . import oracle
-from .data import PREFIX
+from tests.simulation import oracle
+from tests.simulation.data import PREFIX
 
 if TYPE_CHECKING:
-    from .machine import Process
-    from .world import State
+    from tests.simulation.machine import Process
+    from tests.simulation.world import State
 
 # (log_id, position, its rows)
 Row = tuple[str, int, tuple[int, ...]]
@@ -175,7 +174,7 @@ def _forget(state: State) -> tuple[State, None]:
 
 def _make_log_again(state: State) -> tuple[State, None]:
     """Delete the log's records and objects, with all promises of it."""
-    from .world import without
+    from tests.simulation.world import without
 
     records = oracle.live(state)
     former = (records[0]["log_id"], oracle.rows(records)) if records else ("", ())
@@ -194,8 +193,8 @@ def _make_log_again(state: State) -> tuple[State, None]:
 
 def undisturbed(state: State, process: Process) -> tuple[State, None]:
     """The whole life of a process, while all others stand still."""
-    from .machine import Machine
-    from .world import apply
+    from tests.simulation.machine import Machine
+    from tests.simulation.world import apply
 
     machine = Machine(process)
     while machine.calls:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .mutation import Mutation
+from tests.simulation.mutation import Mutation
 
 _TWO = "two compactors, a crash"
 _WRITER = "a compactor, a writer, a crash"

@@ -7,12 +7,12 @@ import ast
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from . import oracle
-from .data import PREFIX
+from tests.simulation import oracle
+from tests.simulation.data import PREFIX
 
 if TYPE_CHECKING:
-    from .lake import Row, Version
-    from .world import State
+    from tests.simulation.lake import Row, Version
+    from tests.simulation.world import State
 
 _MAX = 2**64 - 1
 
@@ -170,7 +170,7 @@ def _needed(state: State, record: dict[str, Any]) -> list[tuple[str, bytes]]:
 
 def _check_consumers(state: State, records: list[dict[str, Any]]) -> None:
     """Check that no position was collected that a live consumer has not read."""
-    from .world import EXPIRY_MS
+    from tests.simulation.world import EXPIRY_MS
 
     if not state.joined or not records:
         return

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sparkwal.format.lifecycle_record import Target
-
-from . import oracle
-from .codec import searching
-from .compacting import (
+from tests.simulation import oracle
+from tests.simulation.codec import searching
+from tests.simulation.compacting import (
     GRACE_MS,
     TARGET,
     WITH_TOMBSTONES,
@@ -20,13 +19,13 @@ from .compacting import (
     others,
     outsider,
 )
-from .configuration import Configuration, keeping
-from .explore import Budget
-from .following import current, follower, latecomer, reader_of_all
-from .lake import undisturbed
-from .machine import Machine, Process
-from .processes import appender, driver
-from .world import Call, State, apply, without
+from tests.simulation.configuration import Configuration, keeping
+from tests.simulation.explore import Budget
+from tests.simulation.following import current, follower, latecomer, reader_of_all
+from tests.simulation.lake import undisturbed
+from tests.simulation.machine import Machine, Process
+from tests.simulation.processes import appender, driver
+from tests.simulation.world import Call, State, apply, without
 
 _STILL = "batches", "consumers"
 _PAST = GRACE_MS + 1

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
-
-from . import oracle
-from .data import PREFIX
+from tests.simulation import oracle
+from tests.simulation.data import PREFIX
 
 if TYPE_CHECKING:
-    from .oracle import Verdict
-    from .world import Call, State
+    from tests.simulation.oracle import Verdict
+    from tests.simulation.world import Call, State
 
 _BATCHES = f"{PREFIX}/batches/"
 _verified: set[Any] = set()
@@ -48,7 +47,7 @@ class Loss:
 
 def each(state: State, *, cut: bool = False) -> Iterator[tuple[str, State]]:
     """Each record that may be lost now, and the world after that."""
-    from .world import put, without
+    from tests.simulation.world import put, without
 
     assert state.loss is not None
     for key, body in sorted(state.objects.items()):
@@ -149,8 +148,8 @@ def _is_whole(key: str, body: bytes) -> bool:
 
 
 def _log(state: State) -> LogStore:
-    from .clients import WorldStore
-    from .world import apply
+    from tests.simulation.clients import WorldStore
+    from tests.simulation.world import apply
 
     def ask(call: Call) -> Any:
         _, answer = apply(state, call)

@@ -9,7 +9,7 @@ from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from .world import Call
+from tests.simulation.world import Call
 
 Ask = Callable[[Call], Any]
 Process = Callable[[Ask], str]

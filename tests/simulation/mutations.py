@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from . import (
+from tests.simulation import (
     archive_mutations,
     checkpoint_mutations,
     journal_mutations,
     lifecycle_mutations,
     session_mutations,
 )
-from .mutation import Mutation
+from tests.simulation.mutation import Mutation
 
 MUTATIONS = [
     *archive_mutations.MUTATIONS,

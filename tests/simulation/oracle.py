@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from . import lifecycle_oracle
-from .data import JOURNALED, PREFIX, partitions_of, rows_of
+from tests.simulation import lifecycle_oracle
+from tests.simulation.data import JOURNALED, PREFIX, partitions_of, rows_of
 
 if TYPE_CHECKING:
-    from .lake import Row
-    from .world import State
+    from tests.simulation.lake import Row
+    from tests.simulation.world import State
 
 _MAX = 2**64 - 1
 _WINDOW = 1000

@@ -27,11 +27,10 @@ from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.takeover import ATTEMPTS, Claim, lead
 from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
 from sparkwal.store.base import LogStore
-
-from .clients import ReadersStore, WorldClock, WorldHints, WorldStore, world_log
-from .data import PREFIX, SCHEMA, partitions_of, record_batch
-from .machine import Ask, Process
-from .world import TTL_MS, Call
+from tests.simulation.clients import ReadersStore, WorldClock, WorldHints, WorldStore, world_log
+from tests.simulation.data import PREFIX, SCHEMA, partitions_of, record_batch
+from tests.simulation.machine import Ask, Process
+from tests.simulation.world import TTL_MS, Call
 
 
 def driver(

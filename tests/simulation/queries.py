@@ -26,13 +26,12 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.base import LogStore
-
-from .clients import WorldClock, WorldHints, WorldStore, world_log
-from .data import SCHEMA, source_batch
-from .folders import real, replacing
-from .machine import Ask, Process
-from .spark import Query, Stopped
-from .world import TTL_MS, Call
+from tests.simulation.clients import WorldClock, WorldHints, WorldStore, world_log
+from tests.simulation.data import SCHEMA, source_batch
+from tests.simulation.folders import real, replacing
+from tests.simulation.machine import Ask, Process
+from tests.simulation.spark import Query, Stopped
+from tests.simulation.world import TTL_MS, Call
 
 # A query that has its id from its user, as one has that Spark started without sparkwal.checkpoint.
 BY_ID = "00000000-0000-4000-8000-000000000001"

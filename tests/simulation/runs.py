@@ -7,13 +7,12 @@ import random
 from dataclasses import dataclass, field, replace
 
 from sparkwal.protocol import archive
-
-from . import oracle
-from .codec import searching
-from .configuration import archiving
-from .machine import Machine, Process
-from .processes import appender, driver, reader, straggler
-from .world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
+from tests.simulation import oracle
+from tests.simulation.codec import searching
+from tests.simulation.configuration import archiving
+from tests.simulation.machine import Machine, Process
+from tests.simulation.processes import appender, driver, reader, straggler
+from tests.simulation.world import LOCAL, REMOTE, Call, Lost, Refused, State, apply, put
 
 # Slots in flight of an appender's life.
 _LIMITS = (1, 2, 3, 5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from .configurations import exhaustive, large
+from tests.simulation.configurations import exhaustive, large
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .mutation import Mutation
+from tests.simulation.mutation import Mutation
 
 _AGAIN = "two queries in one session, one of them is started again"
 

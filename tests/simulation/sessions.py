@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from .configuration import Configuration
-from .explore import Budget
-from .processes import driver
+from tests.simulation.configuration import Configuration
+from tests.simulation.explore import Budget
+from tests.simulation.processes import driver
 
 _EMPTY = frozenset({1})
 _one = partial(driver, query_id="q", leader_id="app:q", session=True, inline=1000, empty=_EMPTY)

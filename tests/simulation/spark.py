@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sparkwal.protocol.holds import LOG_ID, lowest
-
-from .machine import Ask
-from .world import Call, Folder
+from tests.simulation.machine import Ask
+from tests.simulation.world import Call, Folder
 
 # Each second entry of a list repeats all before it, as Spark's each tenth does.
 _COMPACTED = 2

@@ -8,11 +8,10 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore
-
-from . import oracle
-from .clients import WorldStore
-from .data import PREFIX
-from .world import Call, State, apply
+from tests.simulation import oracle
+from tests.simulation.clients import WorldStore
+from tests.simulation.data import PREFIX
+from tests.simulation.world import Call, State, apply
 
 
 def check(state: State, verdict: oracle.Verdict) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .configurations import exhaustive
+from tests.simulation.configurations import exhaustive
 
 CONFIGURATIONS = exhaustive()
 # These searches take more than two seconds. `tests/run.sh fast` leaves them out.

@@ -20,9 +20,8 @@ from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, VERSION, Header
 from sparkwal.journal.storage import Handle
-
-from .journal_runs import Run
-from .journal_shapes import SCRIPT, SHAPES, Chance, Script, scripted
+from tests.simulation.journal_runs import Run
+from tests.simulation.journal_shapes import SCRIPT, SHAPES, Chance, Script, scripted
 
 pytestmark = pytest.mark.long
 

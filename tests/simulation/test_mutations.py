@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .mutations import MUTATIONS
+from tests.simulation.mutations import MUTATIONS
 
 TESTS = Path(__file__).parents[1]
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from .runs import Run, Shape
+from tests.simulation.runs import Run, Shape
 
 FIRST_SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 SHAPES = {

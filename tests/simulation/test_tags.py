@@ -9,9 +9,8 @@ from typing import NamedTuple
 import pytest
 
 import sparkwal
-
-from .mutation import Mutation
-from .mutations import MUTATIONS
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import MUTATIONS
 
 PACKAGE = Path(sparkwal.__file__).parent
 TESTS = Path(__file__).parents[1]

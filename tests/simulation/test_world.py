@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sparkwal.appender import sender as library
-
-from . import oracle
-from .codec import searching
-from .machine import Ask, Machine, Process, Stuck
-from .processes import appender, driver, reader, straggler
-from .world import Call, State, apply
+from tests.simulation import oracle
+from tests.simulation.codec import searching
+from tests.simulation.machine import Ask, Machine, Process, Stuck
+from tests.simulation.processes import appender, driver, reader, straggler
+from tests.simulation.world import Call, State, apply
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,7 @@ from typing import Any
 from greenlet import greenlet
 
 from sparkwal.store import hedge
-
-from .machine import Machine
+from tests.simulation.machine import Machine
 
 
 class Lock:

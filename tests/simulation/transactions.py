@@ -10,14 +10,13 @@ from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import cold_plan
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskAttempt, write_partition
-
-from .clients import WorldClock, WorldHints, WorldStore, world_log
-from .configuration import Configuration
-from .data import SCHEMA, record_batch, rows_of, source_batch
-from .explore import Budget
-from .machine import Ask, Process
-from .processes import reader
-from .world import TTL_MS, Call
+from tests.simulation.clients import WorldClock, WorldHints, WorldStore, world_log
+from tests.simulation.configuration import Configuration
+from tests.simulation.data import SCHEMA, record_batch, rows_of, source_batch
+from tests.simulation.explore import Budget
+from tests.simulation.machine import Ask, Process
+from tests.simulation.processes import reader
+from tests.simulation.world import TTL_MS, Call
 
 _LIMITS = TaskLimits(2**20, 10**9, 0, 2**30, None)
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from sparkwal.protocol.hint import fence
 from sparkwal.store.base import Entry, NotFound, Transient
-
-from . import lake, losses, oracle
-from .data import PREFIX
-from .lake import Row, Table
+from tests.simulation import lake, losses, oracle
+from tests.simulation.data import PREFIX
+from tests.simulation.lake import Row, Table
 
 # A consumer that has not reported its position for longer counts no more.
 EXPIRY_MS = 3 * 3_600_000

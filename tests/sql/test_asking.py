@@ -33,8 +33,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.sql.database import connect
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
-
-from .logs import SCHEMA, ask, write
+from tests.sql.logs import SCHEMA, ask, write
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.store.s3_client import s3_client
 from sparkwal.testing.servers import log_options, make_bucket
+from tests.store.certificates import ELSEWHERE, HERE, Authority, behind_tls
 
-from .certificates import ELSEWHERE, HERE, Authority, behind_tls
 from .stub_s3 import CONFIG, Stub
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -24,7 +24,7 @@ collect_ignore_glob = [] if os.environ.get("SPARKWAL_TABLES") else ["test_*.py"]
 @pytest.fixture(scope="session")
 def delta() -> Iterator[SparkSession]:
     """Spark with Delta Lake."""
-    from .session import start
+    from tests.spark.tables.session import start
 
     source = str(Path(sparkwal.__file__).parents[1])
     with pytest.MonkeyPatch.context() as patch:
@@ -38,7 +38,7 @@ def delta() -> Iterator[SparkSession]:
 @pytest.fixture
 def bucket(delta: SparkSession, ministack_url: str, s3_bucket: str) -> Iterator[str]:
     """One that S3A reaches: an endpoint of a bucket is a setting of Hadoop's."""
-    from .session import s3a
+    from tests.spark.tables.session import s3a
 
     conf = delta._jsc.hadoopConfiguration()
     given = s3a(ministack_url)

@@ -22,8 +22,7 @@ from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.lifecycle.keyed import holds
 from sparkwal.spark.conditions import deletes
 from sparkwal.spark.delta_writing import isolated_session
-
-from .lake import Lake, value
+from tests.spark.tables.lake import Lake, value
 
 ROWS = pa.table(
     {

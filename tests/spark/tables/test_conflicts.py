@@ -13,9 +13,8 @@ from pyspark.sql import SparkSession
 from sparkwal import events
 from sparkwal.lifecycle.compaction import Chain, finish_range
 from sparkwal.protocol.clock import Clock
-
-from .gate import Gate
-from .lake import Lake, value
+from tests.spark.tables.gate import Gate
+from tests.spark.tables.lake import Lake, value
 
 # Whether a MERGE that has read the table must start again.
 CHANGES = {

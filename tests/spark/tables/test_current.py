@@ -17,8 +17,7 @@ import sparkwal
 from sparkwal.errors import ConfirmError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.spark import read_current as reading
-
-from .lake import SCHEMA, STAGES, Lake, value
+from tests.spark.tables.lake import SCHEMA, STAGES, Lake, value
 
 
 def rows(found: DataFrame) -> Counter[Any]:

@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.errors import OptionError, PlanError
-
-from .lake import SCHEMA, Lake, value
+from tests.spark.tables.lake import SCHEMA, Lake, value
 
 
 def run(delta: SparkSession, lake: Lake, table: str | None = None) -> sparkwal.Lifecycle:

@@ -21,8 +21,7 @@ from sparkwal.spark.delta_files import delta_log, spark_path, table_lock
 from sparkwal.spark.delta_writing import delta_tables
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-
-from .compaction import Compaction, as_set
+from tests.spark.tables.compaction import Compaction, as_set
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 ONE = [{"id": 1, "v": "x"}]

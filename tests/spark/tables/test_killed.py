@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 import sparkwal
 from faults.processes import Application
 from sparkwal.spark.delta_files import delta_log, spark_path
-
-from .gate import Gate
-from .lake import SCHEMA, value
-from .session import s3a
+from tests.spark.tables.gate import Gate
+from tests.spark.tables.lake import SCHEMA, value
+from tests.spark.tables.session import s3a
 
 pytestmark = pytest.mark.slow
 Start = Callable[..., Application]

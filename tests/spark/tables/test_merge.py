@@ -17,8 +17,7 @@ import sparkwal
 from sparkwal.errors import OptionError, PlanError
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.spark.delta import winning_rows
-
-from .compaction import Compaction, Rows, as_set
+from tests.spark.tables.compaction import Compaction, Rows, as_set
 
 SCHEMA = pa.schema(
     [

@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkwal.errors import ReadError, WriteError
-
-from .compaction import Compaction, Rows, as_set
+from tests.spark.tables.compaction import Compaction, Rows, as_set
 
 NUMBERS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import APPEND
-
-from .lake import Lake, value
+from tests.spark.tables.lake import Lake, value
 
 
 def lifecycle(lake: Lake) -> sparkwal.Lifecycle:

@@ -15,9 +15,8 @@ from sparkwal.errors import PlanError
 from sparkwal.spark import delta_files, log_store
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import s3_client
-
-from .compaction import Compaction, as_set
-from .session import s3a
+from tests.spark.tables.compaction import Compaction, as_set
+from tests.spark.tables.session import s3a
 
 DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])

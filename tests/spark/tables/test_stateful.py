@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.options import spark_versions
-
-from .session import s3a
+from tests.spark.tables.session import s3a
 
 PAGE = "sparkwal/docs/operations.md"
 STORE = "https://store.example.com:9000"

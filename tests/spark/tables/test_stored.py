@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.errors import OptionError, PlanError, WriteError
-
-from .lake import SCHEMA, Lake, value
-from .test_current import arrow_rows, of, rows
+from tests.spark.tables.lake import SCHEMA, Lake, value
+from tests.spark.tables.test_current import arrow_rows, of, rows
 
 # Texts that Delta keeps as null in a partition column.
 NOTHING = ("", None, "__HIVE_DEFAULT_PARTITION__")

@@ -18,8 +18,7 @@ import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.lifecycle.tombstones import SEQUENCE
 from sparkwal.spark.delta import SparkDeltaTable
-
-from .lake import STAGES, Lake
+from tests.spark.tables.lake import STAGES, Lake
 
 NAN = float("nan")
 WEEK_MS = 7 * 86_400_000
