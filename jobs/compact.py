@@ -52,7 +52,7 @@ from sparkwal.lifecycle.coordinator import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, check_same_target
 from sparkwal.lifecycle.tombstones import with_tombstones
-from sparkwal.protocol.chain import look
+from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
 from support import jvm
 from support.follow import Meter, Signals, attended
@@ -159,7 +159,7 @@ class Compaction:
         if not logs and not self.run.continuous:
             raise Refused(f"there is no log at {self.settings.log_path}; check the path")
         for log in logs.values():
-            state = look(log)
+            state = newest_lifecycle(log)
             if state is None or state.target is None:
                 continue
             if self.target is None:

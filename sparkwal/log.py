@@ -82,9 +82,9 @@ class Log:
         log: LogStore | None = getattr(self, "_log", None)
         return f"Log({log.url!r})" if log else "Log(never opened)"
 
-    def _look(self, *, floor: bool = True) -> LogRange:
+    def _refreshed(self, *, floor: bool = True) -> LogRange:
         log = LogRange(self._options, self._options.sequencer, self._log)
-        log.look(floor=floor)
+        log.refresh(floor=floor)
         return log
 
     def head(self) -> HeadInfo | None:
@@ -101,7 +101,7 @@ class Log:
             StoreUnavailableError: the store did not answer.
             OptionError: the store refused the request, or the bucket does not exist.
         """
-        log = self._look(floor=False)
+        log = self._refreshed(floor=False)
         if log.live is None:
             return None
         header = log.live.header
@@ -141,7 +141,7 @@ class Log:
             InvalidLogError: a record is damaged or missing.
             StoreUnavailableError: the store did not answer.
         """
-        log = self._look()
+        log = self._refreshed()
         for record in log.records(*self._bounds(log, start, end)):
             yield record.header
 
@@ -170,7 +170,7 @@ class Log:
             InvalidLogError: a record or an object is damaged or missing.
             StoreUnavailableError: the store did not answer.
         """
-        log = self._look()
+        log = self._refreshed()
         if log.spark_schema is None:
             raise OptionError(f"there is no log at {self._log.url}; check the path")
         if include_metadata is None:
@@ -312,7 +312,7 @@ class Log:
 
         logs = self._named(sequencers)
         ranges = [LogRange(self._options, name, log) for name, log in logs.items()]
-        list(run_parallel(self._log.store, LogRange.look, ranges))
+        list(run_parallel(self._log.store, LogRange.refresh, ranges))
         ranges = [log for log in ranges if log.log_id is not None]
         if not ranges:
             raise OptionError(f"there is no log at {self._log.url}; check the path")

@@ -31,7 +31,7 @@ from sparkwal.errors import (
 from sparkwal.format.header import CommitHeader
 from sparkwal.journal.safe_threading import Flag
 from sparkwal.protocol.leadership import Leadership
-from sparkwal.protocol.replay import live_records
+from sparkwal.protocol.records import live_records
 
 # The seconds between two attempts to lead the log: doubled from the first value to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0

@@ -13,9 +13,9 @@ from sparkwal.appender.context import AppenderContext
 from sparkwal.errors import SparkWalError
 from sparkwal.events import SizeLimit
 from sparkwal.journal.safe_threading import Flag
-from sparkwal.protocol.chain import look
+from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.leadership import Leadership
-from sparkwal.protocol.replay import about_bytes
+from sparkwal.protocol.records import about_bytes
 
 _logger = logging.getLogger("sparkwal")
 
@@ -53,10 +53,10 @@ class SizeWatch:
         self._ended = False
         # (last position, bytes) of own records.
         self._runs: deque[tuple[int, int]] = deque()
-        # The last result of `_look`.
+        # The last result of `_measure`.
         self._safe, self._before = -1, 0
         self.size = 0
-        self._count(*self._look())
+        self._count(*self._measure())
         self._looked_ms = self._clock.boot_ms()
 
     def start(self, refuse: Callable[[str | None], None]) -> None:
@@ -105,7 +105,7 @@ class SizeWatch:
             looked = self._safe, self._before
             try:
                 with self._subscribers.overhearing():
-                    looked = self._look()
+                    looked = self._measure()
             except SparkWalError:
                 # The count still holds, and the next look may succeed.
                 pass
@@ -121,7 +121,7 @@ class SizeWatch:
         """The seconds until the next look."""
         return (self._looked_ms + LOOK_MS - self._clock.boot_ms()) / 1000
 
-    def _look(self) -> tuple[int, int]:
+    def _measure(self) -> tuple[int, int]:
         """Read the lifecycle, and estimate the size: 1 LIST and 1 GET, and samples if the cut has
         moved.
 
@@ -129,7 +129,7 @@ class SizeWatch:
             The first position that is neither in a table nor below the floor, and about the bytes
             from there to the first position of this appender.
         """
-        state = look(self._log, self._lead.log_id)
+        state = newest_lifecycle(self._log, self._lead.log_id)
         safe = 0 if state is None else state.floor if state.target is None else state.cut
         if safe == self._safe:
             return safe, self._before

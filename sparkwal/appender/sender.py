@@ -97,7 +97,7 @@ def take_over(
     host = socket.gethostname()
     durable = -1
 
-    def look(head: Head, log_id: str) -> None:
+    def check_head(head: Head, log_id: str) -> None:
         nonlocal durable
         if head.live is not None:
             durable = last_batch(lambda: log, head.live.header, context.producer_id)
@@ -116,7 +116,7 @@ def take_over(
         log_id=former.log_id if former else None,
         continues=former is not None,
         check_place=partial(check_new_log, settings.path),
-        check_head=look,
+        check_head=check_head,
     )
     looked_ms = clock.boot_ms()
     try:
@@ -268,7 +268,7 @@ class Session:
             self._watch.add(header.position, header.bytes)
         self._begin(partial(self._put, header, data))
         if self._lookout.is_due():
-            self._begin(self._look)
+            self._begin(self._check_handover)
 
     def _begin(self, request: Callable[[], None]) -> None:
         """Run a request in a daemon thread: one that hangs must not keep a process alive."""
@@ -311,10 +311,10 @@ class Session:
         else:
             self._succeeded(position, took)
 
-    def _look(self) -> None:
+    def _check_handover(self) -> None:
         """Stop if another writer asks for the log. Records in flight continue."""
         try:
-            self._lookout.look()
+            self._lookout.check()
         except StoreUnavailableError:
             # The next look may succeed.
             pass

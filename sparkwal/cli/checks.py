@@ -200,7 +200,7 @@ def verify(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
     damaged.
     """
     sound = True
-    for log in logs_at(path, log_options, look=False):
+    for log in logs_at(path, log_options, read_heads=False):
         with progress("verify") as done:
             report = verify_store(log.log, log.log.url, done=done)
         if report.ok and report.head < 0:

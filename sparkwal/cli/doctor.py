@@ -243,7 +243,7 @@ def _log_id(log: LogStore) -> str | None:
     return live.header.log_id if live else None
 
 
-def look(path: str, log_options: Mapping[str, str]) -> Iterator[Line]:
+def check_log(path: str, log_options: Mapping[str, str]) -> Iterator[Line]:
     """Check the log as a writer or a reader would read it: 2 LIST and some GETs, no writes."""
     log = open_log(from_keywords(SourceOptions, path, log_options), fail_fast=True)
     try:
@@ -277,7 +277,7 @@ def look(path: str, log_options: Mapping[str, str]) -> Iterator[Line]:
 
 def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
     try:
-        life = chain.look(log, log_id)
+        life = chain.newest_lifecycle(log, log_id)
         readers = consumers.consumers_and_ages(log, log_id)
     except (InvalidLogError, CollectedError) as error:
         yield to_do("lifecycle", str(error))
@@ -351,7 +351,7 @@ def command(
         versions(conf),
         settings(conf, path, log_options, checkpoint),
         store(stores, prefix),
-        look(path, log_options),
+        check_log(path, log_options),
     ]
     for line in (line for check in checks for line in _errors_as_lines(check)):
         lines.append(line)

@@ -130,7 +130,7 @@ def logs_at(
     damage: Damage | None = None,
     names: str | None = None,
     *,
-    look: bool = True,
+    read_heads: bool = True,
     fail_fast: bool = True,
 ) -> list[LogRange]:
     """Open the logs under a path.
@@ -141,7 +141,7 @@ def logs_at(
         damage: collects unreadable records and objects. Without it, they are errors.
         names: names of sequencers with commas between them, or "*". The default is the log of the
             option `sequencer`.
-        look: read head and floor of each log.
+        read_heads: read head and floor of each log.
         fail_fast: do not retry while the store refuses connections.
 
     Raises:
@@ -163,8 +163,8 @@ def logs_at(
         LogRange(parsed, name, root, on_damage=partial(damage.add, name) if damage else None)
         for name in sequencers
     ]
-    if look:
-        list(run_parallel(root.store, LogRange.look, logs))
+    if read_heads:
+        list(run_parallel(root.store, LogRange.refresh, logs))
         for log in logs:
             head_of(log)
     return logs

@@ -38,8 +38,8 @@ def consumers(path: str, log_options: dict[str, str], expiry: str | None, *, as_
     infos = []
     damage = Damage()
     expiry_ms = None if expiry is None else duration(expiry)
-    for log in logs_at(path, log_options, damage, look=False):
-        log.look(floor=False)
+    for log in logs_at(path, log_options, damage, read_heads=False):
+        log.refresh(floor=False)
         infos += consumer_infos(log.log, log.name, head_of(log), expiry_ms)
     if as_json:
         for info in infos:

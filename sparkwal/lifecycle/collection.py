@@ -80,7 +80,7 @@ def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
         # A rule of the bucket or a person deleted a record: check the existing ones one by one.
         existing = numbered(log.store, keys.lifecycle_prefix(log.prefix))
         number = next((number for number, _ in existing if is_older(number)), keys.MAX + 1)
-    # A torn record is passed over, as by `look`.
+    # A torn record is passed over, as by `newest_lifecycle`.
     while number <= keys.MAX:
         record = record_at(log, number)
         if record is not None:

@@ -35,7 +35,7 @@ from sparkwal.lifecycle.table import (
     way_back,
 )
 from sparkwal.lifecycle.tombstones import accept_tombstones, check_tombstones
-from sparkwal.protocol.chain import look, put_next
+from sparkwal.protocol.chain import newest_lifecycle, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.reading.floor import ends_before
 from sparkwal.store.base import LogStore
@@ -61,7 +61,7 @@ def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
     try:
         yield
     except (CompactionError, InvalidLogError) as error:
-        now = look(log)
+        now = newest_lifecycle(log)
         if (now.number if now else keys.MAX + 1) != state.number:
             raise MovedOn from error
         raise
@@ -141,7 +141,7 @@ def put_intent(
     table.prepare(chain.log, spark_schema, first=not head.k)
     changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
     if not head.k:
-        snapshot = table.look(head.log_id, NEWEST)
+        snapshot = table.snapshot(head.log_id, NEWEST)
         if snapshot is None:
             raise PlanError(f"{target.table} was just created and does not exist; run it again")
         if snapshot.k:
@@ -151,7 +151,7 @@ def put_intent(
                 "Name a new table"
             )
         if (tombstones := _tombstones_of(table, target)) is not None:
-            snapshot = replace(snapshot, tombstones=tombstones.look(head.log_id, NEWEST))
+            snapshot = replace(snapshot, tombstones=tombstones.snapshot(head.log_id, NEWEST))
         changes |= {"table_id": snapshot.table_id, **versions_of(snapshot)}
     return chain.put(head, INTENT, **changes)
 
@@ -256,7 +256,7 @@ def _write_tombstones(
     ranges = [(change.log_id, change.k) for change in snapshot.changes]
     if (intent.log_id, intent.k) not in ranges:
         table.tombstones.write(intent)
-        snapshot = table.tombstones.look(intent.log_id, intent.tombstones_version)
+        snapshot = table.tombstones.snapshot(intent.log_id, intent.tombstones_version)
         check_tombstones(intent, snapshot, is_range_written=True)
         assert snapshot is not None
     return (snapshot.version,)
@@ -272,7 +272,7 @@ def confirm_table(log: LogStore, state: LifecycleRecord, table: Table) -> TableS
         MovedOn: another process changed the lifecycle meanwhile.
     """
     confirmed_k = state.confirmed_k
-    snapshot = table.look(state.log_id, state.table_version, confirmed_k)
+    snapshot = table.snapshot(state.log_id, state.table_version, confirmed_k)
     with unless_moved_on(log, state):
         check_history(state, snapshot)
         assert snapshot is not None and state.target is not None
@@ -285,7 +285,7 @@ def confirm_table(log: LogStore, state: LifecycleRecord, table: Table) -> TableS
             )
         if (tombstones := _tombstones_of(table, state.target)) is not None:
             # Read after the table, which they may not be behind.
-            now = tombstones.look(state.log_id, state.tombstones_version)
+            now = tombstones.snapshot(state.log_id, state.tombstones_version)
             check_tombstones(state, now, is_range_written=snapshot.k == state.k)
             snapshot = replace(snapshot, tombstones=now)
     return snapshot
@@ -308,7 +308,7 @@ def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecor
     """
     assert state.target is not None
     # Include the confirmed version itself, which may be a RESTORE that was accepted before.
-    snapshot = table.look(state.log_id, state.table_version - 1)
+    snapshot = table.snapshot(state.log_id, state.table_version - 1)
     if snapshot is None or snapshot.k < state.confirmed_k:
         why = "it does not exist" if snapshot is None else f"its last range is {snapshot.k}"
         raise PlanError(

@@ -23,7 +23,7 @@ from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import look
+from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import GLANCE, read_slot
@@ -243,7 +243,7 @@ def _register(log: LogStore, consumer: Consumer) -> int:
     # floor.
     while True:
         publish(log, consumer)
-        head = look(log, consumer.log_id)
+        head = newest_lifecycle(log, consumer.log_id)
         floor = head.floor if head else 0
         # SAFETY(join-then-floor) §10: a new consumer reads the floor after it wrote its position
         if floor <= consumer.position:
@@ -278,7 +278,7 @@ def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]
     )
     try:
         if _register(log.log, lease) > first:
-            log.floor.look()
+            log.floor.refresh()
             first = start()
         yield first, lease.name
     except BaseException:

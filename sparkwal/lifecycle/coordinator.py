@@ -30,10 +30,10 @@ from sparkwal.lifecycle.compaction import (
 from sparkwal.lifecycle.consumers import bound as consumers_bound
 from sparkwal.lifecycle.policy import Due, LogState, Policy, decide, measure
 from sparkwal.lifecycle.table import Table, check_same_target
-from sparkwal.protocol.chain import beginning, look
+from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.protocol.clock import SYSTEM, Clock
+from sparkwal.protocol.records import first_at_or_after
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.protocol.replay import first_at_or_after
 from sparkwal.store.base import LogStore
 
 DAY_MS = 86_400_000
@@ -157,7 +157,7 @@ class Coordinator:
         """
 
         def work() -> LifecycleRecord:
-            _, state = self._look()
+            _, state = self._read_state()
             if state is None or state.target is None:
                 raise PlanError(f"{self._log.url} has no table yet that could be accepted")
             return accept(self._chain, state, self._require_table(state))
@@ -177,16 +177,16 @@ class Coordinator:
             events.emit(events.CompactionSuspended(self._log.url, error.stage, str(error)))
             raise
 
-    def _look(self) -> tuple[Head, LifecycleRecord | None]:
+    def _read_state(self) -> tuple[Head, LifecycleRecord | None]:
         """Read the log's head, and the newest record of the chain of this log."""
-        state = look(self._log)
+        state = newest_lifecycle(self._log)
         head = find_head(self._log)
         if state is not None and head.live is not None:
             check_log(self._log, head.gap, head.live.header.log_id, state)
         return head, state if head.live else None
 
     def _recover(self) -> tuple[Run, Head, LifecycleRecord | None]:
-        head, state = self._look()
+        head, state = self._read_state()
         if head.live is None or state is None:
             return Run("no lifecycle" if head.live else "no log"), head, None
         if self._target is not None and state.target is not None:
@@ -311,7 +311,7 @@ class Coordinator:
         """
 
         def work() -> Collection | None:
-            head, state = self._look()
+            head, state = self._read_state()
             if state is None:
                 return None
             return collect(self._log, head, state, self._safeguards, dry_run=dry_run)

@@ -21,8 +21,8 @@ from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_h
 from sparkwal.lifecycle.tombstones import check_tombstones
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
-from sparkwal.protocol.chain import look
-from sparkwal.protocol.replay import AnotherLog
+from sparkwal.protocol.chain import newest_lifecycle
+from sparkwal.protocol.records import AnotherLog
 from sparkwal.reading.floor import Looked
 from sparkwal.reading.log_range import LogRange
 
@@ -102,13 +102,13 @@ def plan_current(
         InvalidLogError: a record is damaged or missing.
     """
     for log in logs:
-        log.look()
+        log.refresh()
     url = logs[0].log.url if logs else "this path"
     logs = [log for log in logs if log.log_id is not None]
     if not logs:
         raise OptionError(f"there is no log at {url}; check the path")
     for _ in range(ATTEMPTS):
-        heads = [look(log.log, log.log_id) for log in logs]
+        heads = [newest_lifecycle(log.log, log.log_id) for log in logs]
         targets = {head.target: None for head in heads if head and head.target}
         if len(targets) > 1:
             raise OptionError(
@@ -122,7 +122,7 @@ def plan_current(
             pins = _pin(heads, open_table(target))
         if pins is None:
             continue
-        # Read the logs' ends after the table: a compaction may have run since the first `look`.
+        # Read the logs' ends after the table: a compaction may have run since the first `refresh`.
         tails = tuple(_tail(log, start) for log, start in zip(logs, pins[1], strict=True))
         version: int | None = NO_TABLE_VERSION
         has_newer = any(tail.end > tail.start for tail in tails)
@@ -152,7 +152,7 @@ def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | N
         if head is None or head.target is None:
             starts.append(head.floor if head else 0)
             continue
-        state = table.look(head.log_id, head.table_version, head.confirmed_k)
+        state = table.snapshot(head.log_id, head.table_version, head.confirmed_k)
         start = _first_after(head, state)
         if start is None or state is None:
             return None
@@ -180,7 +180,7 @@ def _pin_tombstones(
     for head, start in zip(heads, starts, strict=True):
         if head is None or head.target is None:
             continue
-        snapshot = tombstones.look(head.log_id, head.tombstones_version)
+        snapshot = tombstones.snapshot(head.log_id, head.tombstones_version)
         is_same = snapshot is not None and snapshot.table_id == head.tombstones_id
         changes = snapshot.changes if snapshot is not None and is_same else ()
         # SAFETY(tombstones-ahead-again) §10: if the tombstones are ahead of a chain, all are read
@@ -220,9 +220,9 @@ def _tail(log: LogRange, start: int) -> Tail:
     """The part of a log from `start` to its end now, with the columns at that end."""
     gap = log.gap
     log_id = log.log_id
-    if log.look() > gap:
+    if log.refresh() > gap:
         log.head = None
-        log.look()
+        log.refresh()
     if log.log_id != log_id:
         raise AnotherLog(f"the log at {log.log.url} was recreated during this read")
     if log.gap < start:

@@ -148,8 +148,8 @@ class DeltaLog:
                 f"{' '.join(str(error).split())[:200]}"
             ) from error
 
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """The snapshot of the last `update`, as `Table.look`."""
+    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        """The snapshot of the last `update`, as `Table.snapshot`."""
         if self.version == NO_TABLE_VERSION:
             return None
         versions = [*range(since + 1, self.version + 1)]

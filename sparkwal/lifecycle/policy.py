@@ -15,8 +15,8 @@ from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import duration, integer, option, size
 from sparkwal.options.writing import check_limits
+from sparkwal.protocol.records import about_bytes, first_at_or_after, live_records
 from sparkwal.protocol.recovery import Head, last_live
-from sparkwal.protocol.replay import about_bytes, first_at_or_after, live_records
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_any
 from sparkwal.store.base import LogStore, numbered
 

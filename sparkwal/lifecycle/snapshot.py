@@ -131,11 +131,11 @@ class NewestLake:
         self._url = url
         self._log = delta_log(url, options)
 
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """Read the newest version of the table. See `Table.look`."""
+    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        """Read the newest version of the table. See `Table.snapshot`."""
         try:
             self._log.update()
-            return self._log.look(log_id, since, k)
+            return self._log.snapshot(log_id, since, k)
         except TableReadError as error:
             raise ConfirmError(str(error)) from error
 
@@ -415,6 +415,6 @@ class Current:
             return
         # With the floor of the plan, so that a later compaction does not end this read.
         log = LogRange(self._options, tail.name, self._logs[tail.name], pinned=tail.pinned)
-        log.look()
+        log.refresh()
         for batch in log.scan(tail.start, tail.end, target):
             yield as_stored(batch, self._partitioned)

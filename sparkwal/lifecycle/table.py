@@ -79,7 +79,7 @@ class TableState:
 class Snapshots(Protocol):
     """A table that is only read."""
 
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """Read the newest snapshot.
 
         Args:

@@ -83,18 +83,18 @@ def accept_tombstones(
         PlanError: they belong to another table, or their history contradicts the chain.
     """
     assert state.target is not None
-    snapshot = tombstones.look(state.log_id, state.tombstones_version)
+    snapshot = tombstones.snapshot(state.log_id, state.tombstones_version)
     tombstones.prepare()
     if snapshot is not None and snapshot.table_id == state.tombstones_id:
         _check_accepted(state, snapshot)
-    now = tombstones.look(state.log_id, state.tombstones_version)
+    now = tombstones.snapshot(state.log_id, state.tombstones_version)
     assert now is not None
     # SAFETY(tombstones-again) §10: if accepted tombstones have the transaction of the open range,
     # its keys are written again: a RESTORE may have removed them
     if state.is_open and (is_range_written or now.k >= k):
         tombstones.write(state if is_range_written else replace(state, k=k), is_repeated=True)
     if is_range_written:
-        now = tombstones.look(state.log_id, state.tombstones_version)
+        now = tombstones.snapshot(state.log_id, state.tombstones_version)
         assert now is not None
     return now
 

@@ -19,8 +19,8 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
 from sparkwal.protocol import chain
+from sparkwal.protocol.records import AnotherLog
 from sparkwal.protocol.recovery import Head
-from sparkwal.protocol.replay import AnotherLog
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.history import Follower
 from sparkwal.reading.log_range import LogRange, find_end
@@ -81,7 +81,7 @@ class LogMetrics:
 
     def _follow(self) -> None:
         if self._follower is None:
-            gap = self._log.look()
+            gap = self._log.refresh()
             if self._log.live is None:
                 self._backlog = _ALL
                 return
@@ -143,7 +143,7 @@ class LogMetrics:
         meter = self._meter
         labels = self.labels
         log = self._log.log
-        state = chain.look(log, log_id)
+        state = chain.newest_lifecycle(log, log_id)
         meter.set(table.FLOOR, state.floor if state else 0, *labels)
         if state is None or state.target is None:
             return

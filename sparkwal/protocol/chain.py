@@ -11,7 +11,7 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore, NotFound, get_whole
 
 
-def look(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
+def newest_lifecycle(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
     """Read the newest record of the chain, or None without one: 1 LIST, and 1 GET if there is a
     record.
 
@@ -111,7 +111,8 @@ def put_next(
     It goes to the first number after the torn records that follow `head`.
 
     Returns:
-        The record, or None if another process has put one there: then look and decide again.
+        The record, or None if another process has put one there: then read the newest
+            record again and decide anew.
 
     Raises:
         InvalidLogError: a record after `head` is damaged.

@@ -42,12 +42,12 @@ class ClaimAge:
         self.boot_id = self.boot_id or self.clock.boot_id()
         self._looking = threading.Lock()
 
-    def before(self, header: CommitHeader, *, look: bool = False) -> int:
+    def before(self, header: CommitHeader, *, at_once: bool = False) -> int:
         """Look if necessary, before the slot of `header` is claimed.
 
         Args:
             header: the record to put.
-            look: look even if the last look is young.
+            at_once: look even if the last look is young.
 
         Returns:
             The time for `confirm_after_put`.
@@ -57,12 +57,12 @@ class ClaimAge:
             InvalidLogError: the log was deleted or recreated.
         """
         began = self.clock.boot_ms()
-        if look or self._is_old(self.looked_ms):
+        if at_once or self._is_old(self.looked_ms):
             # Threads that wake up at the same time share one look.
             with self._looking:
                 # SAFETY(look-before-claim) §6: a look younger than planTtl comes before each claim
-                if look or self._is_old(self.looked_ms):
-                    self._look(header)
+                if at_once or self._is_old(self.looked_ms):
+                    self._check_log(header)
                     self.looked_ms, self.boot_id = began, self.clock.boot_id()
         return began
 
@@ -104,13 +104,13 @@ class ClaimAge:
         first = read_slot(self.log, self.began, header.window, GLANCE)
         if first is None:
             # A collection may have deleted the record, but only below the floor.
-            state = chain.look(self.log, header.log_id)
+            state = chain.newest_lifecycle(self.log, header.log_id)
             if state is None or state.floor <= self.began:
                 raise self._gone(header, f"position {self.began} holds no record")
         elif first.header.log_id != header.log_id:
             raise self._gone(header, f"the path holds another log, {first.header.log_id}")
 
-    def _look(self, header: CommitHeader) -> None:
+    def _check_log(self, header: CommitHeader) -> None:
         head, live = self._head(header)
         if live.header.log_id != header.log_id:
             raise self._gone(header, f"the path holds another log, {live.header.log_id}")

@@ -225,7 +225,7 @@ def _put(
         looked_ms=plan.looked_ms,
         boot_id=plan.boot_id,
     )
-    began = age.before(header, look=not plan.may_skip_look(batch.task.run_id))
+    began = age.before(header, at_once=not plan.may_skip_look(batch.task.run_id))
     before = log.store.retries
     started = time.monotonic()
     put_record(log, header, data, _advice(header))

@@ -45,7 +45,7 @@ class Requests:
 
 @dataclass
 class Lookout:
-    """Looks for a request for the leader's log. Only `look` is thread-safe."""
+    """Looks for a request for the leader's log. Only `check` is thread-safe."""
 
     log: LogStore
     log_id: str
@@ -68,7 +68,7 @@ class Lookout:
         self._sent, self._looked_ms = 0, now
         return True
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look for a request. 1 GET.
 
         Raises:

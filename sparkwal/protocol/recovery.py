@@ -155,7 +155,7 @@ def trace_of_log(log: LogStore) -> str | None:
     begin = keys.lifecycle_key(log.prefix, keys.MAX)
     if not _exists(log, begin):
         return None
-    state = chain.look(log)
+    state = chain.newest_lifecycle(log)
     if state is None:
         return begin
     # A collection leaves records below the floor. Without them the chain's log was deleted.
@@ -181,7 +181,7 @@ def is_unchanged(log: LogStore, head: Head) -> bool:
     """
     live = head.live
 
-    def look(request: Callable[[], bool]) -> bool:
+    def call(request: Callable[[], bool]) -> bool:
         return request()
 
     def lists_the_same() -> bool:
@@ -193,7 +193,7 @@ def is_unchanged(log: LogStore, head: Head) -> bool:
         record = read_slot(log, live.header.position, head.window, GLANCE)
         return record is not None and record.header == live.header
 
-    return all([*run_parallel(log.store, look, [lists_the_same, holds_the_same])])
+    return all([*run_parallel(log.store, call, [lists_the_same, holds_the_same])])
 
 
 def _find_head(log: LogStore, window: int, *, tolerant: bool, thorough: bool) -> Head | None:

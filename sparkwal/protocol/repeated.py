@@ -14,8 +14,8 @@ from sparkwal.protocol import chain
 from sparkwal.protocol.archive import Memory, knowing
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.object_writer import measure
+from sparkwal.protocol.records import first_at_or_after, live_records
 from sparkwal.protocol.recovery import Head
-from sparkwal.protocol.replay import first_at_or_after, live_records
 from sparkwal.protocol.slots import GLANCE, OpenLog, SlotRecord, read_front, read_slot
 from sparkwal.protocol.task import TaskResult
 from sparkwal.store.base import LogStore, NotFound
@@ -92,7 +92,7 @@ def other_rows(
     Raises:
         InvalidLogError: the record or an object is missing or damaged.
     """
-    state = chain.look(log, lead.log_id)
+    state = chain.newest_lifecycle(log, lead.log_id)
     floor = state.floor if state else 0
     if position is None:
         record = _find(log, lead, (query_id, batch_id), timestamp_ms, floor)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sparkwal.errors import InvalidLogError
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.missing import MissingRecord
-from sparkwal.protocol.replay import AnotherLog
+from sparkwal.protocol.records import AnotherLog
 
 # Called with the error of each record or object that is damaged or missing. The read then continues
 # after it.

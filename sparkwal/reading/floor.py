@@ -94,14 +94,14 @@ class Floor:
             age = max(clock.now_ms() - looked.wall_ms, 0)
             self._looked = replace(looked, boot_ms=clock.boot_ms() - age, boot_id=clock.boot_id())
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the floor: 1 LIST, and 1 GET if the log has a lifecycle."""
         # Read the clocks before the requests: their results may be old when they arrive.
         clock = self._clock
         wall_ms = clock.now_ms()
         boot_ms = clock.boot_ms()
         boot_id = clock.boot_id()
-        self._state = state = chain.look(self.log)
+        self._state = state = chain.newest_lifecycle(self.log)
         log_id, position = (state.log_id, state.floor) if state else (None, 0)
         # A log never shortens its grace.
         ttl_ms = state.gc_grace_ms // 2 if state else LOOK_TTL_MS
@@ -123,7 +123,7 @@ class Floor:
         if self.log_id is None:
             return 0
         if not self.is_known:
-            self.look()
+            self.refresh()
         assert self._looked is not None
         # SAFETY(floor-of-this-log) §9: the floor of another log_id counts as none
         return self._looked.position if self._looked.log_id == self.log_id else 0

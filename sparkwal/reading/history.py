@@ -7,7 +7,7 @@ from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format.header import SEAL, LeaderHeader
 from sparkwal.protocol.liveness import passed_by, run_to
 from sparkwal.protocol.missing import MissingRecord
-from sparkwal.protocol.replay import LONG_HOLE, WIDEST_PROBE, AnotherLog, check_log
+from sparkwal.protocol.records import LONG_HOLE, WIDEST_PROBE, AnotherLog, check_log
 from sparkwal.protocol.slots import (
     GLANCE,
     SlotRecord,
@@ -213,7 +213,7 @@ class Follower:
             InvalidLogError: a record is damaged.
         """
         log = self.log
-        end = log.look(floor=floor)
+        end = log.refresh(floor=floor)
         self._idle = 0 if end > self.position else self._idle + 1
         is_another = log.log_id != self._log_id
         if floor and self._idle >= _IDLE_LOOKS and not is_another and log.log_id is not None:

@@ -12,14 +12,14 @@ from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.recovery import Head, find_head, last_live
-from sparkwal.protocol.replay import (
+from sparkwal.protocol.records import (
     WIDEST_PROBE,
     check_log,
     first_at_or_after,
     live_records,
     newer,
 )
+from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_any, read_slot
 from sparkwal.reading.damage import DamagePolicy, OnDamage
 from sparkwal.reading.floor import KEPT_SLOTS, Floor, Looked, ends_before
@@ -31,7 +31,7 @@ from sparkwal.store.parallel import run_parallel
 PLANNED_RECORDS = 512
 # The number of pieces that a read fetches first: its caller may stop early.
 _AT_ONCE = 4
-# Records that `look` has read are stored up to this size, headers and rows.
+# Records that `refresh` has read are stored up to this size, headers and rows.
 _STORED_BYTES = 8 * 2**20
 
 
@@ -67,7 +67,7 @@ class LogRange:
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
         self.gap = 0
-        # The records that `look` has read, until their microbatch is planned.
+        # The records that `refresh` has read, until their microbatch is planned.
         self._records: dict[int, SlotRecord] = {}
         # By position: the term of the last live record before it.
         self._terms: dict[int, int] = {}
@@ -154,7 +154,7 @@ class LogRange:
         pieces = (piece for record in records for piece in pieces_of(self.log, record))
         return self.rows(pieces, target)
 
-    def look(self, *, floor: bool = True) -> int:
+    def refresh(self, *, floor: bool = True) -> int:
         """Find the first gap: 1 LIST and 1 GET at first, then 1 GET if no record is new.
 
         With `floor`, and if the last look at the floor is old, it also looks at the floor before
@@ -194,7 +194,7 @@ class LogRange:
         # Look at the floor at the same time if the log probably exists. A caller that waits for a
         # log looks at the head alone.
         if floor and self.head is None and not self.floor.is_known:
-            steps.append(self.floor.look)
+            steps.append(self.floor.refresh)
         list(run_parallel(self.log.store, lambda step: step(), steps))
         if floor and self.floor.current() > self.gap:
             self.check_not_cut()

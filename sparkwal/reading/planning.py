@@ -12,7 +12,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.replay import WIDEST_PROBE, about_bytes, live_records
+from sparkwal.protocol.records import WIDEST_PROBE, about_bytes, live_records
 from sparkwal.reading.floor import NEW_LOG, Floor, Looked
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.rows import Checks, Piece, pack, pieces_of, read_pieces, split

@@ -24,7 +24,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.format.merging import union_of
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.replay import AnotherLog
+from sparkwal.protocol.records import AnotherLog
 from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import CURSOR, NEW_IN_CURSOR
 from sparkwal.reading.log_range import LogRange
@@ -224,12 +224,12 @@ class _OneLog(LogRange):
         # The damage at which the log's readable part ends.
         self._end_error: InvalidLogError | None = None
         try:
-            self.look(floor=False)
+            self.refresh(floor=False)
         except InvalidLogError as error:
             # Replay the records before the damage.
             self._end_error = error
             self.damage = replace(self.damage, stops=True)
-            self.look(floor=False)
+            self.refresh(floor=False)
         # The floor at the time of the head: a replay without a cursor begins there.
         self._first = self.floor.current()
         if self._first > self.gap and self._end_error is None:

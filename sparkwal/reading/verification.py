@@ -14,8 +14,8 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.liveness import Slot, check_torn, passes
 from sparkwal.protocol.missing import MissingRecord
+from sparkwal.protocol.records import LONG_HOLE
 from sparkwal.protocol.recovery import Head, find_head, last_live
-from sparkwal.protocol.replay import LONG_HOLE
 from sparkwal.protocol.slots import SlotRecord, TornRecord, open_again
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.rows import pieces_of, read_pieces, split

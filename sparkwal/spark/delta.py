@@ -159,8 +159,8 @@ class SparkDeltaTable:
         except Exception as error:
             raise PlanError(f"{self.target.table} is unusable: {one_line(error)}") from error
 
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """The newest snapshot of the table, as `Snapshots.look`."""
+    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        """The newest snapshot of the table, as `Snapshots.snapshot`."""
         return newest_snapshot(self._log, log_id, since, k)
 
     def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:

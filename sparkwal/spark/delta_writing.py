@@ -79,14 +79,14 @@ def explained(table: str, state: LifecycleRecord) -> Iterator[None]:
 
 
 def newest_snapshot(log: DeltaLog, log_id: str, since: int, k: int | None) -> TableState | None:
-    """Read the newest version of a table that is written. See `Snapshots.look`.
+    """Read the newest version of a table that is written. See `Snapshots.snapshot`.
 
     Raises:
         WriteError: the table's log is unreadable.
     """
     try:
         log.update()
-        return log.look(log_id, since, k)
+        return log.snapshot(log_id, since, k)
     except TableReadError as error:
         raise WriteError(str(error)) from error
 

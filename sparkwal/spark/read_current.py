@@ -28,7 +28,7 @@ from sparkwal.lifecycle.table import check_scheme
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.replay import about_bytes
+from sparkwal.protocol.records import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import check_reserved
 from sparkwal.reading.sequencers import all_logs

@@ -78,7 +78,7 @@ class Logs:
         """The logs that were opened so far, sorted by name."""
         return [log for _, log in sorted(self._by_name.items())]
 
-    def look(self, wanted: StructType | None = None, *, floor: bool = True) -> list[StreamedLog]:
+    def refresh(self, wanted: StructType | None = None, *, floor: bool = True) -> list[StreamedLog]:
         """Find all logs of the read, and read the head of each.
 
         Args:
@@ -97,7 +97,7 @@ class Logs:
         elif not self._by_name:
             self[self._options.sequencer]
         logs = self._by_name.values()
-        list(run_parallel(self._root.store, lambda log: log.look(floor=floor), logs))
+        list(run_parallel(self._root.store, lambda log: log.refresh(floor=floor), logs))
         is_new = waited or len(self._by_name) > before
         if wanted is not None and is_new and (union := self.columns()) is not None:
             check_projection(schema.normalize(wanted.jsonValue()), union)
@@ -171,7 +171,7 @@ def log_schema(options: SourceOptions) -> StructType:
         OptionError: there is no log.
     """
     logs = Logs(options, open_log(options, fail_fast=True))
-    logs.look(floor=False)
+    logs.refresh(floor=False)
     spark_schema = logs.columns()
     if spark_schema is None:
         raise no_log(options)
@@ -235,7 +235,7 @@ class BatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         with readable_errors(), ExitStack() as leases:
-            logs = [log for log in self._logs.look(self.spark_schema) if log.log_id is not None]
+            logs = [log for log in self._logs.refresh(self.spark_schema) if log.log_id is not None]
             if not logs:
                 raise no_log(self.options)
             tasks: list[ReadTask] = []
@@ -270,16 +270,16 @@ class StreamReader(_Reader, SparkStreamReader):
     def begin(self, heads: Offset) -> Offset:
         with readable_errors():
             begins = {}
-            for log in filter(self._counts, self._look()):
+            for log in filter(self._counts, self._refresh()):
                 start = self._start_of(log, heads)
                 passed = self._join(log, start)
                 begins[log.name] = self._start_of(log, heads) if passed else start
             return self._logs.offset(begins)
 
-    def _look(self) -> list[StreamedLog]:
+    def _refresh(self) -> list[StreamedLog]:
         if self.options.sequencers:
             self._publisher.protect_new_logs(self._root)
-        return self._logs.look(self.spark_schema)
+        return self._logs.refresh(self.spark_schema)
 
     def _start_of(self, log: StreamedLog, heads: Offset) -> int:
         return min(log.start(), int(heads.get(log.name, log.gap)))
@@ -292,7 +292,7 @@ class StreamReader(_Reader, SparkStreamReader):
         """
         passed = self._publisher.join(log.log, log.log_id, start) > start
         if passed:
-            log.floor.look()
+            log.floor.refresh()
         return passed
 
     def commit(self, end: Offset) -> None:
@@ -315,7 +315,7 @@ class StreamReader(_Reader, SparkStreamReader):
     def heads(self) -> Offset:
         with readable_errors():
             moment = self.options.starting_timestamp_ms
-            logs = [log for log in self._look() if self._counts(log)]
+            logs = [log for log in self._refresh() if self._counts(log)]
             newest = max((log.live.header.timestamp_ms for log in logs if log.live), default=0)
             if moment is not None and moment > max(newest, SYSTEM.now_ms()):
                 raise OptionError(
@@ -342,7 +342,7 @@ class StreamReader(_Reader, SparkStreamReader):
                     )
 
     def _gaps(self) -> dict[str, int]:
-        return {log.name: log.gap for log in self._look()}
+        return {log.name: log.gap for log in self._refresh()}
 
     def advance(self, start: Offset, *, limited: bool) -> Offset:
         with readable_errors():
@@ -398,7 +398,7 @@ class StreamReader(_Reader, SparkStreamReader):
             moved = {name: last for name, last in lasts.items() if firsts.get(name, -1) < last}
             if any(self._logs[name].spark_schema is None for name in moved):
                 # After a restart, Spark first plans its last microbatch again.
-                self._look()
+                self._refresh()
             self._logs.check(end, lasts)
             for name, last in moved.items():
                 log = self._logs[name]

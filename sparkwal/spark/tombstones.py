@@ -85,8 +85,8 @@ class SparkTombstones:
         self._path = spark_path(target.tombstones)
         self._log = delta_log(self._session, target.tombstones)
 
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """Read the newest version. See `Snapshots.look`."""
+    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+        """Read the newest version. See `Snapshots.snapshot`."""
         return newest_snapshot(self._log, log_id, since, k)
 
     def prepare(self) -> None:

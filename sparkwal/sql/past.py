@@ -12,7 +12,7 @@ import pyarrow as pa
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import LifecycleRecord
-from sparkwal.protocol.chain import look, record_at
+from sparkwal.protocol.chain import newest_lifecycle, record_at
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import Pushdown, connect
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
@@ -150,7 +150,7 @@ class Past:
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
         self.logs = [
-            CoveredLog(log, *bounds(log, from_floor=True), look(log.log, log.log_id))
+            CoveredLog(log, *bounds(log, from_floor=True), newest_lifecycle(log.log, log.log_id))
             for log in logs
         ]
         ranges = [

@@ -325,7 +325,7 @@ CONSUMERS = pa.schema(
 )
 
 
-class Current(Protocol):
+class CurrentRows(Protocol):
     schema: pa.Schema
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
@@ -333,7 +333,7 @@ class Current(Protocol):
 
 
 def relations(
-    logs: Sequence[LogRange], consumers_of: ConsumersOf, current: Callable[[], Current]
+    logs: Sequence[LogRange], consumers_of: ConsumersOf, current: Callable[[], CurrentRows]
 ) -> Mapping[str, Callable[[], Relation]]:
     """The relations of these logs. They read records only when a query runs.
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from sparkwal import Appender
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore

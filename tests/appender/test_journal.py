@@ -16,8 +16,8 @@ from sparkwal.errors import (
     SparkWalError,
 )
 from sparkwal.format.header import LeaderHeader
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.away import Away, abandon, sound

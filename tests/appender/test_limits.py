@@ -15,7 +15,7 @@ from sparkwal.errors import BackPressureError, InvalidLogError, OptionError, Out
 from sparkwal.events import Event, SizeLimit
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import DONE, FLOOR, Target
-from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore, Page
@@ -57,7 +57,7 @@ class Limited(FaultyStore):
     def move(self, kind: str, **changes: Any) -> None:
         live = find_head(self.log).live
         assert live is not None
-        head = look(self.log) or beginning(live.header.log_id, "default", 0)
+        head = newest_lifecycle(self.log) or beginning(live.header.log_id, "default", 0)
         assert put_next(self.log, head, kind, self.clock, "host", **changes)
 
     def compacted(self, to: int | None = None) -> None:
@@ -280,7 +280,7 @@ def test_without_a_table_what_is_above_the_floor_counts(faulty: Limited) -> None
 
 def test_the_chain_of_another_log_does_not_count(faulty: Limited) -> None:
     size = faulty.one()
-    head = look(faulty.log)
+    head = newest_lifecycle(faulty.log)
     assert head is not None
     other = replace(head, log_id="another")
     assert put_next(faulty.log, other, DONE, faulty.clock, "host", cut=10**6, to=10**6)

@@ -13,8 +13,8 @@ from sparkwal.errors import FencedError
 from sparkwal.format import keys
 from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.handover import LOOK_MS, LOOK_RECORDS, Lookout, Requests
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
 from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
@@ -232,7 +232,7 @@ def test_a_cancelled_takeover_request_is_repeated(faulty: FaultyStore) -> None:
         first.withdraw()
         second.ask(live.header)
         with pytest.raises(FencedError, match="'second'"):
-            Lookout(log, live.header.log_id, live.header.term, StoppedClock()).look()
+            Lookout(log, live.header.log_id, live.header.term, StoppedClock()).check()
         second.withdraw()
     assert not [key for key in faulty.inner.objects if "handover" in key]
 

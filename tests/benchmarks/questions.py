@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import click
 import pyarrow as pa
-from docs.test_sql import QUESTIONS
+from docs.pages import commands
 from rich.console import Console
 from sorted_s3 import serve
 
@@ -98,7 +98,7 @@ def main(commits: int, only: tuple[int, ...], output: Path) -> None:
     """Ask each question of docs/sql.md with `sparkwal sql`, of a log on S3."""
     results: list[dict[str, Any]] = []
     with TemporaryDirectory() as folder, spawned(_serve, commits) as url:
-        for number, line in enumerate(QUESTIONS):
+        for number, line in enumerate(commands("sparkwal/docs/sql.md")):
             if not only or number in only:
                 found: dict[str, Any] = {"number": number, "query": line.split('"')[1]}
                 found |= _ask(line, url, Path(folder))

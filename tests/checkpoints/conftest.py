@@ -13,8 +13,8 @@ from sparkwal import events
 from sparkwal.checkpoints import rebuild
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.faulty_store import stored

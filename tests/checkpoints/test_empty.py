@@ -11,8 +11,8 @@ import pytest
 from sparkwal.checkpoints import folder, names
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.protocol import commit
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from tests.checkpoints.conftest import Room
 from tests.protocol.query import StoppedClock
 

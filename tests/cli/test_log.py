@@ -227,7 +227,7 @@ def test_a_follower_continues_at_a_floor_that_passed_it(tmp_path: Path) -> None:
     append(path, range(6))
     options = SourceOptions(path=path)
     log = LogRange(options, options.sequencer, opened(path), clock)
-    log.look()
+    log.refresh()
     follower = Follower(log, 1)
     found = chain.from_iterable(follower.new() for _ in count())
     assert isinstance(first := next(found), SlotRecord) and first.header.position == 1

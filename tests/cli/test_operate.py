@@ -20,7 +20,7 @@ from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.lifecycle.consumers import publish
-from sparkwal.protocol.chain import look, put_next
+from sparkwal.protocol.chain import newest_lifecycle, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
@@ -79,7 +79,7 @@ def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: 
 def test_collect_names_the_holder_of_the_floor(
     wal: Path, arguments: tuple[str, ...], holder: str | None
 ) -> None:
-    state = look(opened(wal))
+    state = newest_lifecycle(opened(wal))
     assert state is not None
     publish(opened(wal), Consumer("reports", state.log_id, 2, 0, "here", "run"))
     hours_ago = time.time() - 2 * 3600
@@ -89,7 +89,7 @@ def test_collect_names_the_holder_of_the_floor(
 
 
 def test_collect_names_the_consumer_at_which_the_floor_stands(wal: Path) -> None:
-    state = look(opened(wal))
+    state = newest_lifecycle(opened(wal))
     assert state is not None
     publish(opened(wal), Consumer("reports", state.log_id, state.floor, 0, "here", "run"))
     assert document("collect", str(wal))["held_by"] == "reports"
@@ -115,7 +115,7 @@ run()
 @pytest.mark.process
 def test_a_log_with_a_table_is_collected_without_delta_rs(wal: Path, tmp_path: Path) -> None:
     log = opened(wal)
-    state = look(log)
+    state = newest_lifecycle(log)
     assert state is not None
     target = Target(str(tmp_path / "table"))
     intent = replace(state, cut=6, k=1)

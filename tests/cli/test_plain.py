@@ -21,7 +21,7 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.format.schema import from_arrow
-from sparkwal.protocol.chain import look, put_next
+from sparkwal.protocol.chain import newest_lifecycle, put_next
 from sparkwal.protocol.clock import Clock
 from tests.cli.logs import append, opened, ran
 
@@ -89,7 +89,7 @@ def test_a_table_of_strangers_and_what_is_said_beside_rows_are_plain(
     append(str(tmp_path / "log"), range(3))
     log = opened(tmp_path / "log")
     move_floor(log, 2)
-    state = look(log)
+    state = newest_lifecycle(log)
     assert state is not None
     target = Target(EVIL.replace("\x00", ""))
     assert put_next(log, replace(state, cut=2, k=1), INTENT, Clock(), "test", to=3, target=target)

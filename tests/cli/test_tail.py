@@ -137,7 +137,7 @@ def test_rows_that_were_collected_before_they_were_shown_are_reported(tmp_path: 
     log = LogStore(LocalStore(tmp_path), "")
     move_floor(log, 5)
     collect(log, 5)
-    logs[0].floor.look()
+    logs[0].floor.refresh()
     found: list[int] = []
     while len(found) < 2:
         batch = next(rows)

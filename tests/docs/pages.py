@@ -36,3 +36,13 @@ def blocks(page: str, language: str) -> list[Block]:
     ]
     assert all(block.language for block in every), f"a block of {page} names no language"
     return [block for block in every if block.language == language]
+
+
+def commands(page: str) -> list[str]:
+    """The lines of a page's shell blocks that call `sparkwal`."""
+    return [
+        line
+        for block in blocks(page, "bash")
+        for line in block.text.splitlines()
+        if line.startswith("sparkwal")
+    ]

@@ -17,14 +17,9 @@ from sparkwal.lifecycle.consumers import join
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from tests.docs.pages import blocks
+from tests.docs.pages import commands
 
-QUESTIONS = [
-    line
-    for block in blocks("sparkwal/docs/sql.md", "bash")
-    for line in block.text.splitlines()
-    if line.startswith("sparkwal")
-]
+QUESTIONS = commands("sparkwal/docs/sql.md")
 SCHEMA = pa.schema([("id", pa.int64()), ("origin", pa.string())])
 
 

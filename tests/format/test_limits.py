@@ -13,7 +13,7 @@ from sparkwal.format import checked, keys, lifecycle_record, limits
 from sparkwal.format.lifecycle_record import LifecycleRecord, Target
 from sparkwal.lifecycle import consumers
 from sparkwal.protocol import archive
-from sparkwal.protocol.chain import look
+from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.handover import Lookout
 from sparkwal.store.base import LogStore, NotFound, Store, get_whole
@@ -78,14 +78,14 @@ def test_a_lifecycle_record_that_no_reader_would_take_is_not_written() -> None:
 
 
 def hand_over(log: LogStore) -> None:
-    Lookout(log, "log", 1, SYSTEM).look()
+    Lookout(log, "log", 1, SYSTEM).check()
 
 
 # A reader of an object as one piece, the object's name, and the most bytes that it reads.
 WHOLE: dict[str, tuple[Callable[[LogStore], object], str, int]] = {
     "consumer": (lambda log: consumers.read(log, "a"), "consumers/a", limits.CONSUMER),
     "consumers": (consumers.consumers_and_ages, "consumers/a", limits.CONSUMER),
-    "lifecycle": (look, keys.lifecycle_key("", keys.MAX), limits.LIFECYCLE_RECORD),
+    "lifecycle": (newest_lifecycle, keys.lifecycle_key("", keys.MAX), limits.LIFECYCLE_RECORD),
     "archive": (lambda log: archive.read_archive(log, "a"), "txns/a", limits.ARCHIVE),
 }
 

@@ -48,7 +48,7 @@ from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import archive
-from sparkwal.protocol.chain import look
+from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.reading.verification import verify_store
@@ -155,7 +155,7 @@ def read_all(log: LogStore) -> None:
     options = SourceOptions(path="memory")
     with suppress(SparkWalError):
         value = LogRange(options, "default", log)
-        value.look()
+        value.refresh()
         if value.live is not None:
             for record in value.records(value.start(), value.end()):
                 for piece in pieces_of(log, record):
@@ -199,7 +199,7 @@ def lifecycle(data: bytes) -> None:
     for body in (data, bytes(sink.getvalue())):
         log = log_with({keys.lifecycle_key("wal", keys.MAX): body})
         with suppress(SparkWalError):
-            value = look(log)
+            value = newest_lifecycle(log)
             if value is not None:
                 assert lifecycle_record.decode(lifecycle_record.encode(value), "again") == value
         read_all(log)
@@ -304,7 +304,7 @@ def table(data: bytes) -> None:
     for _ in range(2):
         with suppress(TableReadError):
             value.update()
-            value.look("log", -1, 0)
+            value.snapshot("log", -1, 0)
 
 
 def _headers() -> list[bytes]:

@@ -22,7 +22,7 @@ import sparkwal
 from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
-from sparkwal.protocol.chain import look
+from sparkwal.protocol.chain import newest_lifecycle
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -39,7 +39,7 @@ def write(path: Path | str, ids: range, sequencer: str = "default", **options: s
 
 
 def chain(path: Path | str, sequencer: str = "default") -> LifecycleRecord | None:
-    return look(open_log(StoreOptions(path=str(path), sequencer=sequencer)))
+    return newest_lifecycle(open_log(StoreOptions(path=str(path), sequencer=sequencer)))
 
 
 def command(job: str, *arguments: object) -> list[str]:

@@ -24,7 +24,7 @@ from sparkwal.lifecycle.snapshot import storage_options
 from sparkwal.lifecycle.tombstones import DELETED_AT, SEQUENCE
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.open import open_store
@@ -92,7 +92,7 @@ class Lake:
     def head(self) -> LifecycleRecord:
         info = self.reader().head()
         assert info is not None
-        return look(self.log) or beginning(info.log_id, self.name, 3_600_000)
+        return newest_lifecycle(self.log) or beginning(info.log_id, self.name, 3_600_000)
 
     def _put(self, kind: str, **changes: Any) -> None:
         assert put_next(self.log, self.head(), kind, Clock(), "here", **changes)

@@ -9,8 +9,8 @@ from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord
 from sparkwal.lifecycle.table import Change, TableConflict, TableState, Tombstones
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
 
@@ -40,7 +40,7 @@ class ModelTable:
         if not self.versions:
             self._commit("CREATE TABLE", (), {})
 
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         self.before("look")
         if not self.versions:
             return None

@@ -9,7 +9,7 @@ import pytest
 
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import FLOOR
-from sparkwal.protocol.chain import look, put_next
+from sparkwal.protocol.chain import newest_lifecycle, put_next
 from tests.lifecycle.test_coordinator import Died, Life, Mortal
 from tests.lifecycle.test_restored import restore_log
 
@@ -92,7 +92,7 @@ def test_a_restore_that_is_undone_by_another_keeps_it(life: Life) -> None:
 
 def test_a_range_that_comes_after_the_restore_counts() -> None:
     life = with_open_range("write")
-    late = look(life.log)
+    late = newest_lifecycle(life.log)
     assert late is not None
     life.table.restore(1)
     life.table.write(late)
@@ -103,7 +103,7 @@ def test_a_range_that_comes_after_the_restore_counts() -> None:
 def test_a_compactor_that_wakes_after_the_table_was_accepted_writes_nothing_twice() -> None:
     for written in (False, True):
         life = with_open_range("written" if written else "write")
-        late = look(life.log)
+        late = newest_lifecycle(life.log)
         assert late is not None
         life.table.restore(1)
         life.process().accept_table()
@@ -138,7 +138,7 @@ def test_a_table_that_was_overwritten_gets_the_open_range_again(life: Life) -> N
 def test_a_range_that_was_accepted_after_it_was_taken_away_does_not_count(life: Life) -> None:
     """As an older sparkwal did."""
     life.table.restore(1)
-    state = look(life.log)
+    state = newest_lifecycle(life.log)
     assert state is not None
     put_next(life.log, state, FLOOR, life.timed.clock, "here", table_version=3)
     with pytest.raises(ConfirmError, match="no version since 3 added that range"):
@@ -166,23 +166,23 @@ def test_accepting_a_table_survives_a_kill_at_every_store_call() -> None:
 
 def test_a_history_that_does_not_reach_back_proves_no_open_range(life: Life) -> None:
     life.table.restore(1)
-    table = life.table.look
+    table = life.table.snapshot
 
     def cut(first: int) -> Callable[..., Any]:
-        def looked(log_id: str, since: int, k: int | None = None) -> Any:
+        def snapshot(log_id: str, since: int, k: int | None = None) -> Any:
             found = table(log_id, since)
             assert found is not None
             left = tuple(each for each in found.changes if each.version >= first)
             return type(found)(found.table_id, found.version, found.k, left, False)
 
-        return looked
+        return snapshot
 
-    life.table.look = cut(4)  # type: ignore[method-assign]
+    life.table.snapshot = cut(4)  # type: ignore[method-assign]
     with pytest.raises(PlanError, match="does not reach back to version 1"):
         life.process().accept_table()
     life.table.overwrite(life.written[:2])
     life.process().accept_table()
-    life.table.look = table  # type: ignore[method-assign]
+    life.table.snapshot = table  # type: ignore[method-assign]
     check_all_once(life)
 
 

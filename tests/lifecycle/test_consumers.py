@@ -26,7 +26,7 @@ from sparkwal.lifecycle.consumers import (
     publish_of_all,
     read,
 )
-from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
 from sparkwal.sql.relations import CONSUMERS
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
@@ -55,7 +55,7 @@ def older(store: MemoryStore, name: str, age_ms: int) -> None:
 
 
 def move_floor(log: LogStore, floor: int) -> None:
-    head = look(log) or beginning("log-1", "default", 1000)
+    head = newest_lifecycle(log) or beginning("log-1", "default", 1000)
     assert put_next(log, head, FLOOR, CLOCK, "here", floor=floor)
 
 
@@ -246,7 +246,7 @@ def test_the_floor_that_moves_while_a_consumer_joins(log: LogStore, store: Memor
     store.put = put_then_move  # type: ignore[method-assign]
     assert join(log, at(3)) == 8
     assert bound(log, "log-1", 50, None) == 8
-    assert (head := look(log)) is not None and head.floor == 8
+    assert (head := newest_lifecycle(log)) is not None and head.floor == 8
 
 
 def test_a_returning_consumer_keeps_its_position(log: LogStore) -> None:

@@ -18,7 +18,7 @@ from sparkwal.format.lifecycle_record import MERGE, LifecycleRecord, Target
 from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.protocol.chain import look
+from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
@@ -108,11 +108,11 @@ def test_rows_go_to_the_table_and_the_floor_follows(life: Life) -> None:
     gap = find_head(life.log).gap
     assert (run.compacted.k, run.compacted.start, run.compacted.end) == (1, 0, gap)
     assert run.floor == gap and life.table.rows == life.written
-    state = look(life.log)
+    state = newest_lifecycle(life.log)
     assert state is not None and (state.cut, state.to, state.floor) == (gap, gap, gap)
     again = life.process().run_once()
     assert again.found == "at rest" and again.compacted is None
-    assert look(life.log) == state
+    assert newest_lifecycle(life.log) == state
 
 
 def test_each_range_is_one_version(life: Life) -> None:
@@ -141,7 +141,7 @@ def test_a_kill_at_every_store_call_is_survived(answered: bool) -> None:
         life.process().run_once()
         assert life.table.rows == life.written, lives
         assert sorted(life.table.ranges) == list(range(1, len(life.table.ranges) + 1))
-        state = look(life.log)
+        state = newest_lifecycle(life.log)
         assert state is not None and state.cut == state.to == find_head(life.log).gap
     pytest.fail("it never ended")
 
@@ -440,7 +440,7 @@ def test_a_collection_names_the_holder_of_its_bound(life: Life) -> None:
     young = life.process().collect(dry_run=True)
     assert young is not None and (young.bound, young.held_by) == (0, "the grace")
     life.later(GRACE_MS + 5000)
-    log_id = look(life.log).log_id  # type: ignore[union-attr]
+    log_id = newest_lifecycle(life.log).log_id  # type: ignore[union-attr]
     publish(life.log, Consumer("reports", log_id, 1, 0, "here", "run", None))
     held = life.process().collect(dry_run=True)
     assert held is not None and (held.bound, held.held_by) == (1, "reports")
@@ -452,7 +452,7 @@ def test_a_log_without_a_lifecycle_and_no_log_at_all(life: Life) -> None:
     life.write(1)
     quiet = life.process(policy=Policy(late_window_seconds=10_000)).run_once()
     assert quiet.found == "no lifecycle" and quiet.compacted is None
-    assert look(life.log) is None
+    assert newest_lifecycle(life.log) is None
 
 
 def test_every_failure_names_its_stage() -> None:
@@ -475,7 +475,7 @@ def test_a_grace_is_never_shortened(life: Life) -> None:
 def test_collection_removes_leases_that_expired(life: Life) -> None:
     life.write(3)
     life.process().run_once()
-    state = look(life.log)
+    state = newest_lifecycle(life.log)
     assert state is not None
     lease = Consumer("lease-1", state.log_id, 0, life.timed.clock.now_ms(), "there", "run", 1000)
     assert join(life.log, lease) == state.floor

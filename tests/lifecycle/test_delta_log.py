@@ -53,7 +53,7 @@ def test_a_commit_that_came_after_the_version_was_pinned_is_not_looked_at(lake: 
     assert pinned.update()
     lake.append(values(2))
     lake.compact()
-    state = pinned.look(lake.head().log_id, 0)
+    state = pinned.snapshot(lake.head().log_id, 0)
     assert state is not None
     assert [(change.version, change.k) for change in state.changes] == [(1, 1)]
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_and_the_versions_after_it_agree_with_delta_rs(
             lake.delta().create_checkpoint()
         for each in (log, opened(lake), opened(lake, {})):
             assert each.update()
-            state = each.look(lake.head().log_id, 0)
+            state = each.snapshot(lake.head().log_id, 0)
             assert state is not None
             table = lake.delta()
             assert (state.version, state.k) == (table.version(), number)

@@ -8,7 +8,7 @@ import pytest
 
 from sparkwal.errors import ConfirmError
 from sparkwal.lifecycle.table import TableState
-from sparkwal.protocol.chain import look
+from sparkwal.protocol.chain import newest_lifecycle
 from tests.lifecycle.test_coordinator import Life
 
 HOUR_MS = 3_600_000
@@ -25,7 +25,7 @@ def life() -> Life:
 
 def confirmed(life: Life) -> int:
     life.process().run_once()
-    state = look(life.log)
+    state = newest_lifecycle(life.log)
     assert state is not None
     return state.table_version
 
@@ -64,9 +64,9 @@ def test_a_log_without_new_rows_in_a_busy_table_gets_a_record_an_hour_and_not_on
 def test_a_table_whose_old_history_is_deleted_takes_ranges_of_a_log_that_was_quiet(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, kept = life.table.look, 30
+    whole, kept = life.table.snapshot, 30
 
-    def look_(log_id: str, since: int, k: int | None = None) -> Any:
+    def snapshot(log_id: str, since: int, k: int | None = None) -> Any:
         found = whole(log_id, since)
         assert found is not None
         left = tuple(each for each in found.changes if each.version > found.version - kept)
@@ -74,7 +74,7 @@ def test_a_table_whose_old_history_is_deleted_takes_ranges_of_a_log_that_was_qui
             found.table_id, found.version, found.k, left, len(left) == found.version - since
         )
 
-    monkeypatch.setattr(life.table, "look", look_)
+    monkeypatch.setattr(life.table, "snapshot", snapshot)
     for _ in range(30):
         for _ in range(3):
             life.table.optimize()
@@ -91,5 +91,5 @@ def test_a_restore_is_not_confirmed_by_a_run_that_has_nothing_to_bring(life: Lif
         life.table.optimize()
     with pytest.raises(ConfirmError, match="is a RESTORE"):
         life.process().run_once()
-    state = look(life.log)
+    state = newest_lifecycle(life.log)
     assert state is not None and state.table_version == 1

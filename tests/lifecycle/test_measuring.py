@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sparkwal.format.header import CommitHeader
 from sparkwal.lifecycle import policy as policies
 from sparkwal.lifecycle.policy import Due, Policy, decide, measure
-from sparkwal.protocol.replay import first_at_or_after, live_records
+from sparkwal.protocol.records import first_at_or_after, live_records
 from tests.lifecycle.timed_log import TimedLog
 
 

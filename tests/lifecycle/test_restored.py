@@ -10,7 +10,7 @@ from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format import keys
 from sparkwal.lifecycle.policy import LifecycleOptions, Policy
 from sparkwal.options.parsing import parse
-from sparkwal.protocol.chain import look
+from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.recovery import find_head
 from tests.lifecycle.test_coordinator import GRACE_MS, Life
 
@@ -37,7 +37,7 @@ def test_a_range_of_before_the_restore_is_not_taken_for_the_one_that_is_promised
     for _ in range(2):
         with pytest.raises(ConfirmError, match=r"holds the ranges \[2\].*older copy"):
             life.process().run_once()
-    state = look(life.log)
+    state = newest_lifecycle(life.log)
     assert state is not None and state.k == 1 and state.floor <= state.cut
 
 

@@ -13,8 +13,8 @@ from sparkwal.protocol.commit import Carrier, commit
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import Plan, make_plan
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
 from sparkwal.reading.rows import pieces_of, read_pieces

@@ -21,7 +21,7 @@ from sparkwal.format.lifecycle_record import (
     encode,
 )
 from sparkwal.lifecycle.consumers import bound
-from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
@@ -48,13 +48,13 @@ def begun(log: LogStore) -> Iterator[LifecycleRecord]:
 
 
 def test_there_is_no_chain(log: LogStore) -> None:
-    assert look(log) is None
+    assert newest_lifecycle(log) is None
 
 
 def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: LifecycleRecord) -> None:
     done = put(log, begun, DONE, cut=7, table_version=1)
     floor = put(log, done, FLOOR, floor=5)
-    assert look(log) == floor
+    assert newest_lifecycle(log) == floor
     assert floor.number == keys.MAX - 2
     assert (floor.k, floor.cut, floor.to, floor.floor) == (1, 7, 7, 5)
     assert floor.target == TARGET
@@ -67,7 +67,7 @@ def test_one_of_two_records_made_from_one_head_is_put(
 ) -> None:
     first = put(log, begun, DONE, cut=7)
     assert put_next(log, begun, FLOOR, CLOCK, "there", floor=0) is None
-    assert look(log) == first
+    assert newest_lifecycle(log) == first
 
 
 @pytest.mark.proves("chain-read-back")
@@ -82,8 +82,8 @@ def test_a_lost_reply_is_no_defeat(begun: LifecycleRecord, log: LogStore) -> Non
 
 
 def test_the_chain_of_a_former_log_does_not_count(log: LogStore, begun: LifecycleRecord) -> None:
-    assert look(log, "log-1") == begun
-    assert look(log, "log-2") is None
+    assert newest_lifecycle(log, "log-1") == begun
+    assert newest_lifecycle(log, "log-2") is None
 
 
 def test_a_record_is_checked(begun: LifecycleRecord) -> None:
@@ -102,13 +102,13 @@ def test_a_record_is_checked(begun: LifecycleRecord) -> None:
 def test_a_record_under_another_name_is_refused(log: LogStore, begun: LifecycleRecord) -> None:
     log.store.put_if_absent(keys.lifecycle_key("wal", keys.MAX - 5), encode(begun))
     with pytest.raises(InvalidLogError, match="the record holds number"):
-        look(log)
+        newest_lifecycle(log)
 
 
 def test_an_object_that_stands_for_the_folder_is_no_record(
     log: LogStore, begun: LifecycleRecord
 ) -> None:
     log.store.put_if_absent("wal/lifecycle/", b"")
-    assert look(log) == begun
+    assert newest_lifecycle(log) == begun
     log.store.put_if_absent("wal/consumers/", b"")
     assert bound(log, "log-1", 7, None) == 7

@@ -187,7 +187,7 @@ def stream(faulty: FaultyStore, **options: str) -> tuple[LogRange, StoppedClock]
         faulty.inner.delete(key(position))
     given = parse(SourceOptions, {"path": "memory", **options})
     found = LogRange(given, "default", LogStore(faulty.inner, PREFIX), clock)
-    assert found.look() == 5
+    assert found.refresh() == 5
     for name, body in later.items():
         faulty.inner.put(name, body)
     return found, clock
@@ -197,13 +197,13 @@ def test_a_stream_that_probes_beyond_a_lost_record_raises(faulty: FaultyStore) -
     found, _ = stream(faulty)
     faulty.inner.delete(key(6))  # asked for together with 7
     with pytest.raises(InvalidLogError, match="position 6 is missing"):
-        found.look()
+        found.refresh()
 
 
 def test_a_tolerant_stream_skips_a_lost_record(faulty: FaultyStore) -> None:
     found, _ = stream(faulty, failOnDataLoss="false")
     faulty.inner.delete(key(6))
-    assert found.look() == 10
+    assert found.refresh() == 10
 
 
 def test_a_stream_that_waits_at_a_lost_record_notices_with_its_next_look_at_the_floor(
@@ -211,8 +211,8 @@ def test_a_stream_that_waits_at_a_lost_record_notices_with_its_next_look_at_the_
 ) -> None:
     found, clock = stream(faulty)
     faulty.inner.delete(key(5))
-    assert found.look() == 5
+    assert found.refresh() == 5
     clock.wall_ms += LOOK_TTL_MS
     clock.since_boot_ms += LOOK_TTL_MS
     with pytest.raises(InvalidLogError, match="position 5 is missing"):
-        found.look()
+        found.refresh()

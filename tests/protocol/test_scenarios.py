@@ -18,8 +18,8 @@ from sparkwal.format import keys
 from sparkwal.format.content import Content
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore

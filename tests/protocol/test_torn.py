@@ -13,8 +13,8 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError, OutcomeUnknownError, StoreUnavailableError
 from sparkwal.events import Event
 from sparkwal.format import keys
+from sparkwal.protocol.records import live_records, newer
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records, newer
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy

@@ -122,22 +122,22 @@ def opened(log: LogStore, **options: object) -> LogRange:
 
 def test_a_stream_from_the_latest_position_does_not_begin_at_the_first(whole: MemoryStore) -> None:
     log = opened(lying(whole, 1), startingPosition="latest")
-    log.look()
+    log.refresh()
     assert log.start() == find_head(LogStore(whole, "wal")).gap
     with pytest.raises(StoreUnavailableError):
-        opened(lying(whole, 99), startingPosition="latest").look()
+        opened(lying(whole, 99), startingPosition="latest").refresh()
 
 
 def test_a_reader_that_waits_for_a_log_makes_no_more_requests_than_before(tmp_path: Path) -> None:
     store = MemoryStore()
     log = opened(LogStore(store, "wal"))
     for _ in range(2):
-        assert log.look(floor=False) == 0
+        assert log.refresh(floor=False) == 0
     store.counts.clear()
-    log.look(floor=False)
+    log.refresh(floor=False)
     assert store.counts == Counter(LIST=1)
     Query(store, hints_in(tmp_path)).microbatch(0, (7,))
-    assert log.look(floor=False) == 2
+    assert log.refresh(floor=False) == 2
 
 
 def test_a_log_that_an_empty_list_hides_is_not_reported_as_deleted(

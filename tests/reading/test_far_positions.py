@@ -15,8 +15,8 @@ from headers import LEADER, plain
 
 from sparkwal import InvalidLogError, Log, verify
 from sparkwal.format import keys
+from sparkwal.protocol.records import first_at_or_after, live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import first_at_or_after, live_records
 from sparkwal.protocol.slots import first_listed, last_listed, read_slot
 
 LAST = 20

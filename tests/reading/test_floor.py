@@ -67,7 +67,7 @@ def log(store: MemoryStore) -> LogStore:
 def reader(log: LogStore, clock: StoppedClock | None = None, **options: str) -> StreamedLog:
     given = parse(SourceOptions, {"path": "memory", **options})
     found = StreamedLog(given, "default", log, clock or StoppedClock())
-    found.look()
+    found.refresh()
     return found
 
 
@@ -98,7 +98,7 @@ def test_the_first_look_costs_one_list_and_one_get_more(log: LogStore, store: Me
     found = reader(log)
     assert store.counts == {"LIST": 2, "GET": 2}
     store.counts.clear()
-    found.look()
+    found.refresh()
     found.start()
     assert store.counts == {"GET": 1}
 
@@ -113,7 +113,7 @@ def test_waiting_for_a_log_is_one_list_each_time() -> None:
     store = MemoryStore()
     found = reader(LogStore(store, "wal"))
     store.counts.clear()
-    found.look()
+    found.refresh()
     assert store.counts == {"LIST": 1}
 
 
@@ -226,7 +226,7 @@ def test_a_stream_that_waits_for_a_time_raises_for_collected_rows(
     move_floor(log, HEAD + 2)
     clock.since_boot_ms += LOOK_TTL_MS
     with pytest.raises(CollectedError):
-        found.advance(begin, found.look(), None)
+        found.advance(begin, found.refresh(), None)
 
 
 # Events between a look at the floor and a delivery.
@@ -243,22 +243,22 @@ def test_a_look_is_repeated_when_it_is_old_and_not_before(
 ) -> None:
     clock = StoppedClock()
     found = reader(log, clock)
-    begin = found.advance(FLOOR, found.look(), None)
+    begin = found.advance(FLOOR, found.refresh(), None)
     for _ in range(3):
         store.counts.clear()
         clock.since_boot_ms += DAY_MS // 8
-        assert found.advance(begin, found.look(), None) == begin
+        assert found.advance(begin, found.refresh(), None) == begin
         assert store.counts == {"GET": 1}
     clock.since_boot_ms += DAY_MS // 8
     store.counts.clear()
-    found.look()
+    found.refresh()
     # At the chain, and at the head: the record that the stream waits for may be lost.
     assert store.counts == {"LIST": 2, "GET": 3}
     # A clock of another boot does not count, nor does one that was set.
     for change in ("boot", "wall_ms"):
         setattr(clock, change, {"boot": "next", "wall_ms": clock.wall_ms + DAY_MS}[change])
         store.counts.clear()
-        found.look()
+        found.refresh()
         assert store.counts["LIST"] == 2
 
 
@@ -299,7 +299,7 @@ def test_a_stream_that_slept_at_the_head_detects_later_records(
     if not free:
         stray(log, HEAD, whole)
     clock.since_boot_ms += 3 * LOOK_TTL_MS
-    assert found.look() == head
+    assert found.refresh() == head
     with pytest.raises(CollectedError):
         found.advance(HEAD, head, None)
 
@@ -482,7 +482,7 @@ def test_a_log_with_only_its_last_thousand_slots_continues(
     query = Query(store, Hints("wal", tmp_path), query_id="q2")
     assert query.microbatch(0, (7,)) == HEAD + 1
     assert query.microbatch(1, (8,)) == HEAD + 2
-    found.look()
+    found.refresh()
     end = found.advance(HEAD, found.gap, None)
     assert values(found, read_tasks(found, HEAD, end, None, 2)) == [7, 8]
     assert verify_store(log, "wal").ok
@@ -520,7 +520,7 @@ def test_a_read_that_is_made_later_relies_on_its_plans_look(store: MemoryStore) 
         settings = parse(SourceOptions, {"path": "s3://b/wal", "startingPosition": "3"})
         found = LogRange(settings, "default", log, clock, pinned=pinned)
         store.counts.clear()
-        found.look()
+        found.refresh()
         return found
 
     with pytest.raises(CollectedError):
@@ -543,4 +543,4 @@ def test_a_read_that_is_made_later_is_of_the_log_that_it_was_planned_of(store: M
         pinned = Looked("another")
         found = LogRange(settings, "default", LogStore(store, place), StoppedClock(), pinned=pinned)
         with pytest.raises(InvalidLogError, match="log another at .* was deleted or recreated"):
-            found.look()
+            found.refresh()

@@ -20,11 +20,11 @@ def test_a_stream_over_an_appenders_log_looks_back_once_and_not_at_every_trigger
         for value in range(100):
             wal.append([{"v": value}]).result()
         stream = LogRange(parse(SourceOptions, {"path": "memory"}), "default", log)
-        begin, triggers = stream.look() - 10, []
+        begin, triggers = stream.refresh() - 10, []
         for value in range(3):
             wal.append([{"v": value}]).result()
             log.store.counts.clear()  # type: ignore[attr-defined]
-            end = stream.look()
+            end = stream.refresh()
             found = [record.header.position for record in stream.records(begin, end)]
             assert found == list(range(begin, end))
             stream.forget(end)

@@ -11,7 +11,7 @@ import pytest
 
 import sparkwal
 from sparkwal import Appender, InvalidLogError, Log, repair
-from sparkwal.cli.doctor import look
+from sparkwal.cli.doctor import check_log
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.slots import read_slot
@@ -52,7 +52,7 @@ def test_160_appends_were_acknowledged_and_verify_misses_the_one_that_was_delete
 
 
 def test_the_doctor_names_the_record_that_was_deleted(path: Path) -> None:
-    (line,) = look(str(path), {})
+    (line,) = check_log(str(path), {})
     assert line.outcome == "to do" and f"position {LOST} is missing" in line.said
 
 

@@ -13,7 +13,7 @@ from protocol.query import LIMITS, Query, hints_in
 from sparkwal.format.header import Frame
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.replay import live_records
+from sparkwal.protocol.records import live_records
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.planning import read_tasks
 from sparkwal.reading.rows import Piece, pack, pieces_of
@@ -30,7 +30,7 @@ def test_a_long_range_is_planned_without_its_records(tmp_path: Path) -> None:
         query.microbatch(batch_id, (batch_id,))
     log = LogRange(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
     store.counts.clear()
-    log.look()
+    log.refresh()
     tasks = read_tasks(log, log.start(), log.end(), None, 2)
     # The head, the floor, and eight records that show how much there is.
     assert store.counts == {"LIST": 2, "GET": 9}

@@ -44,7 +44,7 @@ def test_a_moment_is_found_with_a_logarithm_of_gets(long: MemoryStore, position:
     moment = 1_700_000_000_000 + 1000 * position
     given = parse(SourceOptions, {"path": "memory", "startingTimestamp": str(moment)})
     log = LogRange(given, "default", LogStore(long, "wal"), StoppedClock())
-    log.look()
+    log.refresh()
     long.counts.clear()
     assert log.start() == position
     assert long.counts.keys() == {"GET"} and long.counts["GET"] <= DEPTH
@@ -54,7 +54,7 @@ def test_a_position_is_found_without_looking_for_it(long: MemoryStore) -> None:
     given = parse(SourceOptions, {"path": "memory", "startingPosition": "1000"})
     log = LogRange(given, "default", LogStore(long, "wal"), StoppedClock())
     long.counts.clear()
-    log.look()
+    log.refresh()
     start = log.start()
     next(log.records(start, start + 1))
     # The head and the floor, then the record itself.

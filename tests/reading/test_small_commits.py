@@ -14,7 +14,6 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, schema
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol import replay
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading import planning
 from sparkwal.reading.log_range import LogRange
@@ -57,7 +56,7 @@ def written(tmp_path: Path, commits: int, inlined: range) -> Asked:
 
 def opened(store: Asked) -> LogRange:
     log = LogRange(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
-    log.look()
+    log.refresh()
     store.ranges.clear()
     return log
 
@@ -113,7 +112,7 @@ def test_bytes_that_are_asked_for_ahead_are_bounded(
     lengths = [length for _, _, length in store.ranges]
     assert set(lengths[:32]) == {WHOLE} and set(lengths[-100:]) == {32 * WHOLE // 100}
     # After a record that does not fit, few at a time again; its rows are read all the same.
-    monkeypatch.setattr(replay, "_AHEAD", 32 * largest)
+    monkeypatch.setattr(records, "_AHEAD", 32 * largest)
     log = opened(store)
     again = [*log.records(0, log.gap, at_once=1, size=largest)]
     assert [each.header for each in again] == [each.header for each in first]

@@ -104,9 +104,9 @@ def test_a_read_that_began_before_the_widening_raises_with_advice(tmp_path: Path
     append(tmp_path / "wal", NARROW, OLD)
     options = from_keywords(SourceOptions, str(tmp_path / "wal"), {})
     log = LogRange(options, "default", open_log(options))
-    log.look()
+    log.refresh()
     append(tmp_path / "wal", WIDE, OLD, mergeSchema=True)
-    log.look()
+    log.refresh()
     # Although each value would fit: a double never becomes a float in silence.
     with pytest.raises(OptionError, match="'id' is int64 in the log .* start it again"):
         list(log.scan(0, log.gap, NARROW))

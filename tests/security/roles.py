@@ -113,9 +113,9 @@ def write_rows(place: Place) -> None:
     newcomer.ask(live.header)
     leader = Lookout(log, live.header.log_id, live.header.term, Clock())
     with suppress(FencedError):
-        leader.look()
+        leader.check()
     newcomer.withdraw()
-    leader.look()
+    leader.check()
 
 
 def read_rows(place: Place) -> None:

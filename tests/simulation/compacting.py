@@ -19,8 +19,8 @@ from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, LifecycleR
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore, Transient
 from tests.simulation.clients import WorldClock, WorldStore, world_log
@@ -51,7 +51,7 @@ class WorldTable:
         if self.tombstones is not None:
             self.tombstones.prepare()
 
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         try:
             found: TableState | None = self.ask(Call("table_look", (log_id, since)))
         except Transient as error:
@@ -59,7 +59,7 @@ class WorldTable:
         return found
 
     def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
-        begun = self.look(state.log_id, -1)
+        begun = self.snapshot(state.log_id, -1)
         if begun is None:
             raise WriteError("the table was deleted")
         if begun.k >= state.k:
@@ -82,7 +82,7 @@ class WorldTombstones:
     def prepare(self) -> None:
         self.ask(Call("tombstones_make"))
 
-    def look(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         try:
             found: TableState | None = self.ask(Call("tombstones_look", (log_id, since)))
         except Transient as error:
@@ -90,7 +90,7 @@ class WorldTombstones:
         return found
 
     def write(self, state: LifecycleRecord, *, is_repeated: bool = False) -> None:
-        begun = self.look(state.log_id, -1)
+        begun = self.snapshot(state.log_id, -1)
         if begun is None:
             raise WriteError("the tombstones were deleted")
         if begun.k >= state.k and not is_repeated:

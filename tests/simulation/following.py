@@ -41,7 +41,7 @@ def follower(name: str, rounds: int = 1, *, joins: bool = False, is_new: bool = 
         position = -1
         found: list[Row] = []
         try:
-            reading.look()
+            reading.refresh()
             position = 0
             start = 0 if is_new else reading.start()
             begin = reading.entry() if is_new else start
@@ -56,12 +56,12 @@ def follower(name: str, rounds: int = 1, *, joins: bool = False, is_new: bool = 
                 ask(Call("join", (keys.consumer_key(PREFIX, name),)))
                 if is_new and position > begin:
                     # As a stream does, which looks again where the floor passed it.
-                    reading.floor.look()
+                    reading.floor.refresh()
                     reading.floor.check(begin)
             for each in range(rounds):
                 if each:
                     ask(Call("idle"))
-                end = reading.look()
+                end = reading.refresh()
                 found += _rows(reading, position, end)
                 position = end
                 if joins:
@@ -90,7 +90,7 @@ def current(name: str) -> Process:
             if plan.target is not None:
                 found = ask(Call("table_rows", (plan.table_version,)))
             reading = LogRange(_OPTIONS, "default", log, clock)
-            reading.look()
+            reading.refresh()
             newer = _rows(reading, tail.start, tail.end)
             if plan.tombstones_version != NO_TABLE_VERSION:
                 deleted = ask(Call("tombstones_rows", (plan.tombstones_version,)))

@@ -76,7 +76,7 @@ MUTATIONS = [
         _TWO,
         "protocol/chain.py",
         "        number = number - 1\n",
-        "        number = (look(log) or head).number - 1\n",
+        "        number = (newest_lifecycle(log) or head).number - 1\n",
     ),
     Mutation(
         "chain-read-back",
@@ -216,8 +216,8 @@ MUTATIONS = [
         (
             "    floor = min(old_floor(log, state, grace_ms), state.floor)\n",
             "    early = consumers_bound(log, state.log_id, 2**40, safeguards.expiry_ms)\n"
-            "    from sparkwal.protocol.chain import look\n"
-            "    state = look(log) or state\n"
+            "    from sparkwal.protocol.chain import newest_lifecycle\n"
+            "    state = newest_lifecycle(log) or state\n"
             "    floor = min(old_floor(log, state, grace_ms), state.floor)\n",
         ),
     ),

@@ -348,14 +348,14 @@ MUTATIONS = [
     Mutation(
         "deliver-live",
         "two queries and a reader",
-        "protocol/replay.py",
+        "protocol/records.py",
         "        yield from (each for each in live if each.header.position >= start)\n",
         "        pass\n",
     ),
     Mutation(
         "read-to-head",
         "two queries and a reader",
-        "protocol/replay.py",
+        "protocol/records.py",
         "        while position < end:\n",
         "        while position < end - 1:\n",
     ),

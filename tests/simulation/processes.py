@@ -22,8 +22,8 @@ from sparkwal.protocol.commit import commit
 from sparkwal.protocol.handover import Lookout
 from sparkwal.protocol.object_writer import TaskLimits
 from sparkwal.protocol.plan import TaskPlan, make_plan
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.protocol.takeover import ATTEMPTS, Claim, lead
 from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
 from sparkwal.store.base import LogStore

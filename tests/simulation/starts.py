@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.replay import live_records
 from sparkwal.store.base import LogStore
 from tests.simulation import oracle
 from tests.simulation.clients import WorldStore

@@ -173,12 +173,12 @@ def test_a_slow_trigger_keeps_a_bounded_part_of_what_came_since(tmp_path: Path) 
     query.limits = replace(query.limits, codec=None)
     query.microbatch(0, (0,))
     log = StreamedLog(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
-    log.look()
+    log.refresh()
     for batch_id in range(1, 1001):
         query.microbatch(batch_id, tuple(range(6000)))
     tracemalloc.start()
     try:
-        assert log.look() == 1002
+        assert log.refresh() == 1002
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -222,15 +222,15 @@ def test_an_idle_trigger_is_one_get_also_while_it_waits(
     given = parse(SourceOptions, {"path": "memory", **options})
     log = StreamedLog(given, "default", LogStore(store, "wal"))
     store.counts.clear()
-    log.look()
+    log.refresh()
     # The head, and the floor of a log without a lifecycle.
     assert store.counts == {"LIST": 2, "GET": 1}
-    begin = log.advance(log.start(), log.look(), None)
+    begin = log.advance(log.start(), log.refresh(), None)
     query.microbatch(5, (5,))
-    begin = log.advance(begin, log.look(), None)
+    begin = log.advance(begin, log.refresh(), None)
     for _ in range(3):
         store.counts.clear()
-        assert log.advance(begin, log.look(), None) == begin
+        assert log.advance(begin, log.refresh(), None) == begin
         assert store.counts == {"GET": 1}
 
 
@@ -252,7 +252,7 @@ def test_one_commit_more_does_not_make_fewer_tasks(tmp_path: Path) -> None:
     for batch_id in range(PLANNED_RECORDS + 100):
         query.microbatch(batch_id, tuple(range(30_000)))
     log = StreamedLog(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
-    log.look()
+    log.refresh()
     known = read_tasks(log, 1, 1 + PLANNED_RECORDS, None, 25)
     stretches = read_tasks(log, 1, 2 + PLANNED_RECORDS, None, 25)
     assert stretches[0].pieces is None

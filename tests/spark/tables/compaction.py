@@ -61,7 +61,7 @@ class Compaction:
         head = sparkwal.Log(self.path).head()
         assert head is not None
         self.log_id = head.log_id
-        found = self.table.look(head.log_id, -1)
+        found = self.table.snapshot(head.log_id, -1)
         assert found is not None
         return LifecycleRecord(
             kind=INTENT,
@@ -85,7 +85,7 @@ class Compaction:
         """The next range, or one that was promised before, confirmed as rule 4 asks for."""
         state = state or self.intent()
         self.table.write(state)
-        found = self.table.look(state.log_id, state.table_version)
+        found = self.table.snapshot(state.log_id, state.table_version)
         check_history(state, found)
         assert found is not None and found.k == state.k
         self.k, self.cut = state.k, state.to

@@ -19,7 +19,7 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.lifecycle.compaction import confirm_table, versions_of
 from sparkwal.lifecycle.table import NEWEST
-from sparkwal.protocol.chain import beginning, look, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.store.base import LogStore
@@ -59,7 +59,7 @@ class Lake:
     def head(self) -> LifecycleRecord:
         info = sparkwal.Log(self.path, sequencer=self.name).head()
         assert info is not None
-        return look(self.log) or beginning(info.log_id, self.name, 3_600_000)
+        return newest_lifecycle(self.log) or beginning(info.log_id, self.name, 3_600_000)
 
     def put(self, kind: str, **changes: Any) -> None:
         assert put_next(self.log, self.head(), kind, Clock(), "here", **changes)
@@ -74,10 +74,10 @@ class Lake:
             self.table.prepare(
                 self.log, from_arrow_schema(info.schema, prefer_timestamp_ntz=True).json()
             )
-            found = self.table.look(head.log_id, -1)
+            found = self.table.snapshot(head.log_id, -1)
             assert found is not None
             if self.table.tombstones is not None:
-                kept = self.table.tombstones.look(head.log_id, NEWEST)
+                kept = self.table.tombstones.snapshot(head.log_id, NEWEST)
                 found = replace(found, tombstones=kept)
             changes = {
                 "target": self.target,
@@ -91,16 +91,16 @@ class Lake:
         head, tombstones = self.head(), self.table.tombstones
         if tombstones is None:
             return NO_TABLE_VERSION
-        self.table.look(head.log_id, head.table_version)
+        self.table.snapshot(head.log_id, head.table_version)
         tombstones.write(head)
-        found = tombstones.look(head.log_id, head.tombstones_version)
+        found = tombstones.snapshot(head.log_id, head.tombstones_version)
         assert found is not None and [each.k for each in found.changes if each.k] == [head.k]
         return found.version
 
     def write(self) -> None:
         head = self.head()
         version = self.keep()
-        self.table.look(head.log_id, head.table_version)
+        self.table.snapshot(head.log_id, head.table_version)
         self.table.write(head, version)
 
     def done(self) -> None:

@@ -77,13 +77,13 @@ def test_operations_that_remove_rows_of_others_are_detected(log: Compaction) -> 
             again.addColumn("id", "BIGINT").addColumn("v", "STRING").execute()
         else:
             log.sql(statement)
-        found = log.table.look(state.log_id, state.table_version)
+        found = log.table.snapshot(state.log_id, state.table_version)
         assert found is not None and found.version > state.table_version
         with pytest.raises(ConfirmError):
             check_history(state, found)
         # Somebody accepts it, and does the next.
         state = replace(state, table_id=found.table_id, table_version=found.version)
-        check_history(state, log.table.look(state.log_id, state.table_version))
+        check_history(state, log.table.snapshot(state.log_id, state.table_version))
 
 
 def test_operations_that_keep_all_rows_are_accepted(log: Compaction) -> None:
@@ -92,7 +92,7 @@ def test_operations_that_keep_all_rows_are_accepted(log: Compaction) -> None:
         log.sql(statement)
     log.table.write(state)
     log.sql("OPTIMIZE {t}")
-    found = log.table.look(state.log_id, state.table_version)
+    found = log.table.snapshot(state.log_id, state.table_version)
     check_history(state, found)
     assert found is not None and found.k == 2
     assert {row["id"] for row in log.rows()} == {1, 2, 8}
@@ -102,11 +102,11 @@ def test_operations_that_keep_all_rows_are_accepted(log: Compaction) -> None:
 def test_a_recreated_table_is_another_table(log: Compaction) -> None:
     state = log.intent()
     shutil.rmtree(log.target.table)
-    assert log.table.look(state.log_id, state.table_version) is None
+    assert log.table.snapshot(state.log_id, state.table_version) is None
     Path(log.target.table).mkdir()
-    assert log.table.look(state.log_id, state.table_version) is None
+    assert log.table.snapshot(state.log_id, state.table_version) is None
     log.prepare()
-    found = log.table.look(state.log_id, -1)
+    found = log.table.snapshot(state.log_id, -1)
     assert found is not None and (found.version, found.k) == (0, 0)
     with pytest.raises(ConfirmError, match="recreated"):
         check_history(state, found)
@@ -118,10 +118,10 @@ def test_a_history_that_was_cleaned_proves_no_range(log: Compaction) -> None:
     log.sql("DELETE FROM {t} WHERE id = 7")
     log.sql("INSERT INTO {t} VALUES (8, 'user')")
     (Path(log.target.table) / "_delta_log" / f"{1:020d}.json").unlink()
-    found = log.table.look(log.log_id, 0)
+    found = log.table.snapshot(log.log_id, 0)
     assert found is not None and found.k == 1 and not found.complete
     assert [each.version for each in found.changes] == [*range(2, found.version + 1)]
-    found = log.table.look(log.log_id, 1)
+    found = log.table.snapshot(log.log_id, 1)
     assert found is not None and found.complete
 
 
@@ -150,7 +150,7 @@ def test_a_recreated_table_with_equal_versions_and_times_is_another_table(
         os.utime(other / name, ns=(moment, moment))
     shutil.rmtree(place)
     other.rename(place)
-    found = log.table.look(state.log_id, state.table_version)
+    found = log.table.snapshot(state.log_id, state.table_version)
     assert found is not None and found.table_id != state.table_id
     assert (found.version, found.k) == (1, 0)
 

@@ -73,7 +73,7 @@ class Log:
         assert head is not None
         log = delta_log(self.spark, self.table)
         assert log.update()
-        table = log.look(head.log_id, 0)
+        table = log.snapshot(head.log_id, 0)
         assert table is not None
         assert [each.k for each in table.changes if each.k] == [*range(1, ranges + 1)]
         state = self.life.recover()

@@ -22,7 +22,7 @@ def numbers(*ids: int, v: str = "x") -> Rows:
 
 def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: Path) -> None:
     log = Compaction(delta, tmp_path, NUMBERS)
-    assert log.table.look("nobody", -1) is None
+    assert log.table.snapshot("nobody", -1) is None
     log.append(numbers(1, 2), numbers(3))
     log.prepare()
     first = log.carry()
@@ -34,7 +34,7 @@ def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: 
     before, now = log.rows_of(1, 2)
     assert as_set(before) == as_set(numbers(1, 2, 3))
     assert as_set(now) == as_set(numbers(1, 2, 3, 4))
-    reported = log.table.look(log.log_id, 0)
+    reported = log.table.snapshot(log.log_id, 0)
     assert reported is not None
     assert [(each.version, each.log_id, each.k) for each in reported.changes] == [
         (1, log.log_id, 1),
