@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from journal.disk import MemoryFolder
-
 from sparkwal import Appender
 from sparkwal.errors import SparkWalError
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Page, Transient
 from tests.appender.faulty_store import PREFIX, FaultyStore
+from tests.journal.disk import MemoryFolder
 
 
 class Away(FaultyStore):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal.appender import journal_sender
+from tests.journal.disk import MemoryFolder
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal import Appender
 from sparkwal.errors import BackPressureError
 from tests.appender.away import Away
 from tests.appender.faulty_store import rows, stored
 from tests.appender.interrupts import raised
+from tests.journal.disk import MemoryFolder
 
 pytestmark = pytest.mark.long
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal import events
 from sparkwal.appender import journal_sender
@@ -22,6 +21,7 @@ from sparkwal.store.base import LogStore, Transient
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.away import Away, abandon, sound
 from tests.appender.faulty_store import PREFIX, FaultyStore, commits, rows, stored, until
+from tests.journal.disk import MemoryFolder
 
 pytestmark = pytest.mark.usefixtures("soon")
 

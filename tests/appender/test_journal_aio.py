@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal import AsyncAppender
 from sparkwal.appender import journal_sender
@@ -17,6 +16,7 @@ from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError
 from tests.appender.away import Away, sound
 from tests.appender.faulty_store import PREFIX, SCHEMA, rows, stored, until
 from tests.appender.test_aio import run
+from tests.journal.disk import MemoryFolder
 
 
 class Watched(MemoryFolder):

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal import Appender, Log, verify
 from sparkwal.appender import appender
@@ -24,6 +23,7 @@ from tests.appender.faulty_store import SCHEMA, rows, stored, until
 from tests.appender.forks import is_refused
 from tests.appender.interrupts import interrupted
 from tests.appender.test_limits import Limited
+from tests.journal.disk import MemoryFolder
 
 # Signals.
 

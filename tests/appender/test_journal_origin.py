@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal.appender import journal_backend
 from sparkwal.errors import OptionError
@@ -12,6 +11,7 @@ from sparkwal.journal.files import SENDER
 from tests.appender.away import Away
 from tests.appender.faulty_store import rows, stored
 from tests.appender.test_limits import Limited
+from tests.journal.disk import MemoryFolder
 
 
 @pytest.fixture

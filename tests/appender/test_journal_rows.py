@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal import Appender, events
 from sparkwal.appender import journal_intake
@@ -24,6 +23,7 @@ from sparkwal.errors import (
 from sparkwal.store.base import LogStore
 from tests.appender.away import Away, abandon, sound
 from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
+from tests.journal.disk import MemoryFolder
 
 pytestmark = pytest.mark.usefixtures("soon")
 

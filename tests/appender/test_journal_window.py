@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal import Appender
 from sparkwal.appender import journal_intake
@@ -15,6 +14,7 @@ from sparkwal.journal.journal import Journal
 from sparkwal.store.base import LogStore
 from tests.appender.away import Away
 from tests.appender.faulty_store import PREFIX, rows, stored, until
+from tests.journal.disk import MemoryFolder
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal import Appender
 from sparkwal.appender.batches import CheckedRows
@@ -21,6 +20,7 @@ from sparkwal.journal.files import ACCEPTED
 from sparkwal.journal.open_segments import Segments
 from tests.appender.away import Away
 from tests.appender.faulty_store import rows, stored
+from tests.journal.disk import MemoryFolder
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from queries import append, assert_one_error, follow, numbers, read, refused, values, wait_for
 
 from sparkwal import Appender, Log
 from sparkwal.format import schema
@@ -16,6 +15,16 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.source import StreamReader
 from sparkwal.testing.proxy import S3Proxy
+from tests.spark.queries import (
+    append,
+    assert_one_error,
+    follow,
+    numbers,
+    read,
+    refused,
+    values,
+    wait_for,
+)
 
 SCHEMA = pa.schema([("value", pa.int64())])
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from journal.disk import MemoryFolder
 
 import sparkwal
 from sparkwal.errors import OutcomeUnknownError
@@ -19,6 +18,7 @@ from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
 from tests.appender.away import Away
 from tests.appender.faulty_store import PREFIX, commits, rows, stored
+from tests.journal.disk import MemoryFolder
 
 
 class Tearing(Away):

@@ -10,12 +10,12 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
-from clusters import standalone
 
 from faults.processes import Driver, send, wait_until
 from sparkwal.format import keys
 from sparkwal.protocol.recovery import DEFAULT_WINDOW
 from sparkwal.testing.proxy import Fault
+from tests.clusters import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 

@@ -6,12 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from queries import assert_one_error, numbers, refused
 
 from faults.processes import wait_until
 from faults.storms import late_errors, lost_replies, overload, resets
 from sparkwal.testing.proxy import Fault, S3Proxy
 from tests.chaos.test_processes import fill, mount, unmount
+from tests.spark.queries import assert_one_error, numbers, refused
 
 # The storms below use up nine attempts now and then, 21 never.
 STUBBORN = {"maxRetryAttempts": "20", "retryBaseDelayMs": "2"}

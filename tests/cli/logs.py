@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 from click.testing import CliRunner
-from headers import COMMIT, LEADER, plain
 
 import sparkwal
 from benchmarks.long_logs import long_log
@@ -21,6 +20,7 @@ from sparkwal.format.header import SEAL, CommitHeader, LeaderHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import LogStore
+from tests.headers import COMMIT, LEADER, plain
 
 COMMAND = [sys.executable, "-m", "sparkwal"]
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cli.shown import run
 
 import sparkwal
 from sparkwal.format import schema
+from tests.cli.shown import run
 from tests.jobs.http_job import Job
 
 pytestmark = pytest.mark.process

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.logs import append, as_flags, document, opened, ran, write_takeovers
-from protocol.query import Query, hints_in
 from reading.collected import collect, move_floor
 
 import sparkwal
@@ -19,6 +17,8 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import S3Proxy
+from tests.cli.logs import append, as_flags, document, opened, ran, write_takeovers
+from tests.protocol.query import Query, hints_in
 
 
 def cost(path: str, *more: str, **options: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from protocol.query import Query, hints_in, rows
 
 from sparkwal.cli import tailing
 from sparkwal.cli.main import main
@@ -24,6 +23,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import Piece
 from sparkwal.sql import relations
 from tests.cli.logs import append, document, opened
+from tests.protocol.query import Query, hints_in, rows
 
 # The leader record and twelve commits of one row each: position n holds the row n − 1.
 END = 12

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from cli.logs import ran
 
 from sparkwal.cli.help import matching, pages, sections
+from tests.cli.logs import ran
 
 ROOT = Path(__file__).parents[2]
 

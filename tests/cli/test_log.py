@@ -12,8 +12,6 @@ from itertools import chain, count
 from pathlib import Path
 
 import pytest
-from headers import COMMIT, LEADER, plain
-from protocol.query import StoppedClock
 from reading.collected import move_floor
 
 import sparkwal
@@ -28,6 +26,8 @@ from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
 from tests.cli.logs import BEGAN_MS, COMMAND, append, as_flags, lines, opened, ran, write_long
 from tests.cli.logs import write_takeovers as takeovers
+from tests.headers import COMMIT, LEADER, plain
+from tests.protocol.query import StoppedClock
 
 
 @pytest.fixture(scope="module")

@@ -137,9 +137,8 @@ def test_show_prints_and_checks_a_whole_commit(path: str) -> None:
 
 
 def test_show_prints_the_objects_with_rows(tmp_path: Path) -> None:
-    from protocol.query import Query, hints_in
-
     from sparkwal.store.local import LocalStore
+    from tests.protocol.query import Query, hints_in
 
     store = LocalStore(tmp_path / "store")
     query = Query(store, hints_in(tmp_path))

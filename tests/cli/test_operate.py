@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from protocol.query import hints_in
 from reading.collected import move_floor
 
 import sparkwal
@@ -26,6 +25,7 @@ from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from tests.checkpoints.stream import FileStream
 from tests.cli.logs import append, document, lines, opened, ran
+from tests.protocol.query import hints_in
 
 
 def grow_old(wal: Path) -> None:

@@ -12,9 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cli.logs import append, as_flags, opened, ran, write_long
-from cli.logs import document as printed
-from cli.test_cost import query
 from reading.collected import collect, move_floor
 
 import sparkwal
@@ -24,6 +21,9 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from tests.cli.logs import append, as_flags, opened, ran, write_long
+from tests.cli.logs import document as printed
+from tests.cli.test_cost import query
 
 pytestmark = pytest.mark.long
 

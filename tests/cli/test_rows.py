@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from cli.shown import SCHEMA, SOURCE, append, ids, lines, run
 from click.testing import CliRunner
 from reading.collected import collect, move_floor
 from rich.cells import cell_len
@@ -25,6 +24,7 @@ from sparkwal.store.local import LocalStore
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
 from support.json_rows import JsonRows
+from tests.cli.shown import SCHEMA, SOURCE, append, ids, lines, run
 
 
 @pytest.fixture

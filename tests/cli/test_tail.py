@@ -16,9 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cli.logs import write_takeovers
-from cli.shown import SCHEMA, SOURCE, append, ids, run
-from cli.test_damaged import flip, slot
 from reading.collected import collect, move_floor
 
 import sparkwal
@@ -30,6 +27,9 @@ from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
+from tests.cli.logs import write_takeovers
+from tests.cli.shown import SCHEMA, SOURCE, append, ids, run
+from tests.cli.test_damaged import flip, slot
 
 SECONDS = 60.0
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from clusters import HOME, standalone
 
 import sparkwal
 from sparkwal.testing.servers import log_options
+from tests.clusters import HOME, standalone
 from tests.deploying.environments import BASE, ROOT, clean, make, pip, run, see
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]

@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from lifecycle.lakes import Lake
 
 import sparkwal
 from tests import capabilities
 from tests.deploying.environments import ROOT, make, reaches, run
+from tests.lifecycle.lakes import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 

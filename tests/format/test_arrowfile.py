@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from headers import COMMIT, DATA, LEADER, ROWS, SPARK_SCHEMA, plain
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile
 from sparkwal.format.header import Header
+from tests.headers import COMMIT, DATA, LEADER, ROWS, SPARK_SCHEMA, plain
 
 # Each is a header that a reader refuses.
 REFUSED: dict[str, Header] = {

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from headers import DATA, ROWS, SPARK_SCHEMA
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, frames, schema
 from sparkwal.format.arrowfile import FileWriter
+from tests.headers import DATA, ROWS, SPARK_SCHEMA
 
 MANY = 1000  # rows: enough for the check of large record batches
 

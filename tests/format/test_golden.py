@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from headers import COMMIT, DATA, DECIDED, LEADER, ROWS, SPARK_SCHEMA, golden
 
 from sparkwal.format import arrowfile
 from sparkwal.format.header import (
@@ -21,6 +20,7 @@ from sparkwal.format.header import (
     from_metadata,
     to_json,
 )
+from tests.headers import COMMIT, DATA, DECIDED, LEADER, ROWS, SPARK_SCHEMA, golden
 
 FOLDER = Path(__file__).parent / "golden"
 # Objects of versions that had no `decided`.

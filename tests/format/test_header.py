@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from headers import COMMIT, DATA, LEADER, POSITION, SPARK_SCHEMA, WINDOW, golden, plain
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from sparkwal.format.header import (
     from_metadata,
     to_json,
 )
+from tests.headers import COMMIT, DATA, LEADER, POSITION, SPARK_SCHEMA, WINDOW, golden, plain
 
 counts = st.integers(0, 2**63 - 1)
 crcs = st.integers(0, 2**32 - 1)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from headers import LEADER
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, SCHEMA_KEY, crc_hex, to_json
+from tests.headers import LEADER
 
 LONG = '{"type":"struct","fields":[{"name":"v","type":"long","nullable":true,"metadata":{}}]}'
 

@@ -24,7 +24,8 @@ import click
 import sparkwal
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack
-from tests.histories.recording import Recorder, merged, write_history
+
+from .recording import Recorder, merged, write_history
 
 BUCKET = "histories"
 # Seconds that a writer gets to send the rest.

@@ -12,8 +12,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.histories.check import contradictions, load
-from tests.histories.generate import generate
+from .check import contradictions, load
+from .generate import generate
 
 HERE = Path(__file__).parent
 SECONDS = 20.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from tests.histories.worker import Worker
+    from .worker import Worker
 
 # The values of one producer begin at a multiple of this; worker.PRODUCER is the same.
 PRODUCER = 1_000_000

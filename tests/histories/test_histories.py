@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.histories.check import History, contradictions, gathered
-from tests.histories.mutate import MUTATIONS, Operations, mutated
-from tests.histories.recording import write_history
-from tests.histories.run import built, main
+from .check import History, contradictions, gathered
+from .mutate import MUTATIONS, Operations, mutated
+from .recording import write_history
+from .run import built, main
 
 HERE = Path(__file__).parent
 # A history of seed 1, made by `python -m histories.generate 1 sample.jsonl`.

@@ -29,7 +29,8 @@ from sparkwal.errors import (
 )
 from sparkwal.protocol.clock import Clock
 from sparkwal.testing.servers import log_options
-from tests.histories.recording import Recorder
+
+from .recording import Recorder
 
 SCHEMA = pa.schema([("v", pa.int64())])
 # The values of one producer begin at a multiple of this, and count its appends.
@@ -211,7 +212,7 @@ def replay(
 
 def with_spark(role: str, worker: Worker, options: dict[str, str]) -> None:
     """A role of `spark_worker`: only its process imports Spark."""
-    from tests.histories import spark_worker
+    from . import spark_worker
 
     getattr(spark_worker, role)(worker, options)
 

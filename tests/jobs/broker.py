@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jars import JAVA, SPARK_JARS, Module, fetch, run
-from jars import JVM as SMALL
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from sparkwal.testing.servers import Server, ServerError
+from tests.jars import JAVA, SPARK_JARS, Module, fetch, run
+from tests.jars import JVM as SMALL
 
 BROKER = (Module("org.apache.kafka", "kafka_2.13", "4.3.1"),)
 # Spark's connector, in pieces that fit each other: not each can be had in Spark's own version.

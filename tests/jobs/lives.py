@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import classes
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
@@ -23,6 +22,7 @@ from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.chain import newest_lifecycle
+from tests import classes
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import classes
 import pytest
 from lives import JOBS, JVM_SAYS_FIRST, SCHEMA, chain, collect, refused, run, running, write
 from rich.console import Console
@@ -28,6 +27,7 @@ from sparkwal.protocol.chain import put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from support.follow import Meter, Signals
+from tests import classes
 
 SECRET = "7h1s-must-not-be-shown"
 

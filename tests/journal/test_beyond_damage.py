@@ -5,12 +5,11 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 
-from journal.disk import MemoryFolder
-
 from sparkwal.journal import segment
 from sparkwal.journal.files import make_segment, segment_name
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import VERSION, Header, Scan, entry
+from tests.journal.disk import MemoryFolder
 from tests.journal.stand import SMALL, content, fill, open_journal, segments
 from tests.journal.test_damage import flip, places
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
-from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import BackPressureError
 from sparkwal.journal.files import LOST
 from sparkwal.journal.journal import Settings
+from tests.journal.disk import Crash, MemoryFolder
 from tests.journal.stand import SMALL, Ids, Run, content, everything, open_journal, segments
 
 pytestmark = pytest.mark.long

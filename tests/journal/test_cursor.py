@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 import pytest
-from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.journal.files import Cursor, note_of, read_cursor, write_cursor
+from tests.journal.disk import Crash, MemoryFolder
 from tests.journal.stand import OWNER, SMALL, Run, everything, fill, open_journal, segments
 
 LENGTHS = [200] * 10

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalEncodeError, JournalReadError, OptionError
 from sparkwal.journal import segment
@@ -18,6 +17,7 @@ from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.files import make_segment, segment_name
 from sparkwal.journal.segment import Scan, read_header
 from sparkwal.journal.storage import blocks
+from tests.journal.disk import MemoryFolder
 from tests.journal.stand import (
     OWNER,
     SMALL,

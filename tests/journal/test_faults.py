@@ -7,7 +7,6 @@ import threading
 from dataclasses import replace
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal.errors import (
     BackPressureError,
@@ -19,6 +18,7 @@ from sparkwal.errors import (
     JournalWriteError,
     OptionError,
 )
+from tests.journal.disk import MemoryFolder
 from tests.journal.stand import OWNER, SMALL, Run, content, fill, open_journal, segments
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalSyncError, OptionError
 from sparkwal.journal import files
 from sparkwal.journal import open_segments as appending
 from sparkwal.journal.disk import DiskFolder
+from tests.journal.disk import MemoryFolder
 from tests.journal.stand import fill, open_journal, segments
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal.errors import BackPressureError, OptionError
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.journal import ALWAYS, INTERVAL, NONE, Settings
 from sparkwal.journal.storage import Folder
+from tests.journal.disk import MemoryFolder
 from tests.journal.stand import OWNER, SMALL, Ids, Run, content, open_journal
 
 SEED = 4100

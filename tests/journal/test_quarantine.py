@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalReadError, OptionError
 from sparkwal.journal.files import note_of, segment_name
+from tests.journal.disk import MemoryFolder
 from tests.journal.stand import OWNER, Run, content, everything, fill, open_journal, segments
 
 NOTE = "lost"

@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from journal.disk import MemoryFolder
 
 from sparkwal.errors import JournalFolderSyncError, JournalSyncError
 from sparkwal.journal import disk
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.storage import QUARANTINE, Folder, Handle, sync_folder
+from tests.journal.disk import MemoryFolder
 from tests.journal.stand import data
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import JournalWriteError, OptionError
 from sparkwal.journal.files import ACCEPTED, CURSOR, Cursor, write_cursor
 from sparkwal.journal.journal import DEFAULT_SLOTS
+from tests.journal.disk import Crash, MemoryFolder
 from tests.journal.stand import OWNER, SMALL, content, fill, open_journal, segments
 
 LENGTHS = [300, 300, 300, 300, 300]

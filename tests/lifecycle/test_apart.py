@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from lifecycle.lakes import SCHEMA, Lake
 
 import sparkwal
 from sparkwal.errors import OptionError
@@ -20,6 +19,7 @@ from sparkwal.store.base import LogStore, Page
 from sparkwal.store.path import overlap
 from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.proxy import S3Proxy
+from tests.lifecycle.lakes import SCHEMA, Lake
 
 ROWS = [{"id": 1, "v": "v1"}]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from protocol.query import Query, StoppedClock, hints_in
 
 import sparkwal
 from sparkwal.errors import InvalidLogError, OptionError
@@ -31,6 +30,7 @@ from sparkwal.sql.relations import CONSUMERS
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import Query, StoppedClock, hints_in
 
 CLOCK = StoppedClock()
 NAMED = Consumer("daily", "log-1", 7, 1_700_000_000_000, "here", "run-1")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from all_types import one_row
 from deltalake import DeltaTable, write_deltalake
-from lifecycle.lakes import SCHEMA, STAGES, Lake
 
 import sparkwal
 from sparkwal.errors import ConfirmError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, Event, RowsInTable, subscribe
 from sparkwal.format.lifecycle_record import MERGE
 from sparkwal.protocol.clock import Clock
+from tests.all_types import one_row
+from tests.lifecycle.lakes import SCHEMA, STAGES, Lake
 
 
 def rows(current: Any) -> Counter[Any]:

@@ -15,7 +15,6 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from lifecycle.lakes import SCHEMA, Lake
 
 import sparkwal
 from sparkwal.errors import ConfirmError, TableReadError
@@ -24,6 +23,7 @@ from sparkwal.lifecycle import delta_log as files
 from sparkwal.lifecycle.snapshot import OtherFiles, delta_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from tests.lifecycle.lakes import SCHEMA, Lake
 
 FOREIGN = pa.table({"id": [9], "v": ["v9"]}, SCHEMA)
 

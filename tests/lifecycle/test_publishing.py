@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from protocol.query import StoppedClock
 
 from sparkwal import events
 from sparkwal.errors import StoreUnavailableError
@@ -17,6 +16,7 @@ from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import StoppedClock
 
 MINUTE = 60_000
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from lifecycle.lakes import STAGES, Lake, rank
 
 from sparkwal.errors import ConfirmError, OptionError
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.keyed import outlived
 from sparkwal.lifecycle.snapshot import StoreFiles
 from sparkwal.lifecycle.table import check_apart
+from tests.lifecycle.lakes import STAGES, Lake, rank
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from protocol.query import StoppedClock
 
 import sparkwal
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
@@ -27,6 +26,7 @@ from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 from tests.metrics.scraped import Samples, samples
+from tests.protocol.query import StoppedClock
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

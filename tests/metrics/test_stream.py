@@ -16,7 +16,6 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryException
 from pyspark.sql.streaming.listener import QueryProgressEvent
-from queries import append, numbers
 
 import sparkwal
 from sparkwal.errors import OptionError
@@ -26,12 +25,13 @@ from sparkwal.metrics.stream import watch_stream
 from sparkwal.metrics.writers import watch_appender
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
+from tests.spark.queries import append, numbers
 
 
 @pytest.fixture
 def meter() -> Iterator[tuple[Prometheus, Callable[[], dict[str, float]]]]:
     """A meter, and its numbers by name alone, as a scrape has them."""
-    from metrics.scraped import scrape
+    from tests.metrics.scraped import scrape
 
     own_meter = new_meter()
     port, stop = own_meter.serve("127.0.0.1", 0)

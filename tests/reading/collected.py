@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from protocol.query import LIMITS, Query, hints_in
-
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord
 from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
@@ -14,6 +12,7 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import LIMITS, Query, hints_in
 
 __all__ = ["LIMITS", "Query", "collect", "copied", "move_floor", "written"]
 # Slot records below the bound that a collection leaves.

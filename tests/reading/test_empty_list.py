@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from protocol.query import hints_in
 from reading.collected import LIMITS, Query, collect, copied, move_floor, written
 
 from sparkwal.errors import StoreUnavailableError
@@ -17,6 +16,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import hints_in
 
 
 class Lying(MemoryStore):

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli.logs import BEGAN_MS, document, lines, opened, ran, write_long
-from headers import LEADER, plain
 
 from sparkwal import InvalidLogError, Log, verify
 from sparkwal.format import keys
 from sparkwal.protocol.records import first_at_or_after, live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import first_listed, last_listed, read_slot
+from tests.cli.logs import BEGAN_MS, document, lines, opened, ran, write_long
+from tests.headers import LEADER, plain
 
 LAST = 20
 FAR = 10**9

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from protocol.query import SCHEMA, StoppedClock
 from reading.collected import DAY_MS, LIMITS, Query, collect, copied, move_floor, written
 
 from sparkwal import log as log_module
@@ -26,6 +25,7 @@ from sparkwal.reading.planning import ReadTask, StreamedLog, read_tasks, task_ro
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import SCHEMA, StoppedClock
 
 COMMITS = 1100
 FLOOR = 1050

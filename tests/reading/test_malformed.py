@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from protocol.query import LIMITS, Query, hints_in
 
 from sparkwal import InvalidLogError, Log, verify
 from sparkwal.format import schema
 from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.local import LocalStore
+from tests.protocol.query import LIMITS, Query, hints_in
 
 pytestmark = pytest.mark.process
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol.query import LIMITS, Query, hints_in
 
 from sparkwal.format.header import Frame
 from sparkwal.options.parsing import parse
@@ -19,6 +18,7 @@ from sparkwal.reading.planning import read_tasks
 from sparkwal.reading.rows import Piece, pack, pieces_of
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import LIMITS, Query, hints_in
 
 COMMITS = PLANNED_RECORDS + 300
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from protocol.query import StoppedClock
 from reading.collected import LIMITS, Query, collect, copied, move_floor, written
 
 from sparkwal.errors import CollectedError
@@ -17,6 +16,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.replaying import Replay
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import StoppedClock
 
 POSITIONS = 1_500
 DEPTH = 11  # the logarithm of POSITIONS, rounded up

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from protocol.query import SCHEMA, Query, StoppedClock, hints_in
 
 from sparkwal.format import keys
 from sparkwal.protocol.recovery import find_head
@@ -15,6 +14,7 @@ from sparkwal.reading.sequencers import all_logs
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import SCHEMA, Query, StoppedClock, hints_in
 
 
 def written(folder: Path, commits: int, prefix: str = "wal") -> MemoryStore:

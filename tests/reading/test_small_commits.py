@@ -8,18 +8,19 @@ from pathlib import Path
 from threading import Lock
 
 import pytest
-from protocol.query import LIMITS, SCHEMA, Query, hints_in
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, schema
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol import records
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading import planning
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import read_tasks, task_rows
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import LIMITS, SCHEMA, Query, hints_in
 
 COMMITS = 300
 TARGET = schema.to_arrow(SCHEMA)

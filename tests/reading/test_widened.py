@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from protocol.query import SCHEMA, Query, hints_in, values_of
 
 import sparkwal
 from sparkwal import DivergedCheckpointError, Log, OptionError
@@ -20,6 +19,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.spark.source import log_schema
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import SCHEMA, Query, hints_in, values_of
 
 NARROW = pa.schema(
     [

@@ -11,10 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from protocol.query import LIMITS, SCHEMA, Query, hints_in
-from protocol.query import rows as rows_of
 from pyspark.sql.types import LongType, StructField, StructType
-from queries import append, numbers, write
 from reading.collected import move_floor
 
 import sparkwal
@@ -34,6 +31,9 @@ from sparkwal.protocol.handover import Lookout, Requests
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.spark.source import StreamReader
+from tests.protocol.query import LIMITS, SCHEMA, Query, hints_in
+from tests.protocol.query import rows as rows_of
+from tests.spark.queries import append, numbers, write
 
 ROWS = pa.schema([("v", pa.int64())])
 # The policy of a consumer is for one name.

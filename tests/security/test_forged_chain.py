@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli.logs import append, lines, ran
-from lifecycle.lakes import Lake
 
 import sparkwal
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
@@ -24,6 +22,8 @@ from sparkwal.lifecycle.snapshot import delta_log
 from sparkwal.lifecycle.table import check_scheme
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from tests.cli.logs import append, lines, ran
+from tests.lifecycle.lakes import Lake
 
 SOUND = Target("s3://b/t", MERGE, ("id",), "at", "gone", ("day",))
 

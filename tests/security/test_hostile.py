@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from protocol.query import hints_in
 from store.stub_s3 import Stub
 
 import sparkwal
@@ -26,6 +25,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import Transient
 from sparkwal.store.config import S3Config
 from sparkwal.store.s3 import S3Store
+from tests.protocol.query import hints_in
 from tests.security.hostile_reader import FORGED, SCHEMA, common, put
 
 READER = Path(__file__).with_name("hostile_reader.py")

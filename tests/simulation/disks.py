@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from journal.disk import SECTOR, MemoryFolder, MemoryWriter
-
 from sparkwal.journal.storage import Bytes, Reader
+from tests.journal.disk import SECTOR, MemoryFolder, MemoryWriter
 from tests.simulation.machine import Ask
 from tests.simulation.world import Call
 

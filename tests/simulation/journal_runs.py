@@ -11,13 +11,12 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from journal.disk import MemoryFolder
-
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import ACCEPTED, SENDER
 from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
 from sparkwal.protocol.recovery import find_head
+from tests.journal.disk import MemoryFolder
 from tests.simulation import oracle
 from tests.simulation.clients import WorldClock, WorldStore, world_log
 from tests.simulation.data import JOURNALED

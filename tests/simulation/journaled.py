@@ -13,7 +13,6 @@ from functools import partial
 from types import SimpleNamespace
 
 import pyarrow as pa
-from journal.disk import MemoryFolder
 
 from sparkwal.appender import journal_backend, sender
 from sparkwal.appender.batches import Ticket
@@ -25,6 +24,7 @@ from sparkwal.format import schema
 from sparkwal.journal import open_segments, opening
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.store import conditional_put
+from tests.journal.disk import MemoryFolder
 from tests.simulation import oracle
 from tests.simulation.clients import WorldClock, WorldStore, world_log
 from tests.simulation.codec import drawn, searching

@@ -10,7 +10,6 @@ from collections import Counter
 from zlib import crc32
 
 import pytest
-from journal.disk import Crash, MemoryFolder
 
 from sparkwal.errors import JournalEncodeError, JournalReadError, JournalSyncError
 from sparkwal.journal import files
@@ -20,6 +19,7 @@ from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, VERSION, Header
 from sparkwal.journal.storage import Handle
+from tests.journal.disk import Crash, MemoryFolder
 from tests.simulation.journal_runs import Run
 from tests.simulation.journal_shapes import SCRIPT, SHAPES, Chance, Script, scripted
 

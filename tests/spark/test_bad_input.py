@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from queries import assert_one_error, numbers, objects, read, refused, write
 
 import sparkwal
+from tests.spark.queries import assert_one_error, numbers, objects, read, refused, write
 
 SECRET = "correct-horse-battery-staple"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from queries import append, assert_one_error, commits, numbers, objects, refused, wait_for
 from reading.collected import move_floor
 
 import sparkwal
@@ -23,6 +22,15 @@ from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.proxy import S3Proxy
+from tests.spark.queries import (
+    append,
+    assert_one_error,
+    commits,
+    numbers,
+    objects,
+    refused,
+    wait_for,
+)
 
 COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 

@@ -7,11 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from protocol.query import Query, StoppedClock, hints_in
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
-from queries import follow, read
 from reading.collected import collect, move_floor
 
 from sparkwal.errors import CollectedError
@@ -20,6 +18,8 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.source import StreamReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
+from tests.protocol.query import Query, StoppedClock, hints_in
+from tests.spark.queries import follow, read
 
 COMMITS = 1020
 FLOOR = 1010

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from queries import append, follow, numbers, read, refused, values
 from reading.collected import move_floor
 from test_offsets import SCHEMA, Stream
 
@@ -22,6 +21,7 @@ from sparkwal.protocol.holds import Holds
 from sparkwal.spark.source import BatchReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
+from tests.spark.queries import append, follow, numbers, read, refused, values
 
 
 def store_of(stream: Stream) -> LogStore:

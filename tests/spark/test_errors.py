@@ -8,7 +8,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from queries import (
+
+from sparkwal.format import keys
+from sparkwal.testing.proxy import Fault, S3Proxy
+from tests.spark.queries import (
     append,
     assert_one_error,
     commits,
@@ -20,9 +23,6 @@ from queries import (
     wait_for,
     write,
 )
-
-from sparkwal.format import keys
-from sparkwal.testing.proxy import Fault, S3Proxy
 
 SECRET = "kQ7vWzLr0SecretNobodyMaySee"
 QUICK = {"maxRetryAttempts": "1", "retryBaseDelayMs": "1"}

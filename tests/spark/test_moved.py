@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from queries import append, follow, numbers, read, values
 
 import sparkwal
 from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, s3_client
+from tests.spark.queries import append, follow, numbers, read, values
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

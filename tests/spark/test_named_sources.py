@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from queries import append, wait_for, write
 
 import sparkwal
 from sparkwal.checkpoints.offsets import by_source, positions
 from sparkwal.lifecycle.consumers import bound
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
+from tests.spark.queries import append, wait_for, write
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from protocol.query import LIMITS, Query, StoppedClock, hints_in
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -24,6 +23,7 @@ from sparkwal.spark.source import StreamReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
+from tests.protocol.query import LIMITS, Query, StoppedClock, hints_in
 
 SCHEMA = StructType([StructField("v", LongType())])
 

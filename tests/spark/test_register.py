@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from queries import commits
 
 import sparkwal
 from sparkwal import events
 from sparkwal.errors import OptionError
 from sparkwal.events.emitting import Event
+from tests.spark.queries import commits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from pyspark.sql.streaming.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
-from queries import append, follow, numbers, values, wait_for
 
 from sparkwal.testing.proxy import S3Proxy
+from tests.spark.queries import append, follow, numbers, values, wait_for
 
 PARTITIONS = 3
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent
-from queries import (
+
+from tests.spark.queries import (
     append,
     assert_one_error,
     commits,

@@ -10,7 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from queries import (
+
+from sparkwal.format import keys
+from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
+from sparkwal.options.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
+from sparkwal.testing.proxy import S3Proxy
+from tests.spark.queries import (
     append,
     assert_one_error,
     commits,
@@ -24,13 +31,6 @@ from queries import (
     wait_for,
     write,
 )
-
-from sparkwal.format import keys
-from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
-from sparkwal.options.open import open_log
-from sparkwal.options.parsing import parse
-from sparkwal.options.reading import SourceOptions
-from sparkwal.testing.proxy import S3Proxy
 
 
 def test_each_microbatch_and_each_batch_write_is_one_commit(

@@ -15,15 +15,6 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
-from queries import (
-    assert_one_error,
-    follow,
-    lose_last,
-    read,
-    refused,
-    values,
-    write,
-)
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
@@ -39,6 +30,15 @@ from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.spark.source import BatchReader, StreamReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
+from tests.spark.queries import (
+    assert_one_error,
+    follow,
+    lose_last,
+    read,
+    refused,
+    values,
+    write,
+)
 
 SCHEMA = '{"type":"struct","fields":[{"name":"value","type":"long","nullable":true,"metadata":{}}]}'
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from queries import append, assert_one_error, refused, write
 
 import sparkwal
+from tests.spark.queries import append, assert_one_error, refused, write
 
 pytestmark = pytest.mark.spark
 

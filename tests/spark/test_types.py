@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from queries import append, assert_one_error, numbers, read, refused, start, write
 
 from sparkwal.format import schema
 from sparkwal.spark.interfaces import to_arrow_schema
 from tests import capabilities
+from tests.spark.queries import append, assert_one_error, numbers, read, refused, start, write
 
 ALL_BYTES = "X'" + bytes(range(256)).hex() + "'"
 POINT = "X'0101000000000000000000F03F0000000000000040'"

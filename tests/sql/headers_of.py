@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headers import COMMIT, LEADER
-
 from sparkwal.format import keys
 from sparkwal.format.header import Batch, CommitHeader, LeaderHeader
+from tests.headers import COMMIT, LEADER
 
 EMPTY = ()
 

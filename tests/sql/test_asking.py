@@ -17,8 +17,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from cli.logs import COMMAND, lines, ran, write_takeovers
-from protocol.query import Query, hints_in
 from reading.collected import collect, move_floor
 
 import sparkwal
@@ -33,6 +31,8 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.sql.database import connect
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
+from tests.cli.logs import COMMAND, lines, ran, write_takeovers
+from tests.protocol.query import Query, hints_in
 from tests.sql.logs import SCHEMA, ask, write
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sql.headers_of import commit, leader
 
 from sparkwal.sql.past import override_prices, price
 from sparkwal.sql.relations import read_requests, write_requests
+from tests.sql.headers_of import commit, leader
 
 MB = 2**20
 

@@ -13,9 +13,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from jars import JAVA, JVM, Module, fetch
-
 from sparkwal.testing.servers import Server, start_server
+from tests.jars import JAVA, JVM, Module, fetch
 
 # The one looks whether a key is free and writes later; the other does both at once.
 OLD, NEW = "3.1.0", "4.0.0"

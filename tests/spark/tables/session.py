@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-import classes
 from pyspark.sql import SparkSession
 
 from sparkwal.spark import log_store
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
+from tests import classes
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",

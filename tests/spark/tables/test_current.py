@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from all_types import one_row
 from pyspark.sql import DataFrame, SparkSession
 
 import sparkwal
 from sparkwal.errors import ConfirmError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.spark import read_current as reading
+from tests.all_types import one_row
 from tests.spark.tables.lake import SCHEMA, STAGES, Lake, value
 
 

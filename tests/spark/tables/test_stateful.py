@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from docs.pages import blocks
 from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.options import spark_versions
+from tests.docs.pages import blocks
 from tests.spark.tables.session import s3a
 
 PAGE = "sparkwal/docs/operations.md"
