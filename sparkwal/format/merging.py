@@ -102,7 +102,7 @@ def merge(log_schema: str, writer_schema: str, *, allow_new: bool) -> str:
         if changed and None not in both.values():
             advice = "set mergeSchema=true to make the log's columns as wide as both need, or cast"
         elif changed:
-            advice = "a column's type cannot change so: cast it, or write to a new path"
+            advice = "a column's type cannot change this way: cast it, or write to a new path"
         elif cased:
             advice = "give the column the log's name"
         elif not new:

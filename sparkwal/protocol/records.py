@@ -273,7 +273,7 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
                 sent = islice(records, log.store.concurrency - 1)
                 for later in (slot for slot in sent if isinstance(slot, SlotRecord)):
                     # The gap may have been filled since its first GET.
-                    if later.knows(position, log_id) and fetch(position) is None:
+                    if later.proves_filled(position, log_id) and fetch(position) is None:
                         raise MissingRecord(log, position, window)
                 return
             check_log(log, record, log_id or record.header.log_id)

@@ -280,7 +280,7 @@ def _look_after_gap(
     existing = (record for record in records if isinstance(record, SlotRecord))
     read_of = tuple(existing if thorough else islice(existing, 1))
     # SAFETY(after-gap-knows) §4: a record after the gap that knows the gap proves a lost record
-    lost = any(record.knows(head.gap, log_id) for record in read_of)
+    lost = any(record.proves_filled(head.gap, log_id) for record in read_of)
     return replace(head, after=read_of), lost
 
 

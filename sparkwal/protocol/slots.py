@@ -82,7 +82,7 @@ class SlotRecord(arrowfile.Opened):
                 return arrowfile.block_offset(end) + entry.bytes
         return end
 
-    def knows(self, position: int, log_id: str | None) -> bool:
+    def proves_filled(self, position: int, log_id: str | None) -> bool:
         """Whether its writer had proof that the log `log_id` had a durable record at `position`."""
         return self.header.decided >= position and log_id in (None, self.header.log_id)
 

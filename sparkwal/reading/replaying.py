@@ -153,7 +153,7 @@ class Replay(Iterator[Entry]):
                 raise OptionError(f"there is no log at {log.log.url}; check the path")
             if cursor is not None and log.place is None and not new_at_floor:
                 log.begin_new()
-        # The cursor names also the logs without a replayed record. A later replay then knows which
+        # The cursor also names the logs without a replayed record. So a later replay can tell which
         # logs are new.
         self._places = {log.name: log.begin for log in self._logs if log.begin is not None}
         self._entries = self._merged()

@@ -29,12 +29,12 @@ from sparkwal.spark.delta_writing import (
 )
 from sparkwal.spark.readable import one_line
 
-# Before every moment of Spark's.
+# Earlier than every timestamp of Spark.
 _EARLIEST_US = -(2**62)
 # Whether a row of the winners deletes its key.
 DELETES = "_wal_deletes"
 _MAPPING = "delta.columnMapping.mode"
-# A MERGE with deletion vectors fails for the key of nulls (Delta 4.4).
+# With deletion vectors, MERGE fails on a row whose key is null (Delta 4.4).
 _VECTORS = "delta.enableDeletionVectors"
 # Finds the winners of a range: one row for each key, with the column DELETES.
 Winners = Callable[[SparkSession, LifecycleRecord], DataFrame]
@@ -45,7 +45,7 @@ def without_late(
 ) -> DataFrame:
     """The rows that win, without those that are older than the tombstone of their key.
 
-    A delete stays: it may find a row that is older still.
+    A delete is kept: the table may hold an older row of its key.
 
     Args:
         winners: one row for each key, with the column DELETES.
@@ -135,7 +135,7 @@ class SparkTombstones:
         making = making.addColumns(session.parseDataType(self._schema()))
         making = making.property(OWNER, self._table.table_id).property(_VECTORS, "false")
         if (mode := self._table.properties.get(_MAPPING)) is not None:
-            # The names of keys may be such as only this takes.
+            # Delta allows some column names only with column mapping.
             making = making.property(_MAPPING, mode)
         create_table(making, self._log)
 
@@ -152,8 +152,8 @@ class SparkTombstones:
             )
             limit_us = state.timestamp_ms * 1000
             if is_time:
-                # Counted back from the newest sequence, so that a log of old rows keeps them too;
-                # a sequence ahead of the clock drops nothing that the clock would keep.
+                # The horizon ends at the newest sequence, or now if that is earlier. So a log of old
+                # rows keeps its tombstones, and a sequence in the future drops none too early.
                 row = winners.agg(F.max(F.unix_micros(by.cast("timestamp")))).first()
                 newest = row[0] if row else None
                 limit_us = min(limit_us, _EARLIEST_US if newest is None else newest)

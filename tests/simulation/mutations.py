@@ -286,7 +286,7 @@ MUTATIONS = [
         "after-gap-knows",
         "a record is lost under an appender that waits for each",
         "protocol/recovery.py",
-        "    lost = any(record.knows(head.gap, log_id) for record in read_of)\n",
+        "    lost = any(record.proves_filled(head.gap, log_id) for record in read_of)\n",
         "    lost = False\n",
     ),
     Mutation(
