@@ -152,8 +152,8 @@ class SparkTombstones:
             )
             limit_us = state.timestamp_ms * 1000
             if is_time:
-                # The horizon ends at the newest sequence, or now if that is earlier. So a log of old
-                # rows keeps its tombstones, and a sequence in the future drops none too early.
+                # The horizon ends at the newest sequence, or now if that is earlier. So a log of
+                # old rows keeps its tombstones, and a sequence in the future drops none early.
                 row = winners.agg(F.max(F.unix_micros(by.cast("timestamp")))).first()
                 newest = row[0] if row else None
                 limit_us = min(limit_us, _EARLIEST_US if newest is None else newest)
