@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store import s3_errors, s3_replies
@@ -37,7 +37,7 @@ from sparkwal.store.s3_errors import (
     Unanswered,
     UploadGone,
 )
-from sparkwal.store.s3_get import SentObject, get_object, read_body, send_object
+from sparkwal.store.s3_get import SentObject, get_object, read_botocore_body, send_object
 from sparkwal.store.s3_replies import Unproven, require
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 # The codes of stores that do not support ETags in a DeleteObjects. AWS supports them since 2025.
 _NO_ETAGS = ("NotImplemented", "MalformedXML", "InvalidArgument")
+# A store may show pages without keys where many objects were deleted, but not without end.
+_MOST_EMPTY_PAGES = 1000
 # Hosts of AWS: a region, dual-stack, FIPS.
 _AWS_HOST = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
@@ -112,6 +114,11 @@ class S3Store:
         try:
             client = s3_client(self.config)
             yield client
+        except s3_replies.Interim:
+            # The next request on this connection would read the reply that is still to come.
+            if client is not None:
+                client.close()
+            raise
         except (SparkWalError, Transient, NotFound):
             raise
         except ImportError as error:
@@ -198,10 +205,11 @@ class S3Store:
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """Make one ListObjectsV2, and one more for each page that S3 ends before its first key."""
         at: Any = {**self.at, "Prefix": prefix, "MaxKeys": limit, "StartAfter": after}
+        tokens: set[str | None] = {None}
         while True:
             with self.request(prefix, finds=False) as client:
                 reply = client.list_objects_v2(**at)
-            s3_replies.check_list(reply, self.bucket, prefix)
+            s3_replies.check_list(reply, self.bucket, prefix, after)
             entries = [
                 Entry(content["Key"], content["Size"], content.get("ETag", ""))
                 for content in reply.get("Contents", [])
@@ -215,8 +223,9 @@ class S3Store:
                 return Page(entries, more)
             # An empty page has no key to continue after; only the store's token leads further.
             token = reply.get("NextContinuationToken")
-            if token is None or token == at.get("ContinuationToken"):
+            if token in tokens or len(tokens) > _MOST_EMPTY_PAGES:
                 raise Transient(f"an empty page of the LIST of {prefix} that leads no further")
+            tokens.add(token)
             at["ContinuationToken"] = token
 
     def delete(self, key: str) -> None:
@@ -268,7 +277,7 @@ class S3Store:
         try:
             with self.request(key) as client:
                 reply: Any = client.get_object(**self.at, Key=key, Range="bytes=0-0")
-                read_body(reply["Body"], reply["ResponseMetadata"]["HTTPHeaders"], (0, 1))
+                read_botocore_body(reply, (0, 1))
         except BeyondEnd:
             with self.request(key) as client:
                 reply = client.head_object(**self.at, Key=key)
@@ -304,7 +313,7 @@ class S3Store:
             return UnfinishedPage(uploads, "")
         key = reply.get("NextKeyMarker", "")
         last = f"{reply.get('NextUploadIdMarker', '')}\n{key}"
-        if not key or last == after:
+        if not key or key < before or last == after:
             raise Transient("a truncated list of uploads that leads no further")
         return UnfinishedPage(uploads, last)
 
@@ -363,6 +372,8 @@ class S3Upload:
             # reads the object back.
             return False
         require(reply, "ETag", "CompleteMultipartUpload")
+        if unquote(reply.get("Key", self._key)) != unquote(self._key):
+            raise Unproven(f"the upload of {self._key} was answered by that of {reply['Key']}")
         return True
 
     def abort(self) -> None:

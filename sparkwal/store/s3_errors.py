@@ -24,7 +24,7 @@ class BeyondEnd(OptionError):
 
 
 class Unanswered(Transient):
-    """A 404 without S3's own code, so it does not prove that the object is missing."""
+    """A 404 or 416 without S3's own code: it proves nothing about the object."""
 
 
 class Denied(Refusal):
@@ -202,8 +202,10 @@ def _answered(
     unexpected = f"{url} answers {status} where S3 never does; check that it is an S3 endpoint"
     if status == 412 or code == "PreconditionFailed":
         return KeyTaken(unexpected)
-    if status == 416 or code == "InvalidRange":
+    if code == "InvalidRange":
         return BeyondEnd(unexpected)
+    if status == 416:
+        return Unanswered(f"a 416 that does not name InvalidRange; {unexpected}")
     if code == "NoSuchUpload":
         return UploadGone(unexpected)
     # The reply to a HEAD has no body, so it has no code.
@@ -227,7 +229,8 @@ def _answered(
     refusal: type[OptionError] = OptionError
     if status == 403:
         refusal = Denied
-    elif status in (401, 404) or code in _STALE:
+    # A status without a code of S3, or a redirect, may come from a server in between.
+    elif status in (401, 404) or code in _STALE or status < 400 or code == str(status):
         refusal = Refusal
     return refusal(f"{url} refused the request ({message}); {advice}")
 

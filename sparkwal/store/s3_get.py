@@ -112,7 +112,7 @@ def get_object(
     reply = s3_private.send(client, _signed(client, form, key, part))
     if reply.status_code < 300:
         check_status("GetObject", reply.status_code)
-        return read_body(reply.raw, reply.headers, part)
+        return read_body(reply.raw, reply.status_code, reply.headers, part)
     if reply.status_code == 404 and b"<Code>NoSuchKey</Code>" in reply.content:
         raise NotFound(key)
     _botocore_call.reply = reply
@@ -160,7 +160,7 @@ class SentObject:
             if reply.status >= 300:
                 return None
             check_status("GetObject", reply.status)
-            body = read_body(reply, reply.headers, self._part)
+            body = read_body(reply, reply.status, reply.headers, self._part)
             is_complete = True
             return body
         except (OSError, HTTPException, HTTPError) as error:
@@ -201,7 +201,13 @@ def send_object(
     return SentObject(form.pool, connection, part)
 
 
-def read_body(reader: Any, headers: Any, part: Part | None = None) -> bytes:
+def read_botocore_body(reply: Any, part: Part | None) -> bytes:
+    """As `read_body`, of botocore's reply."""
+    about = reply["ResponseMetadata"]
+    return read_body(reply["Body"], about["HTTPStatusCode"], about["HTTPHeaders"], part)
+
+
+def read_body(reader: Any, status: int, headers: Any, part: Part | None = None) -> bytes:
     """Read the bytes of a GET's reply, and check that they are the requested ones.
 
     Raises:
@@ -213,7 +219,12 @@ def read_body(reader: Any, headers: Any, part: Part | None = None) -> bytes:
         raise Unproven(f"{len(body)} of {content_length} bytes came")
     if not content_length and "chunked" not in headers.get("transfer-encoding", ""):
         raise Unproven("GET was answered without Content-Length: it may have broken off")
+    # The request accepts no encoding. S3 may show this one of an upload.
+    if headers.get("content-encoding", "identity").lower() not in ("identity", "aws-chunked", ""):
+        raise Unproven(f"GET was answered with the bytes as {headers['content-encoding']}")
     content_range = headers.get("content-range")
+    if content_range is None and status == 206:
+        raise Unproven("GET was answered by a part of the object without Content-Range")
     if content_range is None:
         # The page of another server has none of these headers.
         if not (headers.get("etag") or headers.get("last-modified")):
@@ -240,7 +251,7 @@ def _range(part: Part | None) -> dict[str, str]:
 
 def _get_by_botocore(client: Any, parameters: dict[str, Any], key: str, part: Part | None) -> bytes:
     reply = client.get_object(**parameters, Key=key, **_range(part))
-    return read_body(reply["Body"], reply["ResponseMetadata"]["HTTPHeaders"], part)
+    return read_botocore_body(reply, part)
 
 
 def _signed(client: Any, form: _Form, key: str, part: Part | None) -> Any:

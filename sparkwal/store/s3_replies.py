@@ -29,8 +29,8 @@ _SUCCESS: dict[str, tuple[tuple[int, ...], str | None]] = {
     "HeadObject": ((200,), None),
     "ListMultipartUploads": ((200,), "ListMultipartUploadsResult"),
     "ListObjectsV2": ((200,), "ListBucketResult"),
-    "PutObject": ((200,), None),
-    "UploadPart": ((200,), None),
+    "PutObject": ((200,), ""),
+    "UploadPart": ((200,), ""),
 }
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?<(?:[\w.-]+:)?([\w.-]+)")
 # The end of an access point's alias. A LIST under an alias shows the bucket's name.
@@ -41,6 +41,10 @@ _etags_are_md5: WeakKeyDictionary[S3Client, dict[str, bool]] = WeakKeyDictionary
 
 class Unproven(Transient):
     """A reply without proof. The request may have taken effect or not."""
+
+
+class Interim(Unproven):
+    """An interim reply (1xx) in the place of the reply, which is still to come on the connection."""
 
 
 def listen(client: S3Client) -> None:
@@ -72,7 +76,8 @@ def check_status(operation: str, status: int) -> None:
         Unproven: S3 never answers this status to this operation.
     """
     if status not in _SUCCESS[operation][0]:
-        raise Unproven(f"{operation} was answered by status {status}, which S3 never sends")
+        error = Interim if status < 200 else Unproven
+        raise error(f"{operation} was answered by status {status}, which S3 never sends")
 
 
 def _shown(body: bytes) -> str:
@@ -114,8 +119,8 @@ def note_other_etags(client: S3Client, bucket: str) -> None:
     _etags_are_md5.setdefault(client, {})[bucket] = False
 
 
-def check_list(reply: Mapping[str, Any], bucket: str, prefix: str) -> None:
-    """Check that a LIST is that of this bucket and prefix.
+def check_list(reply: Mapping[str, Any], bucket: str, prefix: str, after: str) -> None:
+    """Check that a LIST is that of this bucket and prefix, and begins after a key.
 
     Raises:
         Unproven: it is another list.
@@ -126,6 +131,14 @@ def check_list(reply: Mapping[str, Any], bucket: str, prefix: str) -> None:
     # Some servers leave the prefix out, and some claim to encode it and do not.
     if unquote(reply.get("Prefix", prefix)) != unquote(prefix):
         raise Unproven(f"LIST of {prefix} was answered by the list of {reply['Prefix']}")
+    # A cache may return the reply to another LIST of this prefix.
+    start = reply.get("StartAfter", after)
+    if unquote(start) != unquote(after):
+        raise Unproven(f"LIST of {prefix} after {after!r} was answered by the list after {start!r}")
+    if reply.get("Delimiter") or reply.get("CommonPrefixes"):
+        raise Unproven(f"LIST of {prefix} was answered by a list of folders")
+    if reply.get("KeyCount") and not reply.get("Contents"):
+        raise Unproven(f"LIST of {prefix} counts {reply['KeyCount']} keys and shows none")
 
 
 def check_order(entries: list[Entry], prefix: str, after: str) -> None:

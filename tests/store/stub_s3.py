@@ -23,12 +23,17 @@ class Stub:
 
     The answer None closes the connection. A success has the ETag of the body, unless the test
     gives another one.
+
+    Attributes:
+        interim: the status of an interim reply to the next request. Its own reply waits for one
+            more request on the connection.
     """
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.bodies: list[bytes] = []
+        self.interim: int | None = None
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -43,6 +48,12 @@ class Stub:
                 if reply is None:
                     self.close_connection = True
                     return
+                if stub.interim is not None:
+                    self.wfile.write(f"HTTP/1.1 {stub.interim} Wait\r\n\r\n".encode())
+                    stub.interim = None
+                    if not self.rfile.peek(1):  # type: ignore[attr-defined]
+                        self.close_connection = True
+                        return
                 status, fields, body = reply
                 self.send_response(status)
                 about = {"Content-Length": str(len(body))}

@@ -25,6 +25,7 @@ from sparkwal.testing.servers import make_bucket
 from .stub_s3 import CONFIG, SECRETS, Reply, Stub, error
 
 UPLOAD = Unfinished("key", "u1", 0)
+FIRST_BYTE = {"Content-Range": "bytes 0-0/9"}
 
 
 def retrying(store: Store) -> RetryingStore:
@@ -226,7 +227,7 @@ def test_an_age_is_the_servers_and_rounded_down(
     monkeypatch.setattr(
         handler, "date_time_string", lambda *_: "Sun, 01 Nov 2026 12:00:00 GMT", raising=False
     )
-    stub.replies = [(206, {"Last-Modified": modified}, b"x")]
+    stub.replies = [(206, {**FIRST_BYTE, "Last-Modified": modified}, b"x")]
     assert store.age_ms("key") == age_ms
     assert stub.requests[0][2]["range"] == "bytes=0-0"
     empty = (200, {"Last-Modified": modified}, b"")
@@ -238,14 +239,15 @@ def test_an_age_is_the_servers_and_rounded_down(
 def test_a_store_without_a_date_header_is_refused(
     stub: Stub, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stub.replies = [(206, {}, b"x")]
+    stub.replies = [(206, FIRST_BYTE, b"x")]
     with pytest.raises(OptionError, match="without Date and Last-Modified"):
         store.age_ms("key")
     for date in ("", "soon"):
         monkeypatch.setattr(
             stub.server.RequestHandlerClass, "date_time_string", lambda *_, said=date: said
         )
-        stub.replies = [(206, {"Last-Modified": "Sun, 01 Nov 2026 12:00:00 GMT"}, b"x")]
+        modified = {"Last-Modified": "Sun, 01 Nov 2026 12:00:00 GMT"}
+        stub.replies = [(206, FIRST_BYTE | modified, b"x")]
         with pytest.raises(OptionError, match="without Date and Last-Modified"):
             store.age_ms("key")
 

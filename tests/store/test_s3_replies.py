@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparkwal.errors import StoreUnavailableError
+from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store import s3_client
 from sparkwal.store.base import Entry, Store, Transient, all_entries
 from sparkwal.store.config import RetryPolicy
@@ -237,3 +237,143 @@ def test_a_get_without_proof_is_sent_again(
 def test_a_range_that_ends_with_the_object_is_whole(stub: Stub, store: S3Store) -> None:
     stub.replies = [(206, {"Content-Range": "bytes 5-9/10"}, b"56789")]
     assert store.get_range("key", 5, 100) == b"56789"
+
+
+# A static page of a server such as nginx has headers that an object has too.
+DRESSED = {"ETag": '"5f3a-64"', "Last-Modified": "Fri, 27 Nov 2026 10:00:00 GMT"}
+
+
+def test_a_page_with_an_etag_is_no_answer_to_a_put(stub: Stub, store: S3Store) -> None:
+    """Where ETags are no MD5, only the missing body shows that S3 answered."""
+    stub.replies = [(200, {"ETag": '"0"'}, b""), (200, {}, b"body"), (200, DRESSED, PAGE)]
+    store.put("key", b"body")
+    with pytest.raises(Unproven):
+        store.put("key", b"body")
+
+
+def test_a_page_with_an_etag_is_no_answer_to_a_part(stub: Stub, store: S3Store) -> None:
+    stub.replies = [CREATED, (200, DRESSED, PAGE)]
+    upload = store.upload("key")
+    with pytest.raises(Unproven):
+        upload.part(1, 0, b"a")
+
+
+def test_a_complete_of_another_object_is_sent_again(stub: Stub, store: S3Store) -> None:
+    other = (
+        b"<CompleteMultipartUploadResult><Key>b</Key><ETag>x</ETag></CompleteMultipartUploadResult>"
+    )
+    stub.replies = [CREATED, (200, {}, b""), (200, {}, other)]
+    upload = store.upload("key")
+    upload.part(1, 0, b"a")
+    with pytest.raises(Unproven):
+        upload.complete()
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["its first GET", "a later GET"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        # The bytes are those of the range already, or of several ranges.
+        (206, {}, b"56789"),
+        (206, {"Content-Type": "multipart/byteranges; boundary=x"}, b"--x\r\n56789"),
+        (200, {"Content-Encoding": "gzip"}, b"\x1f\x8b0123456789"),
+        (206, {"Content-Encoding": "br", "Content-Range": "bytes 5-9/10"}, b"01234"),
+    ],
+)
+def test_bytes_in_another_form_are_asked_for_again(
+    stub: Stub, store: S3Store, reply: Reply, opened: bool
+) -> None:
+    if opened:
+        stub.replies = [(200, {}, b"x")]
+        store.get("key")
+    stub.replies = [reply, (206, {"Content-Range": "bytes 5-9/10"}, b"56789")]
+    assert retrying(store).get_range("key", 5, 5) == b"56789"
+
+
+def _page(inner: str) -> Reply:
+    body = f"<ListBucketResult><Name>bucket</Name><Prefix>a/</Prefix>{inner}</ListBucketResult>"
+    return 200, {}, body.encode()
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "<KeyCount>2</KeyCount>",
+        "<StartAfter>a/9</StartAfter>",
+        "<Delimiter>/</Delimiter><CommonPrefixes><Prefix>a/b/</Prefix></CommonPrefixes>",
+    ],
+    ids=["it counts keys that are not there", "it begins elsewhere", "it has folders"],
+)
+def test_a_list_that_answers_another_question_is_no_empty_log(
+    stub: Stub, store: S3Store, inner: str
+) -> None:
+    stub.replies = [_page(inner)]
+    with pytest.raises(Unproven):
+        store.list("a/")
+
+
+def test_a_list_may_repeat_its_question(stub: Stub, store: S3Store) -> None:
+    same = "<StartAfter>a/1%2B</StartAfter><Delimiter></Delimiter><KeyCount>0</KeyCount>"
+    stub.replies = [_page(same)]
+    assert store.list("a/", after="a/1+").entries == []
+
+
+def test_empty_pages_whose_tokens_go_round_are_an_error(stub: Stub, store: S3Store) -> None:
+    stub.replies = [listed(more=token) for token in "xyxyxyxy"]
+    with pytest.raises(Transient, match="leads no further"):
+        store.list("a/")
+    assert len(stub.requests) == 3
+
+
+def test_a_list_of_uploads_that_goes_back_is_an_error(stub: Stub, store: S3Store) -> None:
+    root = "ListMultipartUploadsResult"
+    page = f"<{root}><IsTruncated>true</IsTruncated><NextKeyMarker>a/1</NextKeyMarker></{root}>"
+    stub.replies = [(200, {}, page.encode())]
+    with pytest.raises(Transient):
+        store.unfinished("a/", "u1\na/2")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (301, {}, PAGE),
+        (302, {"Location": "http://portal/login"}, PAGE),
+        (307, {"Location": "http://portal/login"}, b""),
+        (400, {}, PAGE),
+        (405, {}, PAGE),
+        (407, {}, PAGE),
+        (413, {}, PAGE),
+        (451, {}, PAGE),
+        error(307, "TemporaryRedirect"),
+    ],
+)
+def test_a_refusal_by_another_server_is_tried_again(
+    stub: Stub, store: S3Store, reply: Reply
+) -> None:
+    """It is an error at once if the store has not answered such a request before."""
+    many = retrying(store)
+    stub.replies = [reply]
+    with pytest.raises(OptionError):
+        many.put_if_absent("a/1", b"body")
+    stub.replies = [(200, {}, b"")]
+    many.put_if_absent("a/1", b"body")
+    stub.replies = [reply, (200, {}, b"")]
+    assert many.put_if_absent("a/2", b"body")
+
+
+def test_a_page_with_the_status_of_a_wrong_range_is_no_answer(stub: Stub, store: S3Store) -> None:
+    stub.replies = [(416, {}, PAGE), (200, {}, b"0123456789")]
+    assert retrying(store).get_range("key", 5, 5) == b"56789"
+
+
+@pytest.mark.parametrize("status", [102, 103, 199])
+@pytest.mark.parametrize("act", [lambda s: s.get("a"), lambda s: s.put("a", b"a")])
+def test_an_interim_reply_leaves_no_reply_for_the_next_request(
+    stub: Stub, store: S3Store, status: int, act: Callable[[S3Store], object]
+) -> None:
+    stub.replies = [(200, {}, b"x"), (200, {}, b"of a"), (200, {}, b"of b")]
+    store.get("x")
+    stub.interim = status
+    with pytest.raises(Unproven):
+        act(store)
+    assert store.get("b") == b"of b"
