@@ -18,7 +18,13 @@ from sparkwal.protocol.liveness import passed_by
 from sparkwal.protocol.recovery import last_live
 from sparkwal.protocol.slots import SlotRecord, TornRecord
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.verification import Report, check_commit, verify_store, whole_record
+from sparkwal.reading.verification import (
+    CutFooter,
+    Report,
+    check_commit,
+    verify_store,
+    whole_record,
+)
 
 
 @click.command("show")
@@ -104,6 +110,8 @@ def _check_record(log: LogRange, position: int) -> _CheckedRecord:
     except TornRecord as torn:
         damage = str(torn)
         leader = _passed_by(log, torn)
+    except CutFooter as cut:
+        record = cut.record
     except InvalidLogError as error:
         damage = str(error)
     # Read the floor after the record. If collection deleted the record meanwhile, that is no

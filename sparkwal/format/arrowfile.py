@@ -193,6 +193,11 @@ def is_cut_front(data: bytes) -> bool:
     return len(data) < needed(data) <= LARGEST_FRONT and not data.endswith(END)
 
 
+def is_cut_end(data: bytes) -> bool:
+    """Whether the end of a complete object is missing. A few damaged bytes do not count."""
+    return sum(a == b for a, b in zip(data[-len(END) :], END, strict=True)) <= len(END) // 2
+
+
 def open_front(data: bytes, location: str) -> Opened:
     """Decode the header of an object from its first bytes. A damaged length allocates no memory.
 

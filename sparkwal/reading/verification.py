@@ -38,8 +38,9 @@ class Report:
         commits: the number of commits.
         leaders: the number of leader records.
         dead: the number of dead records: late records of a former leader, never acknowledged.
-        torn: a sentence for each torn record: the store has a part of it, and it was not
-            acknowledged. The log continues after it, or the next writer continues there.
+        torn: a sentence for each record of which the store has only a part, and which was not
+            acknowledged: the log continues after it, or the next writer continues there. And for
+            each record that is cut off after its rows, and counts.
         rows: the rows of all commits.
         bytes: the bytes of all commits, as stored.
         orphans: keys of data objects that no record names: the tasks of an abandoned microbatch
@@ -141,18 +142,21 @@ def verify_store(
     positions = _positions(log, report, window, listed)
     named, chain = set[str](), _Chain(log, report)
 
-    def fetch(position: int) -> tuple[int, Slot | str]:
+    def fetch(position: int) -> tuple[int, Slot | CutFooter | str]:
         try:
             record = whole_record(log, position, window)
             return position, record or f"position {position}: no record, though the log continues"
-        except TornRecord as torn:
-            return position, torn
+        except (TornRecord, CutFooter) as part:
+            return position, part
         except InvalidLogError as error:
             return position, str(error)
 
     for position, record in run_parallel(log.store, fetch, positions):
         named.add(log.key(keys.slot(position, window)))
         before = len(report.problems)
+        if isinstance(record, CutFooter):
+            report.torn.append(str(record))
+            record = record.record
         if isinstance(record, str):
             report.problems.append(record)
         elif isinstance(record, TornRecord):
@@ -211,6 +215,17 @@ def _head(log: LogStore, report: Report) -> Head | None:
         return None
 
 
+class CutFooter(InvalidLogError):
+    """A record that is cut off after its rows. Readers of the log do not need the footer."""
+
+    def __init__(self, name: str, size: int, record: SlotRecord) -> None:
+        super().__init__(
+            f"{name}: cut off after its rows, {size} bytes. It counts, and readers of the log "
+            "return it; other readers of Arrow files refuse it"
+        )
+        self.record = record
+
+
 def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None:
     """Read the record at a position, and check it to its last byte.
 
@@ -218,6 +233,7 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
         The record, or None if the position has none.
 
     Raises:
+        CutFooter: only its footer is cut off.
         InvalidLogError: the record is damaged.
     """
     number = keys.slot(position, window)
@@ -229,7 +245,9 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
     front = Front.with_total(data, len(data))
     record = open_again(log, position, window, front, len(data) + 1)
     assert record is not None
-    arrowfile.check_footer(data, name)
+    is_cut = arrowfile.is_cut_end(data)
+    if not is_cut:
+        arrowfile.check_footer(data, name)
     header = record.header
     entry = header.checkpoints.get(header.query_id) if isinstance(header, CommitHeader) else None
     # Neither the header nor the footer covers the files of a checkpoint.
@@ -237,6 +255,8 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
         start = arrowfile.block_offset(record.size)
         if crc32(data[start : start + entry.bytes]) != entry.crc32:
             raise InvalidLogError(f"{name}: the checkpoint in it does not match its CRC-32")
+    if is_cut:
+        raise CutFooter(name, len(data), record)
     return record
 
 

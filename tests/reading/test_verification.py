@@ -58,6 +58,18 @@ def test_a_log_without_one_intact_record_is_reported(path: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [0, LAST], ids=["leader", "commit"])
+def test_a_record_that_is_cut_off_after_its_rows_counts(path: Path, position: int) -> None:
+    """A store that keeps a part of a PUT may cut the footer, which no reader of the log needs."""
+    file = record(path, position)
+    file.write_bytes(file.read_bytes()[:-20])
+    report = verify(str(path))
+    assert report.ok and report.head == LAST and report.commits == LAST
+    (sentence,) = report.torn
+    assert str(keys.slot(position, 1000)) in sentence and "cut off after its rows" in sentence
+    assert Log(str(path)).to_pandas().v.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("position", [0, LAST], ids=["leader", "commit"])
 def test_damage_in_a_footer_is_reported(path: Path, position: int) -> None:
     """Readers of the log never look there; a program that opens it as an Arrow file does."""
     file = record(path, position)
