@@ -11,15 +11,15 @@ from sparkwal.store.base import NotFound, Refusal, Transient
 
 # Methods that expect these answers catch them. After any other request they mean that the server is
 # no S3 store.
-class KeyTaken(OptionError):
+class KeyTaken(Refusal):
     """The conditional write found its key taken (412)."""
 
 
-class UploadGone(OptionError):
+class UploadGone(Refusal):
     """The multipart upload does not exist any more: it was completed or aborted."""
 
 
-class BeyondEnd(OptionError):
+class BeyondEnd(Refusal):
     """The range begins at the object's end or after it (416)."""
 
 

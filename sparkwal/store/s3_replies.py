@@ -44,7 +44,7 @@ class Unproven(Transient):
 
 
 class Interim(Unproven):
-    """An interim reply (1xx) in the place of the reply, which is still to come on the connection."""
+    """An interim reply (1xx). The real reply is still to come on the connection."""
 
 
 def listen(client: S3Client) -> None:

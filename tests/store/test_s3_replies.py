@@ -361,6 +361,15 @@ def test_a_refusal_by_another_server_is_tried_again(
     assert many.put_if_absent("a/2", b"body")
 
 
+@pytest.mark.parametrize("reply", [(412, {}, PAGE), error(412, "PreconditionFailed")])
+def test_a_refused_condition_is_no_answer_to_a_request_without_one(
+    stub: Stub, store: S3Store, reply: Reply
+) -> None:
+    many = retrying(store)
+    stub.replies = [(200, {}, b"x"), reply, (200, {}, b"y")]
+    assert [many.get("a"), many.get("a")] == [b"x", b"y"]
+
+
 def test_a_page_with_the_status_of_a_wrong_range_is_no_answer(stub: Stub, store: S3Store) -> None:
     stub.replies = [(416, {}, PAGE), (200, {}, b"0123456789")]
     assert retrying(store).get_range("key", 5, 5) == b"56789"
