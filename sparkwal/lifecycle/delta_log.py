@@ -81,6 +81,12 @@ class Commit:
     actions: tuple[Mapping[str, Any], ...]
 
 
+# For each table, the commits that this process has read. Many logs may share a table, and each of
+# them needs the versions that the others added.
+_shared: dict[str, dict[int, Commit]] = {}
+_MOST_SHARED = 10_000
+
+
 class DeltaLog:
     """The transaction log of one table, at the newest version of the last `update`.
 
@@ -133,6 +139,8 @@ class DeltaLog:
                 raise TableReadError(
                     f"the table {self._table} lost a file of its log while it was read: {error}"
                 ) from error
+        if self.version != NO_TABLE_VERSION:
+            self._share()
         return self.version != NO_TABLE_VERSION
 
     @contextmanager
@@ -238,12 +246,44 @@ class DeltaLog:
         """Read the versions after `version`. Return False if everything must be read again."""
         newest = max(_commit_versions(self._files.sizes(self.version)), default=NO_TABLE_VERSION)
         # A recreated table may have as many versions, so compare the commit.
-        body = self._read(self.version)
-        if body is None or hash(body) != self._commits[self.version].fingerprint:
+        own = self._commits[self.version]
+        if not (self._take_shared(own) or self._is_stored(self.version, own)):
             return False
         new_versions = range(self.version + 1, newest + 1)
         self._fetch(new_versions)
         return self._apply(new_versions)
+
+    def _is_stored(self, version: int, commit: Commit) -> bool:
+        body = self._read(version)
+        return body is not None and hash(body) == commit.fingerprint
+
+    def _take_shared(self, own: Commit) -> bool:
+        """Take the newer commits that another log of this table has read.
+
+        Returns:
+            Whether the newest of them is stored: then those before it are too, up to `own`.
+        """
+        shared = _shared.get(self._table, {})
+        newest = max(shared, default=NO_TABLE_VERSION)
+        if newest <= self.version or shared.get(self.version) != own:
+            return False
+        if not self._is_stored(newest, shared[newest]):
+            _shared.pop(self._table, None)
+            return False
+        self._commits |= {n: commit for n, commit in shared.items() if n > self.version}
+        return True
+
+    def _share(self) -> None:
+        """Let other logs of this table use the commits that were read."""
+        shared = _shared.get(self._table, {})
+        newest = max(shared, default=NO_TABLE_VERSION)
+        if shared.get(newest) != self._commits.get(newest):
+            # These commits may be those of a former table.
+            shared = {}
+        shared = shared | self._commits
+        oldest = max(shared, default=0) - _MOST_SHARED
+        # Other threads may read the present dictionary.
+        _shared[self._table] = {n: commit for n, commit in shared.items() if n > oldest}
 
     def _apply(self, versions: Iterable[int]) -> bool:
         """Apply the commits of these versions. Return False if one is missing."""

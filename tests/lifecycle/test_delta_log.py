@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import uuid
@@ -20,7 +21,7 @@ import sparkwal
 from sparkwal.errors import ConfirmError, TableReadError
 from sparkwal.format.lifecycle_record import APPEND, MERGE
 from sparkwal.lifecycle import delta_log as files
-from sparkwal.lifecycle.snapshot import OtherFiles, delta_log
+from sparkwal.lifecycle.snapshot import OtherFiles, StoreFiles, delta_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from tests.lifecycle.lakes import SCHEMA, Lake
@@ -102,6 +103,63 @@ def test_a_table_that_replaces_another_is_read_from_its_start(lake: Lake, tmp_pa
     assert not log.update()
     append(lake, 3)
     assert log.update() and log.table_id != before
+
+
+def _reads_of_each(monkeypatch: pytest.MonkeyPatch, lake: Lake, count: int) -> float:
+    """The files that each of several logs reads while each of them adds a version to a table."""
+    names: list[str] = []
+    read = StoreFiles.read
+
+    def noted(self: StoreFiles, name: str, *part: int) -> bytes:
+        names.append(name)
+        return read(self, name, *part)
+
+    write_deltalake(lake.table, FOREIGN)
+    logs = [opened(lake) for _ in range(count)]
+    for log in logs:
+        assert log.update()
+        append(lake, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreFiles, "read", noted)
+        for log in logs:
+            since = log.version
+            assert log.update()
+            state = log.snapshot("log", since)
+            assert state is not None and state.complete
+            assert len(state.changes) == log.version - since
+            append(lake, 1)
+    return len(names) / count
+
+
+def test_logs_of_one_table_do_not_each_read_what_the_others_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many = (
+        _reads_of_each(monkeypatch, Lake(tmp_path / f"{count}"), count) for count in (3, 12)
+    )
+    assert many <= few + 1
+
+
+def test_what_another_log_has_read_of_a_table_is_no_part_of_its_successor(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """The folder of a backup: the same table with other versions after the first two."""
+    write_deltalake(lake.table, FOREIGN)
+    append(lake, 1)
+    late, early = opened(lake), opened(lake)
+    assert early.update()
+    shutil.copytree(lake.table, tmp_path / "backup")
+    append(lake, 3)
+    assert late.update()
+    shutil.rmtree(lake.table)
+    shutil.copytree(tmp_path / "backup", lake.table)
+    for _ in range(4):
+        lake.delta().alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+        assert early.update()
+        assert early.properties["delta.logRetentionDuration"] == "interval 9 days"
+    state = early.snapshot("log", 1)
+    assert state is not None
+    assert {change.operation for change in state.changes} == {"SET TBLPROPERTIES"}
 
 
 @contextmanager
