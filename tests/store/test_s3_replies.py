@@ -244,7 +244,7 @@ DRESSED = {"ETag": '"5f3a-64"', "Last-Modified": "Fri, 27 Nov 2026 10:00:00 GMT"
 
 
 def test_a_page_with_an_etag_is_no_answer_to_a_put(stub: Stub, store: S3Store) -> None:
-    """Where ETags are no MD5, only the missing body shows that S3 answered."""
+    """If ETags are no MD5, only the missing body shows that S3 answered."""
     stub.replies = [(200, {"ETag": '"0"'}, b""), (200, {}, b"body"), (200, DRESSED, PAGE)]
     store.put("key", b"body")
     with pytest.raises(Unproven):
