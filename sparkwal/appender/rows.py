@@ -1,8 +1,8 @@
 """Checks appended rows, copies mutable values, and converts them to Arrow a batch at a time.
 
-An append may cost only some microseconds. Arrow rows are validated at once, in C. For Python rows
-it checks only the names: a value that does not fit is noticed when its batch is converted, and then
-only its own append fails.
+An append may cost only some microseconds. So `accept` validates Arrow rows completely, in C, but of
+Python rows it checks only the names of the columns. A value that does not fit is found when its
+batch is converted, and then only its own append fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Rows: TypeAlias = "pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.
 
 # An append must fit into one object, and Arrow's strings have 32-bit offsets.
 LARGEST_APPEND = 2**31 - 2**20
-# Arrow rows with more bytes of memory a row are copied: they may be a slice of a larger batch.
+# Arrow rows that keep more bytes in memory for each row than this are copied: they may be a slice
+# of a larger batch, and would keep all of it.
 _MAX_ROW_BYTES = 256
 # The measured overhead in memory of an Arrow batch, of each array in it, of a list of dicts and of
 # each value in it.
@@ -58,15 +59,15 @@ class RowSchema:
         # In the log all columns are nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
         self._fixed = sum(map(values.width, self.arrow.types)) + 1
-        # The last schema that fit, and whether a copy of its rows shares memory. One value, so that
-        # both change at once.
+        # The last schema that fit, and whether a copy of its rows shares memory with them. They are
+        # one value, so that another thread never sees one without the other.
         self._last_schema = self.arrow, False
         self._arrow_overhead = _BATCH_OVERHEAD + _ARRAY_OVERHEAD * sum(
             map(values.arrays, self.arrow.types)
         )
 
     def accept(self, rows: Rows) -> CheckedRows:
-        """Check rows, and copy all that may change, which is all but Arrow's memory.
+        """Check rows, and copy what the caller may change later: all but Arrow's buffers.
 
         Raises:
             OptionError: the rows do not fit the schema or are malformed.
@@ -106,8 +107,8 @@ class RowSchema:
             ArrowException: the entry is damaged.
         """
         entry_schema = read_schema(serialized)
-        if (wrong := self.mismatch(entry_schema)) is not None:
-            raise OptionError(wrong)
+        if (reason := self.mismatch(entry_schema)) is not None:
+            raise OptionError(reason)
         batch = pa.ipc.read_record_batch(pa.py_buffer(content), entry_schema)
         return self.checked_rows(schema.conform(batch, self.arrow))
 
@@ -162,7 +163,7 @@ class RowSchema:
         return own
 
     def _accept_arrow(self, rows: Any, *, copy: bool = False) -> CheckedRows:
-        shares = self._check(rows.schema)
+        shares = self._check_schema(rows.schema)
         # Validate first: malformed rows, such as a request's body, cannot even be measured safely.
         rows.validate(full=True)
         self._check_nulls(rows)
@@ -206,7 +207,7 @@ class RowSchema:
             raise _too_large(size)
         return copies, size, memory + 2 * extra
 
-    def _check(self, rows_schema: pa.Schema) -> bool:
+    def _check_schema(self, rows_schema: pa.Schema) -> bool:
         """Check that a schema fits. Returns whether a copy of its rows would share their memory."""
         last_schema, shares = self._last_schema
         if rows_schema is last_schema or rows_schema.equals(last_schema):
@@ -262,9 +263,12 @@ class RowSchema:
     def convert(
         self, appends: Sequence[Payload]
     ) -> tuple[list[pa.RecordBatch], dict[int, OptionError]]:
-        """Convert a batch. Returns its rows in order, and the errors of rejected appends by
-        index."""
-        done: list[pa.RecordBatch] = []
+        """Convert a batch of appends.
+
+        Returns:
+            The rows of the appends that fit, in order, and the errors of the others by index.
+        """
+        converted: list[pa.RecordBatch] = []
         rejected: dict[int, OptionError] = {}
         begin = 0
         # Convert neighbours together: lists of dicts, or batches of one schema.
@@ -273,16 +277,16 @@ class RowSchema:
         )
         for run in (list(group) for _, group in kinds):
             try:
-                done += self._convert(run)
-            # A value's class may raise any exception.
+                converted += self._convert(run)
+            # A value's class may raise any exception. Find the appends that do not fit.
             except Exception:
                 for index, payload in enumerate(run, begin):
                     try:
-                        done.append(self.convert_one(payload))
+                        converted.append(self.convert_one(payload))
                     except OptionError as error:
                         rejected[index] = error
             begin += len(run)
-        return _joined([batch for batch in done if batch.num_rows]), rejected
+        return _joined([batch for batch in converted if batch.num_rows]), rejected
 
     def convert_one(self, payload: Payload) -> pa.RecordBatch:
         """Convert the rows of one append.
@@ -337,9 +341,11 @@ def read_schema(serialized: bytes) -> pa.Schema:
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Join many small batches into one: a frame for each would cost more than its rows."""
-    # Usually all are small. Only the last one, which closed the batch, may have any size.
-    most = [*batches[:64], batches[-1]] if batches else []
-    if len(batches) < 2 or sum(batch.get_total_buffer_size() for batch in most) > 2**30:
+    if len(batches) < 2:
+        return batches
+    # Measure only some of them: all but the last one, which closed the batch, are small.
+    measured = [*batches[:64], batches[-1]]
+    if sum(batch.get_total_buffer_size() for batch in measured) > 2**30:
         return batches
     return [pa.concat_batches(batches)]
 

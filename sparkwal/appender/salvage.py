@@ -1,4 +1,4 @@
-"""Reads the intact entries of a journal's file, in quarantine or in a copy."""
+"""Lists what damage of a journal's files has lost, and reads the intact entries of such files."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,13 +15,13 @@ from sparkwal.journal.segment import Invalid, intact
 
 @dataclass(frozen=True)
 class Incident:
-    """One damage of a journal's files, and the accepted appends that it took.
+    """One damage of a journal's files, and the accepted appends that the journal lost by it.
 
     Attributes:
         lost: the sequences of these appends.
-        unknown: the last of these sequences, which may never have been appended.
-        waiting: the sequences that were not appended again.
-        held: the sequences whose rows `files` hold intact.
+        unknown: those at the end of `lost` that may never have been appended.
+        waiting: those of `lost` that were not appended again yet.
+        held: those of `lost` whose rows are intact in `files`.
         files: the paths of the damaged files in quarantine.
         reason: the fault.
     """
@@ -47,24 +47,28 @@ def incidents_of(quarantine: Quarantine, last: int) -> list[Incident]:
     Raises:
         JournalReadError: a file in quarantine is unreadable.
     """
-    waiting, path = dict(quarantine.waiting(last)), quarantine.folder.path
+    waiting = dict(quarantine.waiting(last))
     incidents = []
     for incident in quarantine.incidents:
-        lost, unknown = (
-            range(incident.first, incident.last + 1),
-            range(incident.known + 1, incident.last + 1),
+        lost = range(incident.first, incident.last + 1)
+        intact_sequences = {
+            sequence for sequence, _ in quarantine.read_files(incident) if sequence in lost
+        }
+        incidents.append(
+            Incident(
+                lost=lost,
+                unknown=range(incident.known + 1, incident.last + 1),
+                waiting=waiting.get(incident, range(0)),
+                held=sorted(intact_sequences),
+                files=[f"{quarantine.folder.path}/{name}" for name in incident.files],
+                reason=incident.reason,
+            )
         )
-        intact_sequences = sorted(
-            {sequence for sequence, _ in quarantine.read_files(incident) if sequence in lost}
-        )
-        paths = [f"{path}/{name}" for name in incident.files]
-        left = waiting.get(incident, range(0))
-        incidents.append(Incident(lost, unknown, left, intact_sequences, paths, incident.reason))
     return incidents
 
 
 def intact_rows(path: str | Path) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Read each intact entry of a journal's file, also after damage. It changes nothing.
+    """Read each intact entry of a journal's file, also those after damage, and change nothing.
 
     Args:
         path: a file `….wal` of a journal, its quarantine or a copy.

@@ -57,9 +57,9 @@ class Takeover:
 
     Attributes:
         leadership: the session may write from its `next_position` on.
-        plan_id: drawn for this session: a read-back counts only records of this session as ours.
-        last_logged: the producer's newest sequence in the log, seen at `looked_ms`.
-        looked_ms: the time before the takeover read the log.
+        plan_id: unique to this session: a read-back takes only records with it for its own.
+        last_logged: the producer's newest sequence in the log when the takeover read it.
+        looked_ms: a time just before that, on the boot-time clock.
     """
 
     leadership: Leadership
@@ -95,14 +95,14 @@ def take_over(
     prove_put_if_absent(log.store, log.prefix)
     plan_id = uuid.uuid4().hex
     host = socket.gethostname()
-    durable = -1
+    last_logged = -1
 
     def check_head(head: Head, log_id: str) -> None:
-        nonlocal durable
+        nonlocal last_logged
         if head.live is not None:
-            durable = last_batch(lambda: log, head.live.header, context.producer_id)
+            last_logged = last_batch(lambda: log, head.live.header, context.producer_id)
         if check is not None:
-            check(head, log_id, durable)
+            check(head, log_id, last_logged)
 
     claim = Claim(
         leader_id=former.leader_id if former else f"{host}:{os.getpid()}:{plan_id[:12]}",
@@ -128,7 +128,7 @@ def take_over(
         raise OptionError(
             f"{log.url} is not the log {claim.log_id} any more: it was deleted, or recreated"
         ) from None
-    return Takeover(leadership, plan_id, durable, looked_ms)
+    return Takeover(leadership, plan_id, last_logged, looked_ms)
 
 
 class Session:
@@ -176,8 +176,9 @@ class Session:
         self._publish = context.subscribers.publish
         self._producer = context.producer_id
         self._listener = listener
-        # Looks at the head count as requests. They hold records up, so that another writer that
-        # asks for the log gets it.
+        # Bounds the requests in flight: PUTs of records, and looks for another writer's request for
+        # the log. Until a look that is due has begun, no later record is sent. So a busy appender
+        # finds the request too.
         self._free = threading.Semaphore(limit)
         # Guards the records in flight, and serializes acknowledgements. Only the session's threads
         # take it.
@@ -236,12 +237,12 @@ class Session:
             count = len(appends)
             batches, rejected = self._context.rows.convert(appends)
             del appends
-            for at, refusal in rejected.items():
-                sequence, reason = batch.first_sequence + at, str(refusal)
+            for index, refusal in rejected.items():
+                sequence = batch.first_sequence + index
                 batch.reject(sequence, refusal)
-                self._publish(events.Rejected(self._producer, sequence, reason))
-            index = next((i for i in reversed(range(count)) if i not in rejected), None)
-            if index is None:
+                self._publish(events.Rejected(self._producer, sequence, str(refusal)))
+            last_index = next((i for i in reversed(range(count)) if i not in rejected), None)
+            if last_index is None:
                 # Every append was rejected, so the batch is done as soon as those before it are.
                 with self._acks:
                     if self._sent:
@@ -249,7 +250,7 @@ class Session:
                     else:
                         self._complete(batch, -1)
                 return
-            last = batch.first_sequence + index
+            last = batch.first_sequence + last_index
             now = self._context.clock.now_ms()
             header, data = self._pipeline.send(batches, last, now, self._metrics())
         except BaseException as error:
@@ -282,7 +283,7 @@ class Session:
         run_in_daemon(run)
 
     def _metrics(self) -> dict[str, float]:
-        """The metrics for the next record. At most one record carries those of a PUT."""
+        """The metrics for the next record. Each metric of a PUT is in at most one record."""
         last, self._last_ms = self._last_ms, None
         before, self._retried = self._retried, self._context.log.store.retries
         metrics: dict[str, float] = {"retries": self._retried - before}
@@ -340,8 +341,11 @@ class Session:
                 for batch in empty:
                     self._complete(batch, -1)
                 self._last_ms = self._put_ms.pop(ready)
-                about = ready, done.rows, self._producer, done.batch_id, done.bytes
-                self._publish(events.Durable(*about, self._last_ms))
+                self._publish(
+                    events.Durable(
+                        ready, done.rows, self._producer, done.batch_id, done.bytes, self._last_ms
+                    )
+                )
             self._settle()
         self.intake.wake()
 

@@ -1,7 +1,7 @@
-"""Checks the files that records carry before a rebuilt folder takes them.
+"""Checks the checkpoint files that records carry, before they go into a rebuilt folder.
 
-Anybody may have written these, and Spark obeys them: it sets settings of the session from a plan,
-and reads the files that a list names.
+Anybody may have written the records, and Spark obeys such files: it sets settings of the session
+from a plan, and reads the files that a source's list names.
 """
 
 import json
@@ -40,13 +40,13 @@ _LIST = re.compile(rf"{SOURCES}/([^/]+)/([0-9]{{1,19}})(\.compact)?")
 def accepted(files: Mapping[str, bytes], batch_id: int, record: str) -> dict[str, bytes]:
     """The files of a folder whose last microbatch is `batch_id`.
 
-    A plan keeps the settings that Spark writes there. A file of a source's list stays only if the
-    plan has read it: Spark would read what a later one names.
+    A plan keeps only SETTINGS. A list of a file source stays only if the plan has read it:
+    otherwise Spark would read the files that it names.
 
     Args:
-        files: by their names, as records carry them.
+        files: the files by name, as records carry them.
         batch_id: the last microbatch that is done.
-        record: its name for errors.
+        record: the record's name in errors.
 
     Raises:
         InvalidLogError: no sink carries these files together.
@@ -69,7 +69,7 @@ def accepted(files: Mapping[str, bytes], batch_id: int, record: str) -> dict[str
 
 
 def _is_read(name: str, data: bytes, offsets: Mapping[str, bytes], record: str) -> bool:
-    """Whether a file of a source is no list of files, or one that the plan has read."""
+    """Whether a source's file may stay: it is no list of files, or the plan has read that list."""
     match = _LIST.fullmatch(name)
     if match is None:
         return True
@@ -78,7 +78,8 @@ def _is_read(name: str, data: bytes, offsets: Mapping[str, bytes], record: str) 
         is_read = not any(map(_names_file, data.splitlines()))
     else:
         is_read = int(match[2]) <= last
-    # One that repeats all before it cannot be left out.
+    # A compacted list repeats all earlier ones, which the record then lacks: refuse it instead of
+    # leaving it out.
     if not is_read and match[3]:
         raise InvalidLogError(f"{record}: the checkpoint in it plans less than {name!r} lists")
     return is_read
@@ -94,7 +95,11 @@ def _names_file(line: bytes) -> bool:
 
 
 def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:
-    """A file in offsets/ without other settings than SETTINGS. Raises InvalidLogError."""
+    """The plan, a file in offsets/, without settings that are not in SETTINGS.
+
+    Raises:
+        InvalidLogError: it is no plan of Spark.
+    """
     lines = plan.splitlines()
     try:
         metadata = json.loads(lines[1], object_pairs_hook=_object)
@@ -113,7 +118,7 @@ def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object whose names differ: Spark and Python would take different values of one name."""
+    """A JSON object. Of a name that appears twice Spark and Python may take different values."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a name appears twice")

@@ -18,10 +18,10 @@ from sparkwal.reading.rows import Piece, pieces_of, split
 from sparkwal.sql.database import Condition, Pushdown, join_batches
 from sparkwal.sql.relations import bounds, read, rows
 
-# The bytes that `last_rows` reads together at most, although more rows are missing.
+# `last_rows` reads groups of at most this many bytes, also if a group then has too few rows.
 _GROUP_BYTES = 16 * 2**20
-# The longest time between two attempts while the store does not answer.
-_LONGEST_MS = 30_000
+# The longest pause between two attempts while the store does not answer.
+_LONGEST_PAUSE_MS = 30_000
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def first_rows(
         """Read one piece at a time, so that no request is made in vain."""
         for record in log.records(*bounds(log), at_once=1, size=WHOLE):
             pieces = pieces_of(log.log, record)
-            # `count` is now the number of rows that are still missing.
-            is_too_much = sum(piece.rows for piece in pieces) > count
-            for piece in split(pieces) if is_too_much else pieces:
+            # The caller lowers `count` with each batch: it is the number of rows still to read.
+            has_too_many = sum(piece.rows for piece in pieces) > count
+            for piece in split(pieces) if has_too_many else pieces:
                 yield from read(log, [piece], selection.target)
 
     if len(logs) == 1 and selection.condition is None:
@@ -113,19 +113,20 @@ def last_rows(
 
 
 def _last_of(log: LogRange, selection: Selection, count: int) -> Iterator[pa.RecordBatch]:
+    """The last matching rows of one log: reads groups of pieces, from the last group back."""
     backwards = _newest_pieces(log, selection.pushdown)
     batches: deque[pa.RecordBatch] = deque()
-    group_rows = count
+    wanted_rows = count
     matched = 0
     while matched < count:
         group: list[Piece] = []
-        number = 0
-        size = 0
+        group_rows = 0
+        group_bytes = 0
         for piece in backwards:
             group.insert(0, piece)
-            number += piece.rows
-            size += piece.length
-            if number >= group_rows or size >= _GROUP_BYTES:
+            group_rows += piece.rows
+            group_bytes += piece.length
+            if group_rows >= wanted_rows or group_bytes >= _GROUP_BYTES:
                 break
         if not group:
             break
@@ -133,7 +134,7 @@ def _last_of(log: LogRange, selection: Selection, count: int) -> Iterator[pa.Rec
         matched += sum(batch.num_rows for batch in older)
         batches.extendleft(reversed(older))
         # The condition may match few rows: read twice as many in the next group.
-        group_rows *= 2
+        wanted_rows *= 2
     if batches:
         yield from pa.Table.from_batches(batches).slice(max(matched - count, 0)).to_batches()
 
@@ -158,7 +159,8 @@ def follow_rows(
 
     Args:
         logs: the logs.
-        select: the selection for logs with these Spark schemas. A schema may get new columns.
+        select: makes the selection from the logs' Spark schemas. It is called again when a log gets
+            new columns.
         interval_ms: the time between two rounds.
         notify: receives messages for people.
 
@@ -173,7 +175,7 @@ def follow_rows(
     followers = [Follower(log, log.gap) for log in logs]
     schemas = [log.spark_schema for log in logs]
     selection = select(schemas)
-    patience = interval_ms
+    pause_ms = interval_ms
     while True:
         try:
             for number, follower in enumerate(followers):
@@ -193,10 +195,10 @@ def follow_rows(
                     pieces = pieces_of(follower.log.log, record)
                     batches = read(follower.log, pieces, selection.target)
                     yield from [*matching_rows(batches, selection)]
-            patience = interval_ms
+            pause_ms = interval_ms
         except StoreUnavailableError as error:
-            if patience == interval_ms:
+            if pause_ms == interval_ms:
                 notify(f"{error}; still trying")
-            patience = max(interval_ms, min(2 * patience + 1, _LONGEST_MS))
+            pause_ms = max(interval_ms, min(2 * pause_ms + 1, _LONGEST_PAUSE_MS))
         yield None
-        wait(patience)
+        wait(pause_ms)

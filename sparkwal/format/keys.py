@@ -4,17 +4,20 @@ import re
 
 from sparkwal.errors import OptionError
 
+# The largest number of an object. Numbers count down from it.
 MAX = 2**64 - 1
 WINDOWS = (1_000, 10_000, 100_000, 1_000_000)
-# The name, as a sequencer, of the log at the path itself.
+# The sequencer's name of the log at the path itself.
 ROOT = "default"
 # Every folder below the path of a log.
 FOLDERS = ("batches", "consumers", "handover", "lifecycle", "proof", "sequencers", "txns")
+# The suffix of an object for a consumer of all logs under a path.
 OF_ALL = ".all"
 _NAME = re.compile(r"[0-9]{20}")
 CONSUMER_NAME = re.compile("[A-Za-z0-9_-]{1,200}")
-# The least number of an object of a log. So each listed position has others after it.
-LEAST = 2**31
+# The smallest number that an object of a log has. A LIST ignores smaller ones, which anybody may
+# put, so positions always follow the last one that it shows.
+LEAST_NUMBER = 2**31
 
 
 def slot(position: int, window: int) -> int:
@@ -44,7 +47,7 @@ def last_position(window: int) -> int:
     return (MAX - (window - 1)) // window
 
 
-# Of a log whose windows are the smallest.
+# The number of positions of a log with the smallest windows. No log has more.
 MOST_POSITIONS = last_position(min(WINDOWS)) + 1
 
 
@@ -71,9 +74,9 @@ def decode(name: str) -> int | None:
 
 
 def listed(name: str) -> int | None:
-    """As `decode`, for a listed name. A number that no log reaches gives None too."""
+    """As `decode`, for a name in a LIST. A number that no log reaches gives None too."""
     number = decode(name)
-    return number if number is not None and number >= LEAST else None
+    return number if number is not None and number >= LEAST_NUMBER else None
 
 
 def batches_prefix(prefix: str) -> str:

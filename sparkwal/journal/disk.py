@@ -15,7 +15,7 @@ from sparkwal.journal.storage import QUARANTINE, Bytes, Reader, Writer
 from sparkwal.store.local_files import keep_private, no_link
 
 LOCK = "lock"
-# After this many bytes the disk begins to write, before a sync.
+# After this many new bytes the kernel is asked to begin writing. The next sync then waits for less.
 _WRITE_BEHIND_BYTES = 16 * 2**20
 
 
@@ -25,6 +25,7 @@ class DiskWriter:
     def __init__(self, path: Path, *, new: bool) -> None:
         flags = os.O_WRONLY | (os.O_CREAT | os.O_EXCL if new else 0)
         self._file = no_link(str(path), flags)
+        # `_begun`: the kernel was asked to write the bytes before this offset.
         self.size = self._begun = os.fstat(self._file).st_size
 
     def append(self, parts: Sequence[Bytes]) -> int:
@@ -55,10 +56,11 @@ class DiskWriter:
 
     def sync(self) -> None:
         end = self.size
-        # This syncs the length too: data cannot be read without it.
+        # fdatasync writes the file's length too, because data after the old length needs it.
         os.fdatasync(self._file)
         was_removed = os.fstat(self._file).st_nlink == 0
         self._begun = end
+        # No restart would find the bytes of a removed file.
         if was_removed:
             raise FileNotFoundError(errno.ENOENT, "the open file was removed")
 
@@ -120,7 +122,8 @@ class DiskFolder:
         _open_folders.add(self)
 
     def _check_is_journal(self, names: set[str]) -> None:
-        # Each opening creates these two first, but a backup may leave out an empty folder.
+        # Each opening creates both names first. A backup may lack the quarantine, an empty folder:
+        # then any segment proves that this is a journal.
         is_journal = {QUARANTINE, LOCK} <= names or any(segment_id(name) >= 0 for name in names)
         if not is_journal and names - {QUARANTINE, "lost+found"}:
             raise OptionError(

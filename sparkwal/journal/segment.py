@@ -26,7 +26,7 @@ _ENTRY = struct.Struct("<4sIQII")
 _CHECKED = struct.Struct("<QII")
 ENTRY_BYTES = _ENTRY.size
 _PAD = bytes(8)
-# Above the size of any header, which holds a table's schema. It limits a read of a damaged length.
+# No header is larger. It bounds the read of a header whose length is damaged.
 LARGEST_HEADER = 16 * 2**20
 # A scan reads at least this many bytes at once.
 _BLOCK = 2**20
@@ -154,18 +154,21 @@ class Scan:
 
     def __init__(self, reader: Reader, begin: int, header: Header | None) -> None:
         """Without a header only `rest` works, and it does not check the heads of entries."""
-        self._reader, self._salt = reader, None if header is None else header.salt
+        self._reader = reader
+        self._salt = None if header is None else header.salt
         self.next = 0 if header is None else header.first
         self.size = reader.size
         self.end = begin
         self.wrong = ""
-        self._base, self._block = begin, b""
+        # The block that was read last, and its offset in the file.
+        self._base = begin
+        self._block = b""
         self._view = memoryview(self._block)
 
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
         while self.end < self.size:
             try:
-                sequence, content = self._at(self.end)
+                sequence, content = self._entry_at(self.end)
                 if sequence != self.next:
                     raise Invalid(f"entry {sequence} follows entry {self.next - 1}")
             except Invalid as error:
@@ -175,14 +178,14 @@ class Scan:
             self.next += 1
             yield sequence, content
 
-    def _at(self, offset: int) -> tuple[int, memoryview]:
-        # Small entries spend most of their time here: copy and look up as little as possible.
+    def _entry_at(self, offset: int) -> tuple[int, memoryview]:
+        # A scan of small entries spends most of its time here: copy and look up little.
         at = self._find(offset, ENTRY_BYTES)
-        magic, own, sequence, length, crc = _ENTRY.unpack_from(self._block, at)
+        magic, head_crc, sequence, length, crc = _ENTRY.unpack_from(self._block, at)
         if magic != _ENTRY_MAGIC:
             raise Invalid("no entry begins here")
         salt = self._salt
-        if salt is not None and crc32(self._block[at + 8 : at + ENTRY_BYTES], salt) != own:
+        if salt is not None and crc32(self._block[at + 8 : at + ENTRY_BYTES], salt) != head_crc:
             raise Invalid("the CRC-32 of an entry's head does not match its content")
         begin = self._find(offset, entry_size(length)) + ENTRY_BYTES
         content = self._view[begin : begin + length]
@@ -231,7 +234,7 @@ class Scan:
             offset = magic + -magic % 8
             if offset == magic:
                 try:
-                    sequence, content = self._at(magic)
+                    sequence, content = self._entry_at(magic)
                 except Invalid:
                     offset += 8
                 else:

@@ -49,7 +49,7 @@ _HADOOP: dict[Version, str] = {(4, 0): "3.4.1", (4, 1): "3.4.2", (4, 2): "3.5.0"
 # The first Hadoop whose S3A has conditional create, which this library's Delta LogStore uses.
 CONDITIONAL_CREATE: Version = (3, 4, 2)
 
-
+# Capabilities as `doctor` names them, and the difference that each one needs.
 _NEEDED_BY = {
     "declarative pipelines": PIPELINES,
     "columns of TIME": TIME,
@@ -65,6 +65,7 @@ def numbers(version: str) -> Version:
 
 
 def has(difference: Version, version: str) -> bool:
+    """Whether a Spark of this version has the capability of a difference."""
     return numbers(version) >= difference
 
 
@@ -78,6 +79,7 @@ def supported() -> list[str]:
 
 
 def is_tried(version: str) -> bool:
+    """Whether the tests ran with this Spark, or with a newer one."""
     return numbers(version)[:2] <= NEWEST
 
 

@@ -23,7 +23,7 @@ from sparkwal.format.checked import Whole, parse, plain, prepare, read, to_json
 from sparkwal.protocol.leadership import Leadership
 
 _VERSION = 7
-# A session stores at least this many ended runs. Each run of a query is noted once.
+# A session's file keeps this many ended runs before the newest one. Each run is noted once.
 _MAX_ENDED = 1000
 
 
@@ -83,8 +83,8 @@ class Fenced:
     Attributes:
         by: that leader.
         run_id: the fenced run of the query; None if it is unknown.
-        is_pending: a plan of the fenced leader was not committed then. The run that commits it is
-            the fenced one.
+        is_pending: the fenced leader had a plan that was not committed. The run that tries to
+            commit it is the fenced one.
     """
 
     by: LeaderNote
@@ -121,8 +121,8 @@ class Hints:
 
     Args:
         log: the log's identity.
-        folder: the folder, as in tests.
-        ended: the file of `note_ended`, if there is one.
+        folder: replaces the folder of this user in the temporary folder, in tests.
+        ended: the file of `note_ended`. Without it no run has certainly ended.
     """
 
     def __init__(self, log: str, folder: Path | None = None, ended: Path | None = None) -> None:
@@ -167,19 +167,20 @@ class Hints:
 
     def _write(self, file: Path, hint: Hint) -> bool:
         text = to_json({"version": _VERSION, "state": _NAMES[type(hint)], **plain(hint)})
-        # Each process has its own draft, and writes one at a time.
+        # No other process writes this draft, and this one writes one at a time.
         draft = file.with_suffix(f".{os.getpid()}")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._private():
                 raise PermissionError(f"{self.folder} is open to other users")
             draft.write_bytes(text)
-            # Unlink first, because a replacing rename waits for ext4. After a crash between the two
-            # the next plan starts cold.
+            # Unlink first: on ext4 a rename that replaces a file waits for the disk. After a crash
+            # between the two calls the next plan starts cold.
             file.unlink(missing_ok=True)
             os.replace(draft, file)
         except OSError as error:
-            # With the old hint this leader would claim a slot that it has filled, and be fenced.
+            # Remove the old hint too: with it this leader would claim a slot that it has filled
+            # itself, and would be fenced.
             for leftover in (draft, file):
                 with suppress(OSError):
                     leftover.unlink(missing_ok=True)

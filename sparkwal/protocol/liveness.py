@@ -15,8 +15,11 @@ Slot = SlotRecord | TornRecord
 
 
 class Run:
-    """The verdict on consecutive slots. Records after a torn one count only from a leader record on
-    that passes over it: its own leader stopped there, and the records in flight build on it.
+    """The verdict on consecutive slots: which of their records are live.
+
+    A leader whose record is torn stops there, but its later records may be in flight already. They
+    build on the torn one, so they are dead. Only from the leader record on that passes over the
+    torn record do records count again.
 
     Attributes:
         live: the last live record so far.
@@ -30,7 +33,8 @@ class Run:
         self.term = term
         self.torn: list[TornRecord] = []
         self.passed: list[TornRecord] = []
-        # Records after a torn one: dead if a leader passes over it.
+        # The records after a torn one. They are dead once a leader passes over it, and live if the
+        # torn one turns out to be damaged.
         self._waiting: list[SlotRecord] = []
 
     def add(self, slot: Slot) -> list[SlotRecord]:
@@ -58,10 +62,10 @@ class Run:
         return self._judged(slot)
 
     def give_up(self) -> list[SlotRecord]:
-        """Take the torn records for damaged ones.
+        """Treat the torn records as damaged: they were complete once, so the log continues.
 
         Returns:
-            The records after them that are live then.
+            The records after them that are live now.
         """
         waiting = self._waiting
         self._waiting = []
@@ -99,8 +103,8 @@ def check_torn(header: SlotHeader, torn: TornRecord) -> None:
 
 def report_passed(log: LogStore, torn: Iterable[TornRecord]) -> None:
     """Emit one event for each torn record."""
-    for each in torn:
-        events.emit(events.TornRecordPassed(log.url, each.position, each.size))
+    for record in torn:
+        events.emit(events.TornRecordPassed(log.url, record.position, record.size))
 
 
 def passed_by(log: LogStore, torn: TornRecord, window: int) -> SlotRecord | None:
@@ -131,10 +135,11 @@ def run_to(
     tolerant: bool = False,
     newest: SlotRecord | None = None,
 ) -> Run:
-    """Judge the slots up to this one: m−1 GETs, and more after a torn record.
+    """Judge the slots up to this one, for a read that begins in the middle of the log.
 
-    It costs none if m is 1, or if the record has the term of `newest`, the live record at the head.
-    If tolerant, it decides from the intact records instead of raising.
+    It reads m−1 slots back (m is the record's `in_flight_limit`), and more after a torn record. It
+    makes no request if m is 1, or if the record has the term of `newest`, the live record at the
+    head. If tolerant, it decides from the intact records instead of raising.
 
     Raises:
         InvalidLogError: a record is missing or damaged.
@@ -157,15 +162,15 @@ def run_to(
         # Wait for all reads first, so that an error leaves no request in flight.
         earlier = zip(before, [*run_parallel(log.store, read, before)], strict=True)
         slots = [*_taken_slots(log, window, earlier, tolerant=tolerant), slot]
-    first = next((n for n, each in enumerate(slots) if isinstance(each, TornRecord)), None)
+    first = next((n for n, one in enumerate(slots) if isinstance(one, TornRecord)), None)
     if first is not None:
         # The records before a torn one decide whether those after it count.
         torn = slots[first]
         assert isinstance(torn, TornRecord)
         run = _run_before(log, torn, window, tolerant=tolerant)
         slots = slots[first:]
-    for each in slots:
-        _add(run, each, tolerant=tolerant)
+    for one in slots:
+        _add(run, one, tolerant=tolerant)
     return run
 
 
@@ -190,8 +195,8 @@ def _add(run: Run, slot: Slot, *, tolerant: bool) -> None:
 
 
 def _run_before(log: LogStore, torn: TornRecord, window: int, *, tolerant: bool) -> Run:
-    """Judge the slots before a torn record."""
-    others: list[Slot] = []
+    """Judge the slots before a torn record, from the last intact record on."""
+    torn_before: list[Slot] = []
     run = Run()
     for position in range(torn.position - 1, -1, -1):
         slot = read_any(log, position, window, tolerant=tolerant)
@@ -202,7 +207,7 @@ def _run_before(log: LogStore, torn: TornRecord, window: int, *, tolerant: bool)
             if not tolerant:
                 raise MissingRecord(log, position, window)
             break
-        others.append(slot)
-    for each in reversed(others):
-        _add(run, each, tolerant=tolerant)
+        torn_before.append(slot)
+    for one in reversed(torn_before):
+        _add(run, one, tolerant=tolerant)
     return run

@@ -11,9 +11,10 @@ from sparkwal.store.base import LogStore
 
 STREAM_START = "stream start"
 BATCH_APPEND = "batch append"
-# Spark reports the end of a run a little later to another thread, so ask this often, with this
-# pause in seconds.
-_ASKS, _PAUSE = 100, 0.1
+# Spark reports the end of a run to another thread, a little later. So ask up to this often for it,
+# with a pause between.
+_ASKS = 100
+_PAUSE_SECONDS = 0.1
 
 
 def refuse_stream_leader(
@@ -24,15 +25,17 @@ def refuse_stream_leader(
     ttl_ms: int,
     is_gone: Callable[[str], bool],
 ) -> None:
-    """Check that no running stream leads the log: its head is older than `ttl_ms`, or the stream
-    has ended.
+    """Check that no running stream leads the log.
+
+    A stream that leads is taken for ended if its last record is older than `ttl_ms`, or if this
+    machine can prove that its run or its application has ended.
 
     Args:
         log: the log.
         head: its head.
         hints: the hints of this machine.
         clock: the clock.
-        ttl_ms: see above.
+        ttl_ms: a stream whose last record is older than this leads no more.
         is_gone: whether the application of a leader has certainly ended.
 
     Raises:
@@ -68,5 +71,5 @@ def _has_ended(hints: Hints, header: SlotHeader, clock: Clock) -> bool:
     for _ in range(_ASKS):
         if hints.has_ended(hint.last_run_id):
             return True
-        clock.sleep(_PAUSE)
+        clock.sleep(_PAUSE_SECONDS)
     return False

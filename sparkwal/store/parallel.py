@@ -43,7 +43,8 @@ class _Begun(Generic[R]):
 
     Attributes:
         result: waits for the result, or works it out.
-        is_lazy: no work has begun, so take the result as soon as all earlier ones are taken.
+        is_lazy: no request was sent. Nothing is gained by waiting, so the result is taken as soon
+            as all earlier ones are.
         close: gives up a request in flight.
     """
 

@@ -141,10 +141,17 @@ class RetryingStore:
 
         Args:
             operation: the name of the request in errors and events.
+            key: the key of the request in errors and events.
             function: makes one attempt.
+            *arguments: the arguments of `function`.
             size: about the number of bytes to transfer. Without it the request is not hedged.
             writes: whether a failed attempt may have taken effect.
             stopped: whether to stop before the next attempt.
+
+        Raises:
+            NotFound: the object is missing.
+            StoreUnavailableError: the last attempt failed.
+            OptionError: the store refused the request, so no other attempt can succeed.
         """
         attempt = 0
         maybe_applied = False
@@ -181,10 +188,10 @@ class RetryingStore:
                 raise
             except OptionError as error:
                 is_last = attempt > self.policy.max_retry_attempts or stopped()
-                may_pass = isinstance(error, Refusal) and kind in self.served and not is_last
-                if not may_pass and not maybe_applied:
-                    raise
-                if not may_pass:
+                if isinstance(error, Refusal) and kind in self.served and not is_last:
+                    # The store has served such requests, so the refusal may be temporary.
+                    fault = Transient(str(error))
+                elif maybe_applied:
                     # An OptionError claims that no bytes were written, but an earlier attempt may
                     # have taken effect.
                     raise StoreUnavailableError(
@@ -192,7 +199,8 @@ class RetryingStore:
                         f"next one was refused: {error}",
                         maybe_applied=True,
                     ) from None
-                fault = Transient(str(error))
+                else:
+                    raise
             else:
                 self.fail_fast = False
                 self.served.add(kind)
@@ -226,7 +234,7 @@ class SentRange:
         self._timing = Request(store.pace(), "get", key, length) if store.pace else None
 
     def result(self) -> bytes:
-        """Read the reply. Raises the errors of `get_range`."""
+        """Read the reply, or send the request again. Raises the errors of `get_range`."""
         try:
             # In a forked child the reply belongs to the parent: both would read from one socket.
             body = self._read() if os.getpid() == self._process else None

@@ -18,7 +18,7 @@ class MemoryStore:
         objects: the bytes by key. A test may inspect and change them.
         modified: the time of each object's last write.
         counts: the number of calls of each operation.
-        page: the most keys of one LIST, or uploads of one list. The limit may be larger.
+        page: a LIST shows at most this many keys or uploads, also if its limit is larger.
         now_ms: the store's clock, which a test may replace.
         uploads: the unfinished uploads by id. An upload begins with its first part.
     """

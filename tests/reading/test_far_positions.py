@@ -112,7 +112,7 @@ def test_a_report_counts_no_requests_for_positions_that_never_were(folder: Path)
 def beyond(tmp_path: Path) -> Iterator[Path]:
     """Objects whose numbers are the last that there are."""
     write_long(tmp_path, LAST)
-    for number in (0, 1, keys.slot(THE_LAST, 1000), keys.LEAST - 1):
+    for number in (0, 1, keys.slot(THE_LAST, 1000), keys.LEAST_NUMBER - 1):
         (tmp_path / keys.key("", number)).write_bytes(b"?")
     yield tmp_path
 
@@ -130,7 +130,7 @@ def test_objects_after_the_last_position_are_none_of_the_log(beyond: Path) -> No
 
 def test_a_record_at_the_last_number_that_counts_is_found(tmp_path: Path) -> None:
     write_long(tmp_path, LAST)
-    last = keys.position(keys.LEAST, 1000) - 1
+    last = keys.position(keys.LEAST_NUMBER, 1000) - 1
     put(tmp_path, last)
     assert find_head(opened(tmp_path), tolerant=True).position == last
     for command in ("status", "log", "tail", "verify"):
