@@ -22,7 +22,7 @@ import sparkwal
 from sparkwal.cli.exit_codes import Refused
 from sparkwal.format.schema import conform
 from sparkwal.reading.metadata import selected
-from sparkwal.reading.replaying import Entry, Replay, Stop, places_of
+from sparkwal.reading.replaying import Entry, Replay, Stop, progress_of
 from sparkwal.store.local_files import sync
 
 # The least number of rows of a file, except the last. A commit is never split.
@@ -119,7 +119,7 @@ def replay_from(
 
 def _progress(replay: Replay) -> int:
     """A number that increases with every entry, and depends on the cursor only."""
-    return sum(reached.position for reached in places_of(replay.cursor).values())
+    return sum(progress.position for progress in progress_of(replay.cursor).values())
 
 
 def _check_output(output: Path, cursor: Path, progress: int) -> None:

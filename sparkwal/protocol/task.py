@@ -18,12 +18,14 @@ from sparkwal.protocol.object_writer import TaskLimits, write_object
 from sparkwal.protocol.plan import TaskPlan
 from sparkwal.protocol.slots import OpenLog
 
-# The widest row count, which reserves the header's length until the count is known.
+# A placeholder for the row count, which is known only after all rows are written. It is the widest
+# count, so the header's length is enough for any.
 _MANY = 2**63 - 1
 
 # Measured: up to 250 KiB a partition, rows through the driver take less time than a PUT.
 _INLINE_THRESHOLD = 64 * 2**10
-# The limit of bytes that 999 partitions may inline. A wider window must not make larger records.
+# The limit of bytes that all partitions of a window together may inline by default, so that a wider
+# window does not make larger records.
 _MAX_INLINED = 64 * 2**20
 
 
@@ -101,12 +103,15 @@ def write_partition(
     """
     query_id = task.query_id
     batch_id = task.batch_id
-    partition = task.partition
-    bare, lead = plan.bare, plan.bare.leadership
-    most = lead.window - 1
-    carried_plan = None if partition else plan
+    lead = plan.bare.leadership
     result = TaskResult(
-        bare.plan_id, carried_plan, query_id, batch_id, partition, run_id=task.run_id
+        plan_id=plan.bare.plan_id,
+        # The task of partition 0 always runs, so one plan reaches the commit.
+        plan=plan if task.partition == 0 else None,
+        query_id=query_id,
+        batch_id=batch_id,
+        partition=task.partition,
+        run_id=task.run_id,
     )
     target = schema.to_arrow(lead.spark_schema)
     # Spark repeats the microbatch after a lost reply or from another checkpoint. The commit
@@ -118,24 +123,62 @@ def write_partition(
     rows = (schema.conform(batch, target) for batch in batches if batch.num_rows)
     threshold = limits.inline_threshold
     if threshold is None:
-        threshold = min(_INLINE_THRESHOLD, _MAX_INLINED // most)
+        threshold = min(_INLINE_THRESHOLD, _MAX_INLINED // _most_objects(plan))
+    first, are_all = _read_beyond(threshold, rows)
+    if not are_all:
+        return _write_object(open_log, plan, task, result, chain(_drained(first), rows), limits)
+    if not first:
+        return result
+    return replace(result, inline=b"".join(part.serialize() for part in (target, *first)))
+
+
+def _most_objects(plan: TaskPlan) -> int:
+    """The number of partitions that may have an object: the window has a number for each."""
+    return plan.bare.leadership.window - 1
+
+
+def _read_beyond(
+    threshold: int, rows: Iterator[pa.RecordBatch]
+) -> tuple[list[pa.RecordBatch], bool]:
+    """Read batches until they have more than `threshold` bytes.
+
+    Returns:
+        The batches, and whether `rows` ended before.
+    """
     first: list[pa.RecordBatch] = []
     size = 0
     for batch in rows:
         first.append(batch)
         size += batch.nbytes
         if size > threshold:
-            break
-    else:
-        if not first:
-            return result
-        return replace(result, inline=b"".join(part.serialize() for part in (target, *first)))
+            return first, False
+    return first, True
+
+
+def _drained(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches in order. The list releases each one, so that its memory is freed early."""
+    while batches:
+        yield batches.pop(0)
+
+
+def _write_object(
+    open_log: OpenLog,
+    plan: TaskPlan,
+    task: TaskAttempt,
+    result: TaskResult,
+    rows: Iterator[pa.RecordBatch],
+    limits: TaskLimits,
+) -> TaskResult:
+    """Write the rows of one partition into its object, as `write_partition`."""
+    bare = plan.bare
+    lead = bare.leadership
+    most = _most_objects(plan)
     # Rows inside the record need no object number.
-    if partition >= most:
+    if task.partition >= most:
         raise OptionError(
-            f"partition {partition} of a microbatch has more rows than inlineThreshold, and this "
-            f"log's window has numbers for {most} partitions: coalesce({most}) before writing, or "
-            "create a log with a larger windowSize"
+            f"partition {task.partition} of a microbatch has more rows than inlineThreshold, and "
+            f"this log's window has numbers for {most} partitions: coalesce({most}) before "
+            "writing, or create a log with a larger windowSize"
         )
     started = time.monotonic()
     store = open_log().store
@@ -144,17 +187,14 @@ def write_partition(
         check_same_log(open_log(), lead)
     header = DataHeader(
         **lead.fields(bare.plan_id, bare.position - 1),
-        number=keys.data(bare.position, lead.window, partition),
+        number=keys.data(bare.position, lead.window, task.partition),
         timestamp_ms=lead.timestamp_ms,
-        query_id=query_id,
-        batch_id=batch_id,
-        partition=partition,
+        query_id=task.query_id,
+        batch_id=task.batch_id,
+        partition=task.partition,
         rows=_MANY,
         stage_attempt=task.attempt,
     )
-    all_rows = chain((first.pop(0) for _ in range(len(first))), rows)
-    batch = write_object(
-        open_log, header, lead.spark_schema, all_rows, limits, compare=task.is_retry
-    )
+    batch = write_object(open_log, header, lead.spark_schema, rows, limits, compare=task.is_retry)
     put_ms = (time.monotonic() - started) * 1000
     return replace(result, batch=batch, put_ms=put_ms, retries=store.retries - before)

@@ -68,11 +68,14 @@ class Stop:
     following: int
 
 
-class Place(NamedTuple):
-    """The position up to which one log was replayed, exclusive.
+class Progress(NamedTuple):
+    """How far one log was replayed.
 
-    `last` identifies the record before it, or is "" if the replay has not passed the first one. If
-    a log is restored from an older copy and then written to, that position holds another record.
+    Attributes:
+        log_id: the log.
+        position: the first position that was not replayed.
+        last: the id of the record before it, or "" before the first replayed record. If a log is
+            restored from an older copy and then written to, its record there has another id.
     """
 
     log_id: str
@@ -81,15 +84,15 @@ class Place(NamedTuple):
 
 
 # Create the decoder at import: threads that create decoders at the same time crash.
-_PLACES = msgspec.json.Decoder(dict[str, Place])
+_PROGRESS = msgspec.json.Decoder(dict[str, Progress])
 
 
-def _name(record: SlotRecord) -> str:
+def _record_id(record: SlotRecord) -> str:
     return f"{record.header.plan_id}:{record.header.timestamp_ms}"
 
 
-def places_of(cursor: str) -> dict[str, Place]:
-    """Parse a cursor.
+def progress_of(cursor: str) -> dict[str, Progress]:
+    """The progress in each log, by sequencer, that a cursor holds.
 
     Raises:
         OptionError: the text is damaged, or no cursor.
@@ -102,7 +105,7 @@ def places_of(cursor: str) -> dict[str, Place]:
         outer = json.loads(cursor)
         if outer["format"] != _FORMAT or crc32(outer["logs"].encode()) != outer["crc32"]:
             raise damaged
-        return _PLACES.decode(outer["logs"])
+        return _PROGRESS.decode(outer["logs"])
     except (ValueError, KeyError, TypeError, AttributeError):
         raise damaged from None
 
@@ -123,7 +126,7 @@ class Replay(Iterator[Entry]):
         logs: the open logs, by sequencer.
         cursor: the cursor of an earlier replay.
         clock: replaces the system's clock.
-        listed: ignore a log that has no record yet.
+        listed: the logs come from a LIST, so a log may have no record yet; it is left out.
         new_at_floor: a log that the cursor does not name begins at its floor, not at position 0.
 
     Attributes:
@@ -139,30 +142,29 @@ class Replay(Iterator[Entry]):
         listed: bool = False,
         new_at_floor: bool = False,
     ) -> None:
-        places = places_of(cursor) if cursor is not None else {}
+        saved = progress_of(cursor) if cursor is not None else {}
         self.stopped: Stop | None = None
-        self._logs = [_OneLog(name, log, places.get(name), clock) for name, log in logs.items()]
-        for name in places.keys() - logs.keys():
+        self._logs = [_OneLog(name, log, saved.get(name), clock) for name, log in logs.items()]
+        for name in saved.keys() - logs.keys():
             raise InvalidLogError(
                 f"the cursor continues the log of sequencer {name!r}, which is not among those to "
                 "replay. Name it; if it was deleted, replay without the cursor into a new place"
             )
         for log in self._logs:
-            # A writer may be about to begin a log that was listed.
-            if log.log_id is None and log.place is None and not listed:
+            # A writer may be about to begin a listed log.
+            if log.log_id is None and log.saved is None and not listed:
                 raise OptionError(f"there is no log at {log.log.url}; check the path")
-            if cursor is not None and log.place is None and not new_at_floor:
+            if cursor is not None and log.saved is None and not new_at_floor:
                 log.begin_new()
         # The cursor also names the logs without a replayed record. So a later replay can tell which
         # logs are new.
-        self._places = {log.name: log.begin for log in self._logs if log.begin is not None}
+        self._progress = {log.name: log.begin for log in self._logs if log.begin is not None}
         self._entries = self._merged()
 
     @property
     def cursor(self) -> str:
         """One line of text. The next replay begins after the last entry that this one returned."""
-        places = sorted(self._places.items())
-        body = json.dumps(dict(places))
+        body = json.dumps(dict(sorted(self._progress.items())))
         return json.dumps({"format": _FORMAT, "crc32": crc32(body.encode()), "logs": body})
 
     @property
@@ -188,24 +190,26 @@ class Replay(Iterator[Entry]):
             if isinstance(item, Stop):
                 self.stopped = item
                 return
-            header, target = item.header, _as_now(item.spark_schema, log.spark_schema)
-            pieces, check = pieces_of(log.log, item), log.floor.check
+            header = item.header
+            target = _columns_as_at_head(item.spark_schema, log.spark_schema)
+            pieces = pieces_of(log.log, item)
             try:
                 # Read all rows before delivering one: damage must end the replay before the entry.
-                rows = tuple(read_pieces(log.log.store, pieces, target, check=check))
+                rows = tuple(read_pieces(log.log.store, pieces, target, check=log.floor.check))
             except InvalidLogError as error:
                 self.stopped = log.stop(header.position, error)
                 return
-            self._places[name] = Place(header.log_id, header.position + 1, _name(item))
+            self._progress[name] = Progress(header.log_id, header.position + 1, _record_id(item))
             if isinstance(header, CommitHeader):
                 yield Entry(name, header, rows)
 
 
 @lru_cache(maxsize=64)
-def _as_now(spark_schema: str, head: str | None) -> pa.Schema:
-    """The columns of a record, as wide as at the head."""
-    stored, now = schema.to_arrow(spark_schema), schema.to_arrow(head or spark_schema)
-    return pa.schema([now.field(f.name) if f.name in now.names else f for f in stored])
+def _columns_as_at_head(spark_schema: str, head: str | None) -> pa.Schema:
+    """The columns of a record, with the types that they have at the head of its log."""
+    stored = schema.to_arrow(spark_schema)
+    newest = schema.to_arrow(head or spark_schema)
+    return pa.schema([newest.field(f.name) if f.name in newest.names else f for f in stored])
 
 
 class _OneLog(LogRange):
@@ -217,9 +221,9 @@ class _OneLog(LogRange):
         CollectedError: the cursor is below the floor.
     """
 
-    def __init__(self, name: str, log: LogStore, saved: Place | None, clock: Clock) -> None:
+    def __init__(self, name: str, log: LogStore, saved: Progress | None, clock: Clock) -> None:
         super().__init__(SourceOptions(path=log.url), name, log, clock)
-        self.place = saved
+        self.saved = saved
         self.timestamp_ms = 0
         # The damage at which the log's readable part ends.
         self._end_error: InvalidLogError | None = None
@@ -238,11 +242,11 @@ class _OneLog(LogRange):
             self._check(saved)
 
     @property
-    def begin(self) -> Place | None:
-        """The place at which the replay begins, or None if there is no log."""
-        if self.place is not None or self.log_id is None:
-            return self.place
-        return Place(self.log_id, self._first, "")
+    def begin(self) -> Progress | None:
+        """Where the replay begins, or None if there is no log."""
+        if self.saved is not None or self.log_id is None:
+            return self.saved
+        return Progress(self.log_id, self._first, "")
 
     def begin_new(self) -> None:
         """Begin at position 0: the log is new to its reader.
@@ -253,7 +257,7 @@ class _OneLog(LogRange):
         if self.log_id is not None:
             self._first = self.first_of_new(NEW_IN_CURSOR)
 
-    def _check(self, saved: Place) -> None:
+    def _check(self, saved: Progress) -> None:
         if saved.log_id != self.log_id:
             present = f"{self.log_id} is" if self.log_id else "there is no log"
             raise AnotherLog(
@@ -268,9 +272,9 @@ class _OneLog(LogRange):
             # Below the floor a slot may hold a stray record, but the record at floor − 1 stays.
             self.floor.check(saved.position, CURSOR)
         if not is_cut and saved.last:
-            # Ignore damage: the record was read before it was damaged.
+            # The replay has read this record before, so damage in it does not matter now.
             last = read_slot(self.log, saved.position - 1, self.window, tolerant=True)
-            is_cut = last is not None and _name(last) != saved.last
+            is_cut = last is not None and _record_id(last) != saved.last
         if is_cut:
             raise InvalidLogError(
                 f"the cursor is at position {saved.position} of {self.log.url}, whose record "

@@ -222,7 +222,7 @@ class SparkDeltaTable:
     def _merge(self, session: SparkSession, source: DataFrame, names: Sequence[str]) -> None:
         target = self.target
         if target.delete_when:
-            source = self._without_idle_delete(session, source)
+            source = self._without_null_key_delete(session, source)
         # py4j converts a dict to a Java map.
         values = {quoted(name): f"s.{quoted(name)}" for name in names}
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
@@ -237,8 +237,8 @@ class SparkDeltaTable:
         inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
         merge.whenNotMatched(inserts).insertExpr(values).execute()
 
-    def _without_idle_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
-        """Drop a delete of the key whose values are all null, if the table has no row of it.
+    def _without_null_key_delete(self, session: SparkSession, source: DataFrame) -> DataFrame:
+        """Drop the delete of the key whose values are all null, if the table has no such row.
 
         A MERGE of Delta 4.4 that writes deletion vectors fails on such a delete: after its outer
         join it takes a missing row, whose keys are null, for a row of this key.
@@ -257,8 +257,8 @@ class SparkDeltaTable:
         target = self.target
         if FORGETS in dict(target.properties):
             raise PlanError(_forgets(target.table))
-        if found := [*log_problems(schema.json())]:
-            raise PlanError(f"{target.table} does not take the log: {'; '.join(found)}")
+        if reasons := [*log_problems(schema.json())]:
+            raise PlanError(f"{target.table} does not take the log: {'; '.join(reasons)}")
         fields = {field.name.lower(): field for field in schema.fields}
         sequence = (target.sequence_by,) if target.sequence_by else ()
         for name in (*target.keys, *sequence, *target.partition_by, *target.cluster_by):

@@ -28,8 +28,10 @@ def readable_errors(*, pickling: bool = False) -> Iterator[None]:
         kind = next(base for base in classes if base.__module__ == errors.__name__)
         if not pickling:
             raise (error if type(error) is kind else kind(*error.args)) from None
-        both = type(kind.__name__, (kind, pickle.PicklingError), {"__module__": kind.__module__})
-        raise both(*error.args) from None
+        # A class of the same name that is a PickleError too.
+        bases = (kind, pickle.PicklingError)
+        picklable_kind = type(kind.__name__, bases, {"__module__": kind.__module__})
+        raise picklable_kind(*error.args) from None
 
 
 @contextmanager
@@ -56,6 +58,7 @@ def _explained_memory_errors() -> Iterator[None]:
 
 
 _SPARKWAL_ERROR = re.compile(r"sparkwal\.errors\.(\w+): (.+)")
+# The beginnings of what follows the cause in a message of Spark.
 _NOISE = re.compile(
     r"\n\s*at |\n\s*JVM stacktrace|\n\s*Driver stacktrace|\n=== Streaming Query|\nTraceback"
     r"|\s*SQLSTATE: \w+|;\s*\n'|\n== "

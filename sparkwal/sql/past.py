@@ -31,10 +31,9 @@ _TABLES = {
     ),
     "chain": pa.schema([("time", TIME)]),
 }
-# One row for each record, with the dead positions since the previous record: each was one PUT, and
-# a takeover leaves at most 999. A
-# damaged record gets the time of the previous record. The last row counts the dead positions before
-# the end of the log.
+# One row for each record, with the number of dead positions since the previous record. Each of them
+# was one PUT, and a takeover leaves at most 999. A damaged record gets the time of the previous
+# record. The last row of a log counts the dead positions before its end.
 _STEPS = """
 CREATE TEMP TABLE steps AS
 SELECT * REPLACE (
@@ -49,11 +48,13 @@ FROM (
     WINDOW earlier AS (PARTITION BY sequencer ORDER BY position)
 ) WHERE time IS NOT NULL
 """
-# The cost of one period, in dollars. `stored`: how many of the bytes that exist now existed at its
-# end. `requests`: the writers' requests that the records prove, by kind.
+# The cost of one period, in dollars. `stored`: of the bytes that exist now, those that existed at
+# the end of the period. `requests`: the writers' requests that the records prove, by kind.
 Line = dict[str, Any]
-HOUR, DAY = 3_600_000, 86_400_000
-# Requests and new bytes (`came`) by time. The bytes are stored from that time on.
+HOUR = 3_600_000
+DAY = 86_400_000
+# Requests, and the bytes of new objects (`new_bytes`), by time. `new_byte_ms` is bytes times the
+# object's time: a period subtracts it, because the bytes are stored only from that time on.
 _ADDED = """
 WITH added AS (
     SELECT ms, time, (kind = 'commit')::INT AS commits, rows, bytes,
@@ -61,12 +62,13 @@ WITH added AS (
     FROM steps
     UNION ALL BY NAME SELECT epoch_ms(time) AS ms, time, 1 AS "PUT" FROM chain
     UNION ALL BY NAME
-    SELECT ms, time, o.bytes AS came, o.bytes::HUGEINT * ms AS came_ms
+    SELECT ms, time, o.bytes AS new_bytes, o.bytes::HUGEINT * ms AS new_byte_ms
     FROM objects o ASOF JOIN steps s ON o.sequencer = s.sequencer AND o.position <= s.position
     WHERE o.position >= start
 )
 """
-# One line for each period with writes, and one for each gap between them.
+# One line for each period with writes, and one for each gap between them. `below_floor` is the size
+# of the objects below the floor, which count in all periods.
 _LINES = f"""
 {_ADDED}, busy AS (
     SELECT greatest(epoch_ms(date_trunc($by, time)), $since) AS start_ms,
@@ -77,14 +79,16 @@ _LINES = f"""
     SELECT lag(end_ms, 1, $since) OVER (ORDER BY start_ms) AS began, start_ms AS ended
     FROM (FROM busy UNION ALL BY NAME SELECT $until AS start_ms)
     QUALIFY ended > began OR count(*) OVER () = 1
-), held AS (
-    SELECT coalesce(sum(bytes), 0) AS held
+), older AS (
+    SELECT coalesce(sum(bytes), 0) AS below_floor
     FROM objects JOIN logs USING (sequencer) WHERE position < start
 )
-SELECT start_ms, end_ms, coalesce(COLUMNS(* EXCLUDE (start_ms, end_ms, came, came_ms, held)), 0),
-    held + coalesce(sum(came) OVER (ORDER BY start_ms, end_ms), 0) AS stored,
-    stored * (end_ms - start_ms) + coalesce(came * start_ms - came_ms, 0) AS byte_ms
-FROM (FROM busy UNION ALL BY NAME SELECT began AS start_ms, ended AS end_ms FROM idle), held
+SELECT start_ms, end_ms, coalesce(
+        COLUMNS(* EXCLUDE (start_ms, end_ms, new_bytes, new_byte_ms, below_floor)), 0
+    ),
+    below_floor + coalesce(sum(new_bytes) OVER (ORDER BY start_ms, end_ms), 0) AS stored,
+    stored * (end_ms - start_ms) + coalesce(new_bytes * start_ms - new_byte_ms, 0) AS byte_ms
+FROM (FROM busy UNION ALL BY NAME SELECT began AS start_ms, ended AS end_ms FROM idle), older
 ORDER BY start_ms, end_ms
 """
 
@@ -225,7 +229,8 @@ def _read(covered: CoveredLog, progress: Callable[[int, int], None]) -> Iterator
 
 
 def _listed(log: LogRange) -> Iterator[dict[str, Any]]:
-    """One row for each object of the log in the store. Only objects of a position have one."""
+    """One row for each object of the log in the store. Other objects than of `batches/` have no
+    position."""
     store = log.log.store
     for number, entry in numbered(store, keys.batches_prefix(log.log.prefix)):
         position = keys.position(number, log.window)
@@ -243,8 +248,13 @@ def lines(past: Past, prices: Prices, by: str) -> list[Line]:
 
 def _with_costs(row: dict[str, Any], byte_ms: float, prices: Prices) -> Line:
     requests = {kind: count for kind in ("PUT", "GET", "LIST") if (count := row.pop(kind))}
-    writing, keeping = price(requests, prices), prices["storage"] * byte_ms / 2**30 / MONTH_MS
-    costs = {"request_cost": writing, "storage_cost": keeping, "cost": writing + keeping}
+    request_cost = price(requests, prices)
+    storage_cost = prices["storage"] * byte_ms / 2**30 / MONTH_MS
+    costs = {
+        "request_cost": request_cost,
+        "storage_cost": storage_cost,
+        "cost": request_cost + storage_cost,
+    }
     return {**row, "requests": requests, **costs}
 
 
@@ -275,12 +285,12 @@ def _month(past: Past, prices: Prices) -> Line | None:
     if span < HOUR:
         return None
     (added,) = past.query(
-        f"{_ADDED} SELECT coalesce(sum(COLUMNS('^(PUT|GET|LIST|came)$')), 0) FROM added "
+        f"{_ADDED} SELECT coalesce(sum(COLUMNS('^(PUT|GET|LIST|new_bytes)$')), 0) FROM added "
         "WHERE ms >= $since",
         since=recent,
     )
-    growing = added.pop("came") / span * MONTH_MS
-    mean = past.value("SELECT coalesce(sum(bytes), 0) FROM objects") + growing / 2
+    growth = added.pop("new_bytes") / span * MONTH_MS
+    mean = past.value("SELECT coalesce(sum(bytes), 0) FROM objects") + growth / 2
     monthly = {kind: round(count * MONTH_MS / span) for kind, count in added.items()}
     return _with_costs({"span_ms": span, "stored": round(mean), **monthly}, mean * MONTH_MS, prices)
 
