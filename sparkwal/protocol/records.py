@@ -41,6 +41,33 @@ class AnotherLog(InvalidLogError):
     """A record of another log: this one was recreated at the same path."""
 
 
+class _RequestSize:
+    """The number of bytes to request of each record of a read.
+
+    The first records are requested with all bytes that the caller wants. If they were small, later
+    requests are smaller, so that more of them fit into `_AHEAD`; a larger record then costs another
+    request.
+
+    Attributes:
+        asked: the bytes to request of the next record.
+        likely: the bytes that its reply probably has.
+    """
+
+    def __init__(self, size: int, concurrency: int) -> None:
+        self.asked = size
+        self.likely = size
+        self._size = size
+        self._small = min(size, _AHEAD // max(concurrency, 1))
+        self._largest = 0
+
+    def note(self, record: SlotRecord, position: int) -> None:
+        """Take the size of a record into account, the one at `position` of the read."""
+        self._largest = max(self._largest, record.size)
+        if position >= WIDEST_PROBE:
+            self.asked = self._small if self._largest <= self._small else self._size
+            self.likely = min(self._size, self._largest)
+
+
 def live_records(
     log: LogStore,
     window: int,
@@ -64,25 +91,21 @@ def live_records(
         start: the first position.
         end: at most the head's gap: every position below must hold a record.
         log_id: the id of the log. Without it the first record decides.
-        term: the term of the last live record before `start`. Without it the records before are
-            read.
-        head: the head, if it is known and intact.
+        term: the term of the last live record before `start`. Without it the records before
+            `start` are read to find out whether the first one is dead (`run_to`).
+        head: the head, if the caller has read it and it is intact. It may save that.
         tolerant: skip a position without a record instead of raising.
-        cached: records that need not be fetched again.
+        cached: records by position that need not be fetched again.
         size: the bytes to read of each record; GLANCE for a caller that does not read their rows.
-        at_once: the number of records that are fetched first; WIDEST_PROBE to read all of them.
+        at_once: the number of requests to begin with, which grows as records are consumed.
+            WIDEST_PROBE suits a caller that reads the whole range.
         on_damage: gets the error of each missing or damaged record, which is then not raised.
 
     Raises:
         InvalidLogError: a record is missing or damaged.
         AnotherLog: the log was recreated.
     """
-    asked = size
-    largest = 0
-    likely = size
-    # While all records are small, request fewer bytes. A larger record costs another request.
-    wide = min(size, _AHEAD // max(log.store.concurrency, 1))
-
+    request_size = _RequestSize(size, log.store.concurrency)
     # The number of positions in a row without a record.
     empty = 0
     continues = tolerant or on_damage is not None
@@ -97,7 +120,9 @@ def live_records(
 
     def first(request: tuple[int, int]) -> Range | None:
         position, size = request
-        return None if position in cached else first_range(log, position, window, size, likely)
+        if position in cached:
+            return None
+        return first_range(log, position, window, size, request_size.likely)
 
     def positions() -> Iterator[int]:
         nonlocal empty
@@ -115,7 +140,7 @@ def live_records(
     fetched = read_parallel(
         log.store,
         fetch,
-        ((position, asked) for position in positions()),
+        ((position, request_size.asked) for position in positions()),
         first_range=first,
         at_once=at_once,
         weigh=itemgetter(1),
@@ -125,6 +150,7 @@ def live_records(
     newest = head.live if head else None
 
     def judge(slot: Slot) -> list[SlotRecord]:
+        """The records that are live, now that this slot was read."""
         nonlocal run
         if run is None:
             # A read that starts in the middle must first find out whether this record is dead.
@@ -155,19 +181,16 @@ def live_records(
             continue
         if record is None:
             continue
-        largest = max(largest, record.size)
-        many = position - start >= WIDEST_PROBE
-        asked = wide if many and largest <= wide else size
-        likely = min(size, largest) if many else size
+        request_size.note(record, position - start)
         log_id = log_id or record.header.log_id
         check_log(log, record, log_id)
         before = run.live if run is not None else None
         last_term = run.term if run is not None else None
-        live = judge(record)
-        if not continues and live and live[0] is record:
+        judged = judge(record)
+        if not continues and judged and judged[0] is record:
             _check_link(log, record, before, last_term)
         # SAFETY(deliver-live) §3: readers deliver every live record
-        yield from (each for each in live if each.header.position >= start)
+        yield from (live for live in judged if live.header.position >= start)
     if run is not None and run.torn:
         yield from _settled(log, window, end, judge, run)
     if run is not None:
@@ -207,7 +230,10 @@ def _check_link(
 def _settled(
     log: LogStore, window: int, end: int, judge: Callable[[Slot], list[SlotRecord]], run: Run
 ) -> Iterator[SlotRecord]:
-    """Read on after a range that ends with torn records, until it is clear what they are.
+    """Read the slots after a range that ends with torn records, until a record decides about them.
+
+    Either a leader record passes over them, or a record shows that they were complete once, or the
+    log ends and they with it.
 
     Yields:
         The records before `end` that count.
@@ -219,7 +245,7 @@ def _settled(
         slot = read_any(log, position, window, GLANCE)
         if slot is None:
             return
-        yield from (each for each in judge(slot) if each.header.position < end)
+        yield from (live for live in judge(slot) if live.header.position < end)
         if not run.torn:
             return
 
@@ -253,9 +279,10 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
     def fetch(position: int) -> Slot | None:
         return read_any(log, position, window, GLANCE)
 
-    # The last leader record that passed over torn records.
+    # The position of the last leader record that passed over torn records.
     passed = -1
-    width, end = 1, keys.last_position(window)
+    width = 1
+    end = keys.last_position(window)
     while gap < end:
         chunk = range(gap, min(gap + width, end))
         records = run_parallel(log.store, fetch, chunk)

@@ -349,7 +349,7 @@ MUTATIONS = [
         "deliver-live",
         "two queries and a reader",
         "protocol/records.py",
-        "        yield from (each for each in live if each.header.position >= start)\n",
+        "        yield from (live for live in judged if live.header.position >= start)\n",
         "        pass\n",
     ),
     Mutation(
