@@ -370,7 +370,7 @@ MUTATIONS = [
         "look-before-claim",
         "a sleeping appender after a collector",
         "protocol/claim_age.py",
-        "                if look or self._is_old(self.looked_ms):\n",
+        "                if at_once or self._is_old(self.looked_ms):\n",
         "                if False:\n",
     ),
     Mutation(
