@@ -13,7 +13,9 @@ import sparkwal
 from sparkwal.errors import OptionError
 
 
-def test_a_frame_without_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_without_pandas_raises_with_the_command_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path / "log")
     with sparkwal.Appender(path, pa.schema([("v", pa.int64())]), producer_id="p") as wal:
         wal.append([{"v": 1}]).result()
@@ -24,7 +26,9 @@ def test_a_frame_without_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         log.to_pandas()
 
 
-def test_spark_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_functions_without_pyspark_raise_with_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(OptionError, match=r"pyspark is not installed .*: .*sparkwal\[spark\]"):
         sparkwal.register(cast(Any, None))

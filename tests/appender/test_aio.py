@@ -106,7 +106,7 @@ def test_a_cancelled_append_that_was_accepted_is_written() -> None:
     run(scenario)
 
 
-def test_it_is_opened_by_its_block_only(tmp_path: Path) -> None:
+def test_an_append_before_async_with_raises(tmp_path: Path) -> None:
     async def scenario() -> None:
         with pytest.raises(RuntimeError, match="async with"):
             await AsyncAppender(str(tmp_path), SCHEMA, producer_id="p").append(rows(1))

@@ -56,7 +56,7 @@ def test_appends_while_one_is_in_flight_go_together(faulty: FaultyStore) -> None
     assert stored(faulty.inner) == list(range(100))
 
 
-def test_done_in_any_order_but_acknowledged_in_order(faulty: FaultyStore) -> None:
+def test_puts_that_end_in_any_order_are_acknowledged_in_order(faulty: FaultyStore) -> None:
     with faulty.appender() as wal:
         first = faulty.gap()
         at = range(first, first + 4)
@@ -81,7 +81,7 @@ def test_done_in_any_order_but_acknowledged_in_order(faulty: FaultyStore) -> Non
         assert done == [0, 1, 2, 3]
 
 
-def test_in_flight_is_a_span_which_a_slot_in_trouble_holds(faulty: FaultyStore) -> None:
+def test_a_slow_oldest_put_stops_sending_at_the_limit_of_positions(faulty: FaultyStore) -> None:
     with faulty.appender() as wal:
         first = faulty.gap()
         faulty.hold(first)
@@ -181,7 +181,7 @@ def test_used_up_retries_stop_the_appender_and_nothing_acknowledged_is_lost(
     assert report.ok, str(report)
 
 
-def test_a_failed_slot_behind_another_failed_one_does_not_decide(faulty: FaultyStore) -> None:
+def test_of_two_failed_slots_the_first_decides(faulty: FaultyStore) -> None:
     with faulty.appender(retries=0) as wal:
         first = faulty.gap()
         faulty.hold(first)
@@ -248,7 +248,7 @@ def test_a_batch_of_nothing_but_bad_rows_writes_nothing(faulty: FaultyStore) -> 
     assert [commit[1:] for commit in commits(faulty.inner)] == [("p", 0, 1), ("p", 3, 1)]
 
 
-def test_an_append_without_rows_is_an_append(faulty: FaultyStore) -> None:
+def test_an_append_without_rows_gets_a_sequence_and_a_position(faulty: FaultyStore) -> None:
     with faulty.appender() as wal:
         assert wal.append([]).result() == faulty.gap() - 1
         assert wal.last_sequence == 0
@@ -328,7 +328,7 @@ def test_flush_waits_for_everything_or_its_timeout(faulty: FaultyStore) -> None:
         assert ticket.done()
 
 
-def test_many_threads_may_append(faulty: FaultyStore) -> None:
+def test_appends_of_many_threads_are_stored_once_in_their_order(faulty: FaultyStore) -> None:
     with faulty.appender(batchSizeThreshold="1kb", maxBufferedBytes="4kb") as wal:
         mine: dict[int, list[int]] = {}
 
@@ -441,7 +441,7 @@ def test_a_log_with_other_columns_is_refused(faulty: FaultyStore) -> None:
     assert verify_store(LogStore(faulty.inner, PREFIX), "").ok
 
 
-def test_the_defaults_are_those_of_the_design() -> None:
+def test_the_options_have_the_documented_defaults() -> None:
     given = AppenderOptions(path="x")
     assert (given.batch_size, given.batch_timeout_ms, given.max_in_flight) == (2**20, 1, 50)
     assert (given.max_retries, given.retry_delay_ms, given.max_buffered) == (3, 100, 64 * 2**20)
@@ -458,7 +458,7 @@ def test_small_inlined_rows_are_read_with_their_record(faulty: FaultyStore) -> N
     assert faulty.inner.counts["GET"] == 1 + 21
 
 
-def test_errors_speak_of_what_an_appenders_user_has(faulty: FaultyStore) -> None:
+def test_errors_of_an_appender_do_not_mention_spark(faulty: FaultyStore) -> None:
     with faulty.appender() as wal, faulty.appender("other"):
         ticket = wal.append(rows(0))
         with pytest.raises(FencedError, match="another writer leads.*producer_id") as fenced:

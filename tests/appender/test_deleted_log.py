@@ -97,7 +97,7 @@ def test_the_error_names_what_was_acknowledged_into_the_hole(
 
 
 @pytest.mark.parametrize("commits", [1, 3])
-def test_readers_and_writers_of_the_new_log_learn_whose_the_objects_after_its_end_are(
+def test_objects_of_a_deleted_log_after_the_new_ones_end_name_their_writer(
     faulty: FaultyStore, clock: StoppedClock, commits: int
 ) -> None:
     """The new log is complete, so the error does not advise to restore a record."""
@@ -119,7 +119,7 @@ def test_readers_and_writers_of_the_new_log_learn_whose_the_objects_after_its_en
         faulty.appender("another")
 
 
-def test_a_log_that_was_never_looked_at_again_counts_from_the_opening(
+def test_the_error_counts_lost_appends_from_the_last_check_of_the_log(
     faulty: FaultyStore, clock: StoppedClock
 ) -> None:
     with faulty.appender() as first:
@@ -148,7 +148,7 @@ def filled_after_deletion(
     return wal
 
 
-def test_more_than_one_list_shows_was_put_since_the_log_was_deleted(
+def test_the_error_counts_appends_beyond_one_page_of_a_list(
     faulty: FaultyStore, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wal = filled_after_deletion(faulty, clock, monkeypatch)

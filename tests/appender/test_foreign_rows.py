@@ -51,7 +51,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("what", MALFORMED)
 @pytest.mark.parametrize("make", [pa.record_batch, pa.table])
-def test_malformed_arrow_rows_are_refused_before_anyone_trips_over_them(
+def test_malformed_arrow_rows_are_refused_when_they_are_appended(
     what: str, make: Callable[..., Any]
 ) -> None:
     array = MALFORMED[what]
@@ -60,7 +60,7 @@ def test_malformed_arrow_rows_are_refused_before_anyone_trips_over_them(
         good.accept(make([array], names=["c"]))
 
 
-def test_a_malformed_append_does_not_take_the_appender_or_others_with_it(
+def test_only_a_malformed_append_itself_fails(
     faulty: FaultyStore,
 ) -> None:
     schema = pa.schema([("s", pa.string())])
@@ -258,7 +258,9 @@ def kept(kind: pa.DataType, value: Any) -> Any:
         (pa.timestamp("us"), np.datetime64("NaT"), None),
     ],
 )
-def test_a_time_of_numpy_is_a_time_or_refused(kind: pa.DataType, value: Any, held: Any) -> None:
+def test_a_numpy_time_is_stored_exactly_or_refused(
+    kind: pa.DataType, value: Any, held: Any
+) -> None:
     found = kept(kind, value)
     assert isinstance(found, OptionError) if held is None else found == held
 
@@ -366,7 +368,7 @@ def test_decimals_are_exact_or_refused(value: Decimal) -> None:
 
 
 @pytest.mark.parametrize("text", ["1.20", "-1.2", "1E+3", "0", "0.0", "0e-30", "-999999999.9"])
-def test_decimals_that_a_column_holds_are_held(text: str) -> None:
+def test_decimals_that_fit_their_column_are_stored(text: str) -> None:
     assert kept(pa.decimal128(10, 1), Decimal(text)) == Decimal(text)
 
 

@@ -80,7 +80,9 @@ def test_a_journal_continues_over_many_openings(faulty: Away, folder: MemoryFold
     sound(faulty)
 
 
-def test_with_and_without_a_journal_by_turns(faulty: Away, folder: MemoryFolder) -> None:
+def test_appenders_with_and_without_a_journal_take_turns_and_store_each_row_once(
+    faulty: Away, folder: MemoryFolder
+) -> None:
     """Closed in peace, none has anything that another could take for its own."""
     for value in range(0, 20, 2):
         with faulty.appender() as wal:
@@ -95,7 +97,9 @@ def test_with_and_without_a_journal_by_turns(faulty: Away, folder: MemoryFolder)
 # The store is unreachable.
 
 
-def test_an_outage_of_the_store_lasts_for_many_batches(faulty: Away, folder: MemoryFolder) -> None:
+def test_appends_of_outages_are_stored_once_at_the_positions_of_their_tickets(
+    faulty: Away, folder: MemoryFolder
+) -> None:
     reported: list[events.Event] = []
     with faulty.journaled(folder, on_event=reported.append) as wal:
         for outage in range(5):
@@ -118,7 +122,7 @@ def test_an_outage_of_the_store_lasts_for_many_batches(faulty: Away, folder: Mem
 
 
 @pytest.mark.parametrize("fault", ["lost", "dropped", "refused"])
-def test_a_request_whose_outcome_is_unknown_is_known_later(
+def test_an_unanswered_put_is_found_in_the_log_or_sent_again(
     faulty: Away, folder: MemoryFolder, fault: str
 ) -> None:
     with faulty.journaled(folder, retries=0) as wal:
@@ -358,7 +362,9 @@ def test_a_session_that_died_before_it_sent_anything_is_forgotten(
 # The log is another.
 
 
-def test_the_log_is_recreated_in_an_outage(faulty: Away, folder: MemoryFolder) -> None:
+def test_a_log_recreated_in_an_outage_gets_no_rows_and_the_tickets_fail(
+    faulty: Away, folder: MemoryFolder
+) -> None:
     wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
     faulty.is_away = True

@@ -43,7 +43,7 @@ def others(faulty: Limited, appends: int) -> None:
             other.append(rows(-value - 1)).result()
 
 
-def test_the_floor_of_an_idle_log_passed_the_last_commit_of_its_only_appender(
+def test_a_journal_continues_after_the_floor_passed_its_last_commit(
     faulty: Limited,
 ) -> None:
     left = killed(faulty)
@@ -52,7 +52,9 @@ def test_the_floor_of_an_idle_log_passed_the_last_commit_of_its_only_appender(
     goes_on(faulty, left)
 
 
-def test_the_floor_passed_it_and_others_wrote_since(faulty: Limited) -> None:
+def test_a_journal_continues_after_the_floor_passed_its_last_commit_and_others_wrote(
+    faulty: Limited,
+) -> None:
     """A collection leaves the newest records below the floor, and these were never free."""
     left = killed(faulty)
     others(faulty, 30)

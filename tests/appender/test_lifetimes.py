@@ -108,7 +108,7 @@ def exits() -> None:
 
 
 @pytest.mark.parametrize("act", ["append", "flush", "close", "exit", "result"])
-def test_a_callback_may_do_what_it_likes(faulty: FaultyStore, act: str) -> None:
+def test_a_callback_may_append_flush_close_or_exit(faulty: FaultyStore, act: str) -> None:
     wal = faulty.appender()
     called = threading.Event()
     acts: dict[str, Callable[[], object]] = {
@@ -444,7 +444,9 @@ def test_rows_of_an_appender_that_is_left_open_are_durable_when_the_interpreter_
 
 @pytest.mark.process
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_so_they_are_where_a_child_of_multiprocessing_ends(tmp_path: Path, method: str) -> None:
+def test_rows_of_an_appender_left_open_are_durable_when_a_multiprocessing_child_ends(
+    tmp_path: Path, method: str
+) -> None:
     path, script = tmp_path / "log", tmp_path / "script.py"
     script.write_text(IN_A_CHILD)
     done = subprocess.run(
@@ -454,7 +456,7 @@ def test_so_they_are_where_a_child_of_multiprocessing_ends(tmp_path: Path, metho
     assert list(Log(str(path)).to_pandas()["v"]) == list(range(1000))
 
 
-def test_rows_that_cannot_be_written_at_the_end_are_counted_aloud(
+def test_rows_that_cannot_be_written_at_the_interpreters_end_are_logged_with_their_number(
     faulty: FaultyStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wal, first = held_back(faulty)

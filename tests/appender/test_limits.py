@@ -249,7 +249,7 @@ def test_an_appender_that_opens_after_a_crash_counts_the_existing_bytes(faulty: 
     assert stored(faulty.inner) == [-1, *range(102)]
 
 
-def test_a_part_that_the_table_has_makes_room_for_as_much(faulty: Limited) -> None:
+def test_rows_that_reach_the_table_no_longer_count_against_the_limit(faulty: Limited) -> None:
     size = faulty.one()
     with faulty.open(hardLimitBytes=size * 10) as wal:
         at = [wal.append(rows(value)).result() for value in range(10)]
@@ -288,7 +288,9 @@ def test_the_chain_of_another_log_does_not_count(faulty: Limited) -> None:
         wal.append(rows(0), block=False)
 
 
-def test_an_old_count_raises_nothing_before_the_next_count(faulty: Limited) -> None:
+def test_after_a_compaction_appends_continue_below_the_limit_without_an_event(
+    faulty: Limited,
+) -> None:
     size = faulty.one()
     with faulty.open(softLimitBytes=size * 4, hardLimitBytes=size * 4) as wal:
         for value in range(3):

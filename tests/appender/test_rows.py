@@ -42,7 +42,7 @@ def converted(rows: RowSchema, *appends: Any) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_every_kind_of_rows_becomes_the_same(rows: RowSchema) -> None:
+def test_dicts_tables_batches_and_frames_give_the_same_rows(rows: RowSchema) -> None:
     table = pa.Table.from_pylist([ROW, ROW], schema=ARROW)
     frame = pd.DataFrame([ROW, ROW])
     for given_rows in ([ROW, ROW], (ROW, ROW), table, table.to_batches()[0], frame):

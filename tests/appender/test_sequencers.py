@@ -115,7 +115,7 @@ def test_partitions_hold_every_row_once_in_order(pairs: list[tuple[int, int]], c
         assert sum(len(part) for part in parts.values()) == len(given_rows)
 
 
-def test_a_key_of_several_columns_and_one_that_is_missing() -> None:
+def test_several_columns_form_one_key_and_a_missing_column_is_refused() -> None:
     two = [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]
     assert set(partition_by(two, ["a", "b"], 64)) == {
         sequencer_for((1, "x"), 64),
@@ -144,7 +144,7 @@ def test_sequencers_are_listed_by_hops(root: str) -> None:
     assert all_logs(LogStore(store, root)) == ["default", *sorted(names)]
 
 
-def test_an_empty_name_is_no_sequencer() -> None:
+def test_a_folder_with_an_empty_name_is_not_listed_as_a_sequencer() -> None:
     assert all_logs(LogStore(MemoryStore(), "wal")) == []
 
 
@@ -169,14 +169,14 @@ def test_sequencers_are_logs_of_their_own(tmp_path: Path) -> None:
     assert list(Log(f"{path}/sequencers/a").to_pandas()["v"]) == [0, 3]
 
 
-def test_a_log_is_one_log(tmp_path: Path) -> None:
+def test_log_and_verify_refuse_the_option_sequencers(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="sequencers is for spark.read"):
         Log(str(tmp_path), sequencers="*")
     with pytest.raises(OptionError, match="'sequencers' is for reading"):
         verify(str(tmp_path), sequencers="*")
 
 
-def test_the_place_of_a_sequencer() -> None:
+def test_a_sequencers_log_is_under_the_path_in_sequencers() -> None:
     sink = parse(SinkOptions, {"path": "s3://bucket/wal/", "sequencer": "a"})
     assert open_log(sink).prefix == "wal/sequencers/a"
     assert sink.log_path == "s3://bucket/wal/sequencers/a"

@@ -111,7 +111,9 @@ def test_the_same_producer_continues_at_the_end_of_the_log(faulty: FaultyStore) 
     sound(faulty)
 
 
-def test_the_sink_after_an_appender_after_the_sink(faulty: FaultyStore, tmp_path: Path) -> None:
+def test_sink_and_appender_that_take_turns_store_each_row_once(
+    faulty: FaultyStore, tmp_path: Path
+) -> None:
     query = Query(faulty.inner, hints_in(tmp_path))
     query.microbatch(0, (1, 2))
     with faulty.appender() as wal:

@@ -90,7 +90,9 @@ def test_a_journal_continues_after_torn_records_by_itself() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 600])
-def test_a_torn_object_on_s3(s3_path: tuple[str, dict[str, str]], kept: int) -> None:
+def test_on_s3_a_torn_object_is_reported_and_passed_over(
+    s3_path: tuple[str, dict[str, str]], kept: int
+) -> None:
     path, options = s3_path
     schema = pa.schema([("v", pa.int64())])
     given: dict[str, Any] = {"producer_id": "p", "maxInFlightRequests": 2, **options}

@@ -94,7 +94,7 @@ def records(scene) -> list[object]:
         pytest.param(1, id="different checkpoints", marks=pytest.mark.slow),
     ],
 )
-def test_two_drivers_at_once_with(drivers, on_s3, second: int) -> None:
+def test_two_drivers_at_once_lose_and_double_no_row_with(drivers, on_s3, second: int) -> None:
     both = [drivers.take(), drivers.take()]
     for driver, stream in zip(both, (0, second), strict=True):
         driver.go(**on_s3.work(stream, batches=5, restarts=1000))

@@ -67,7 +67,7 @@ STORMS = {
         for name, faults in STORMS.items()
     ],
 )
-def test_a_stream_survives(spark, on_s3, faults: list[Fault]) -> None:
+def test_a_stream_stores_each_row_once_despite(spark, on_s3, faults: list[Fault]) -> None:
     on_s3.proxy.faults = list(faults)
     run(spark, on_s3, 6, **STUBBORN)
     assert on_s3.proxy.injected.total() > 10

@@ -33,7 +33,7 @@ FILES = {
 }
 
 
-def test_every_byte_comes_back() -> None:
+def test_decoding_gives_the_encoded_files() -> None:
     assert carry.decode(carry.encode(FILES), "here") == FILES
     assert carry.decode(carry.encode({}), "here") == {}
 
@@ -109,7 +109,7 @@ def test_bytes_that_no_writer_makes_are_refused(data: bytes) -> None:
         carry.decode(data, "here")
 
 
-def test_any_damage_is_an_error_or_other_files_and_never_a_crash() -> None:
+def test_damaged_bytes_raise_an_error_or_give_other_files() -> None:
     """The CRC-32 in the header finds it before; this is what is left if that is forged."""
     seed = random.randrange(2**32)
     print("seed", seed)
@@ -126,7 +126,7 @@ def test_any_damage_is_an_error_or_other_files_and_never_a_crash() -> None:
         assert all(isinstance(content, bytes) for content in files.values())
 
 
-def test_a_bomb_stops_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_unpacks_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = raw({"sources/0/0": "a" * 2**25})
     assert len(bomb) < 2**13
     assert len(carry.decode(bomb, "here")["sources/0/0"]) == 2**25
@@ -135,7 +135,9 @@ def test_a_bomb_stops_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         carry.decode(bomb, "here")
 
 
-def test_many_files_stop_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_with_too_many_files_is_refused_and_never_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     files = {f"sources/0/{number}": b"" for number in range(10)}
     assert carry.decode(carry.encode(files), "here") == files
     monkeypatch.setattr(limits, "CHECKPOINT_FILES", 9)
@@ -169,7 +171,7 @@ def test_a_text_that_no_writer_makes_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\\u20ac", b"\\\\u20ac", b"\\", b'"', b"\xff\x00", b"\\\\"])
-def test_content_that_looks_like_an_escape_comes_back(content: bytes) -> None:
+def test_content_that_looks_like_an_escape_is_not_changed(content: bytes) -> None:
     files = {"日本/_schema_log_本/0": content, "offsets/0": content * 3}
     assert carry.decode(carry.encode(files), "here") == files
 
@@ -188,7 +190,7 @@ def record(tmp_path: Path, position: int) -> Path:
     return tmp_path / "wal" / keys.key("", keys.slot(position, 1000))
 
 
-def test_a_record_with_a_block_is_an_arrow_file_for_everyone(
+def test_other_programs_read_a_record_with_a_block_as_an_arrow_file(
     local: FileStream, tmp_path: Path
 ) -> None:
     file = record(tmp_path, 3)
@@ -231,7 +233,7 @@ def test_verify_reports_any_damage_of_the_block(local: FileStream, tmp_path: Pat
 
 
 @pytest.mark.parametrize("position, expected", [(0, "carries no checkpoint"), (4, "is missing")])
-def test_a_record_that_is_not_there_or_carries_nothing_is_an_error(
+def test_a_missing_record_or_one_without_a_checkpoint_raises(
     local: FileStream, position: int, expected: str
 ) -> None:
     with pytest.raises(InvalidLogError, match=expected):

@@ -50,7 +50,7 @@ def test_a_compacted_list_of_another_size_is_another() -> None:
     assert again.files == {COMPACT: (HERE, 5)}
 
 
-def test_only_compacted_lists_last() -> None:
+def test_files_other_than_compacted_lists_are_carried_again() -> None:
     again = packed(SMALL, {name: (7, len(data)) for name, data in SMALL.items()})
     assert carry.decode(again.block, "") == SMALL and not again.files
 
@@ -69,7 +69,7 @@ def test_a_file_that_was_too_large_is_not_read_again() -> None:
     assert carried.files == {COMPACT: (NOWHERE, 10**9)}
 
 
-def test_a_file_that_could_never_be_read_back_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_no_reader_would_accept_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carry, "MAX_FILE_BYTES", 100)
     sizes = {COMPACT: 101, "offsets/9": 2}
     carried = pack(sizes, {"offsets/9": b"v1"}.__getitem__, {}, 2**20)
@@ -77,7 +77,7 @@ def test_a_file_that_could_never_be_read_back_is_not_read(monkeypatch: pytest.Mo
     assert carry.decode(carried.block, "") == {"offsets/9": b"v1"}
 
 
-def test_a_limit_that_nothing_keeps_leaves_nothing() -> None:
+def test_a_limit_below_every_file_leaves_out_all_files() -> None:
     carried = packed({**SMALL, COMPACT: b"list"}, {}, 1)
     assert carry.decode(carried.block, "") == {} and len(carried.files) == 3
 

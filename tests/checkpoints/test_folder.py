@@ -35,14 +35,14 @@ def test_checksums_and_files_that_are_being_written_are_left_out(tmp_path: Path)
     assert folder.latest(tmp_path, "offsets") == 0 and folder.latest(tmp_path, "commits") == -1
 
 
-def test_each_source_is_looked_at_alone(tmp_path: Path) -> None:
+def test_only_the_source_with_a_compacted_list_leaves_out_older_lists(tmp_path: Path) -> None:
     kafka, other = ["sources/1/0"], ["sources/2/_log/schema-1", "sources/2/_log/7"]
     fill(tmp_path, "offsets/0", "sources/0/8", "sources/0/9.compact", *kafka, *other)
     found = folder.microbatch_files(tmp_path, 0).keys()
     assert found == {"offsets/0", "sources/0/9.compact", *kafka, *other}
 
 
-def test_a_query_without_a_folder_of_sources(tmp_path: Path) -> None:
+def test_a_query_without_a_folder_of_sources_has_only_its_plan(tmp_path: Path) -> None:
     assert folder.microbatch_files(tmp_path, 0) == {}
     fill(tmp_path, "offsets/0")
     assert folder.microbatch_files(tmp_path, 0).keys() == {"offsets/0"}
@@ -141,5 +141,5 @@ def test_the_size_of_files_in_earlier_records_counts(tmp_path: Path) -> None:
         (" ", None),
     ],
 )
-def test_locations_on_this_disk(location: str, expected: str | None) -> None:
+def test_a_location_is_a_folder_only_on_this_disk(location: str, expected: str | None) -> None:
     assert folder.local_folder(location) == (Path(expected) if expected else None)

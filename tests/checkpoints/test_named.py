@@ -25,7 +25,7 @@ def stream(request: pytest.FixtureRequest, room: Room) -> Any:
     return start
 
 
-def test_two_machines_take_turns(room: Room, stream: Any) -> None:
+def test_two_machines_that_take_turns_store_each_row_once(room: Room, stream: Any) -> None:
     for turn, machine in enumerate("ABABBA"):
         stream(machine).run(range(3 * turn + 3))
         assert room.values() == [*range(3 * turn + 3)]

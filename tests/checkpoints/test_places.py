@@ -67,7 +67,7 @@ def test_a_name_that_cannot_be_printed_is_refused(room: Room, name: str) -> None
 
 
 @pytest.mark.parametrize("odd", ["a b", "ü", "%20", "[x]", "*", "?", "a#b", "a:b", "-x"])
-def test_any_folder_name_works(room: Room, odd: str) -> None:
+def test_a_folder_with_an_odd_name_is_rebuilt(room: Room, odd: str) -> None:
     for files in (2, 4):
         room.stream(room.checkpoint("orders", f"{odd}/{odd}")).run(range(files))
         shutil.rmtree(room.tmp / odd / odd)
@@ -134,7 +134,7 @@ def test_an_empty_folder_is_taken(room: Room) -> None:
 
 
 @pytest.mark.parametrize("place", ["file/ck", "file/deep/er"])
-def test_a_place_that_cannot_be_made_is_an_error_with_the_way_out(room: Room, place: str) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_with_advice(room: Room, place: str) -> None:
     (room.tmp / "file").write_text("x")
     with pytest.raises(OptionError, match="cannot make .*give sparkwal.checkpoint a folder"):
         room.checkpoint("orders", place)

@@ -40,7 +40,7 @@ def test_a_query_under_another_name_is_warned_before_it_repeats_its_rows(room: R
     assert "sparkwal.checkpoint(path, 'orders')" in event.advice
 
 
-def test_a_new_query_of_a_new_log(room: Room) -> None:
+def test_a_new_querys_folder_keeps_its_id_and_is_not_rebuilt(room: Room) -> None:
     place = room.checkpoint()
     assert room.why() == "there is no checkpoint of this query"
     assert content(place).keys() == {"metadata", "sparkwal.json"}
@@ -258,7 +258,7 @@ def test_files_that_another_machine_wrote_and_archived_are_not_read_again(room: 
     assert folder.latest(room.checkpoint(folder="one"), "commits") == 0
 
 
-def test_a_missing_log(room: Room) -> None:
+def test_a_query_whose_log_was_deleted_begins_again_with_another_id(room: Room) -> None:
     stream = room.stream(room.checkpoint())
     first = stream.query_id
     stream.run(range(3))
@@ -282,7 +282,7 @@ def test_a_list_that_is_empty_by_mistake_empties_no_folder(
     assert content(place) == before
 
 
-def test_a_log_that_its_first_query_planned_and_did_not_reach_is_not_gone(room: Room) -> None:
+def test_a_log_that_was_only_planned_is_not_reported_as_deleted(room: Room) -> None:
     stream = room.stream(room.checkpoint())
     stream.plan(0, range(3), each=2)
     room.checkpoint()
@@ -291,7 +291,7 @@ def test_a_log_that_its_first_query_planned_and_did_not_reach_is_not_gone(room: 
     assert room.values() == list(range(5))
 
 
-def test_another_log_at_the_path(room: Room) -> None:
+def test_a_folder_of_a_recreated_log_is_refused_and_then_rebuilt(room: Room) -> None:
     """Deleted, and recreated by someone else."""
     stream = room.stream(room.checkpoint("orders", "old"))
     stream.run(range(3))
@@ -308,7 +308,9 @@ def test_another_log_at_the_path(room: Room) -> None:
     assert room.values() == [100, 101, 0, 1, 2]
 
 
-def test_another_began_the_log_meanwhile(room: Room) -> None:
+def test_a_folder_of_a_log_that_another_writer_began_is_refused_and_then_rebuilt(
+    room: Room,
+) -> None:
     place = room.checkpoint()
     room.stream(room.tmp / "other").run(range(100, 102))
     with pytest.raises(sparkwal.DivergedCheckpointError, match="another writer began it first"):

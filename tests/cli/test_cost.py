@@ -100,7 +100,7 @@ def test_periods_without_a_commit_pay_for_storage_alone(tmp_path: Path) -> None:
     assert reported["total"]["storage_cost"] == pytest.approx(whole, rel=0.05)
 
 
-def test_a_part_of_the_time_and_other_prices(tmp_path: Path) -> None:
+def test_since_and_price_change_the_costs(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(3))
     middle = [r.timestamp_ms for r in sparkwal.Log(path).records()][2]
@@ -117,7 +117,7 @@ def test_a_part_of_the_time_and_other_prices(tmp_path: Path) -> None:
     assert "before startingTimestamp" in ran("cost", path, "--since", "1h", "--until", "2h", code=2)
 
 
-def test_all_sequencers_are_one_sum(tmp_path: Path) -> None:
+def test_the_costs_of_all_sequencers_are_one_sum(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(3))
     append(path, range(4), sequencer="backfill")
@@ -183,7 +183,7 @@ def test_a_damaged_record_is_not_counted_and_is_named(tmp_path: Path) -> None:
     assert "position 2" in reported["logs"][0]["damage"][0]
 
 
-def test_people_get_a_table_and_no_log_is_an_error(tmp_path: Path) -> None:
+def test_the_costs_are_a_table_for_people_and_a_missing_log_is_an_error(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     append(path, range(3))
     for by in ("hour", "day", "month"):
@@ -192,7 +192,7 @@ def test_people_get_a_table_and_no_log_is_an_error(tmp_path: Path) -> None:
     assert "there is no log" in ran("cost", str(tmp_path / "none"), code=2)
 
 
-def test_dead_records_were_put_too(tmp_path: Path) -> None:
+def test_the_puts_of_dead_records_are_counted(tmp_path: Path) -> None:
     path, live, dead = write_takeovers(tmp_path / "log")
     reported = cost(path)
     # The first leader proved by two GETs that there was no log. The later two read a head, and

@@ -65,7 +65,9 @@ def written(path: str, options: dict[str, str]) -> None:
         wal.append([{"v": 1}]).result()
 
 
-def test_a_sound_log_on_s3(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+def test_a_sound_log_on_s3_needs_no_action(
+    s3_path: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
     path, options = s3_path
     written(path, options)
     before = s3_client(options["endpoint"]).list_objects_v2(Bucket=path.split("/")[2])["KeyCount"]
@@ -82,7 +84,7 @@ def test_a_sound_log_on_s3(s3_path: tuple[str, dict[str, str]], tmp_path: Path) 
     assert sparkwal.verify(path, **options).ok
 
 
-def test_the_output_for_people(s3_path: tuple[str, dict[str, str]]) -> None:
+def test_the_output_for_people_holds_no_secret(s3_path: tuple[str, dict[str, str]]) -> None:
     path, options = s3_path
     arguments = [
         word
@@ -98,7 +100,9 @@ def test_the_output_for_people(s3_path: tuple[str, dict[str, str]]) -> None:
     assert "hush" not in result.output
 
 
-def test_no_bucket_and_no_server(s3_path: tuple[str, dict[str, str]]) -> None:
+def test_a_missing_bucket_and_a_missing_server_are_named(
+    s3_path: tuple[str, dict[str, str]],
+) -> None:
     _, options = s3_path
     code, lines = asked("s3://no-such-bucket/wal", options)
     assert code == 1
@@ -140,7 +144,7 @@ def test_a_forbidden_request_is_no_error(
 
 
 @pytest.mark.parametrize(("prefix", "harmful"), [("", True), ("log/", True), ("other/", False)])
-def test_a_rule_that_expires_objects_of_the_log(
+def test_a_rule_that_expires_objects_of_the_log_is_named(
     s3_path: tuple[str, dict[str, str]], prefix: str, harmful: bool
 ) -> None:
     path, options = s3_path
@@ -158,7 +162,7 @@ def test_a_rule_that_expires_objects_of_the_log(
     assert any("thirty deletes" in what for _, what in to_do(lines)) is harmful
 
 
-def test_settings_and_checkpoints_that_cost(tmp_path: Path) -> None:
+def test_settings_and_checkpoints_that_cost_requests_are_named(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     code, lines = asked(
         path,
@@ -177,7 +181,9 @@ def test_settings_and_checkpoints_that_cost(tmp_path: Path) -> None:
     assert not (tmp_path / "log").exists()
 
 
-def test_a_python_without_sparkwal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workers_python_without_sparkwal_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = tmp_path / f"python-{uuid.uuid4().hex}"
     fake.write_text("#!/bin/sh\necho False\n")
     fake.chmod(0o755)
@@ -218,7 +224,9 @@ def test_capabilities_that_this_spark_lacks_are_named(
     assert (untried.outcome, "the newest that was tried" in untried.said) == ("unknown", True)
 
 
-def test_another_spark_in_spark_home(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_spark_in_spark_home_is_named(
+    spark_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (spark_home / "spark-core_2.13-4.0.4.jar").touch()
     spark = versions_of("4.2.0", monkeypatch)["Spark"]
     assert spark.outcome == "to do"
@@ -241,7 +249,7 @@ def test_the_version_of_delta_lake_is_named(
     assert none.outcome == "unknown" and "sparkwal.Log(path).current()" in none.said
 
 
-def test_a_damaged_head(tmp_path: Path) -> None:
+def test_a_damaged_head_is_named(tmp_path: Path) -> None:
     path = tmp_path / "log"
     written(str(path), {})
     newest = min((path / "batches").iterdir())
@@ -252,7 +260,9 @@ def test_a_damaged_head(tmp_path: Path) -> None:
     assert newest.name in said(lines, "log")
 
 
-def test_a_record_from_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_from_the_future_is_reported_as_a_wrong_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A wrong date stays: timestamps never go back, so retention by age waits for it."""
     written(f"{tmp_path}/log", {})
     assert not to_do(asked(f"{tmp_path}/log", {})[1])

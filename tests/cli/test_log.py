@@ -40,7 +40,7 @@ def positions(*arguments: str) -> list[int]:
     return [line["position"] for line in lines("log", *arguments)]
 
 
-def test_newest_first_and_the_other_way(long: str) -> None:
+def test_records_are_listed_newest_first_or_reversed(long: str) -> None:
     everything = list(range(600, -1, -1))
     assert positions(long) == everything
     assert positions(long, "--reverse") == everything[::-1]
@@ -64,7 +64,9 @@ def test_newest_first_and_the_other_way(long: str) -> None:
         (["601.."], []),
     ],
 )
-def test_ranges(long: str, arguments: list[str], expected: list[int]) -> None:
+def test_a_range_bounds_the_listed_records(
+    long: str, arguments: list[str], expected: list[int]
+) -> None:
     assert positions(long, *arguments) == expected
 
 
@@ -85,7 +87,7 @@ def test_an_invalid_range_is_wrong_usage(long: str, arguments: list[str], why: s
     assert why in " ".join(ran("log", long, *arguments, code=2).split())
 
 
-def test_the_table_for_people(long: str) -> None:
+def test_the_table_for_people_has_a_heading_and_a_line_for_each_record(long: str) -> None:
     heading, newest, *_, oldest = ran("log", long).splitlines()
     assert heading.split() == [
         "position",

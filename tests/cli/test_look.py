@@ -56,7 +56,7 @@ def test_status_shows_head_leader_rates_and_size(path: str) -> None:
     assert "in 6 objects" in shown and "commits/s" in shown
 
 
-def test_status_of_a_life(path: str) -> None:
+def test_status_shows_the_floor_and_the_consumers(path: str) -> None:
     log = opened(path)
     move_floor(log, 3)
     log_id = document("status", path)["log_id"]
@@ -74,7 +74,7 @@ def test_status_of_a_life(path: str) -> None:
     assert "reports" in shown
 
 
-def test_status_of_all_logs_under_a_path(path: str) -> None:
+def test_status_with_all_shows_every_log_under_a_path(path: str) -> None:
     append(path, range(2), sequencer="one")
     reported = lines("status", path, "--all")
     assert [(each["sequencer"], each["position"]) for each in reported] == [
@@ -171,7 +171,7 @@ def test_show_has_an_answer_for_each_position(tmp_path: Path, path: str) -> None
     ran("show", late, str(2**64), code=2)
 
 
-def test_show_of_a_position_below_the_floor(path: str) -> None:
+def test_show_reports_a_position_below_the_floor_as_collected(path: str) -> None:
     move_floor(opened(path), 3)
     reported = document("show", path, "2")
     assert (reported["state"], reported["sound"]) == ("collected", None)
@@ -219,7 +219,7 @@ def test_at_costs_the_logarithm(s3_proxy: S3Proxy, s3_path: tuple[str, dict[str,
     assert counts.pop("LIST") == 2 and counts.pop("GET") <= 50 + 6 + 1 and not counts
 
 
-def test_the_requests_of_each_command_on_s3(
+def test_each_command_makes_its_documented_requests_on_s3(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path

@@ -95,7 +95,7 @@ def test_collect_names_the_consumer_at_which_the_floor_stands(wal: Path) -> None
     assert document("collect", str(wal))["held_by"] == "reports"
 
 
-def test_collect_of_several_logs_and_of_one_without_a_life(wal: Path) -> None:
+def test_collect_reports_each_log_and_one_without_a_lifecycle(wal: Path) -> None:
     append(str(wal), range(1), sequencer="one")
     reported = {each["sequencer"]: each for each in lines("collect", str(wal), "--all")}
     assert reported["default"]["objects"] == 3 and reported["one"]["lifecycle"] is False

@@ -57,7 +57,7 @@ def test_the_numbers_of_the_page_are_those_of_the_records(tmp_path: Path) -> Non
     assert same.keys() == reported.keys() and same["totals"] == reported["totals"]
 
 
-def test_a_log_on_s3_with_a_floor_and_consumers(
+def test_the_page_of_a_log_on_s3_begins_at_its_floor(
     s3_path: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
     path, options = s3_path
@@ -115,7 +115,7 @@ def test_a_damaged_consumer_is_reported_and_the_others_are_shown(tmp_path: Path)
     assert embedded(file)["totals"]["commits"] == 3
 
 
-def test_a_time_in_which_nothing_was_written(tmp_path: Path) -> None:
+def test_the_page_of_a_time_without_commits_says_so(tmp_path: Path) -> None:
     path, file = str(tmp_path / "log"), tmp_path / "report.html"
     append(path, range(3))
     ran("report", path, "-o", str(file), "--since", "2100-01-01")

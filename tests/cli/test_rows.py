@@ -55,17 +55,19 @@ def path(tmp_path: Path) -> Path:
         (["--where", "NULL"], []),
     ],
 )
-def test_which_rows(path: Path, arguments: list[str], found: list[int]) -> None:
+def test_cat_prints_the_rows_of_the_range(
+    path: Path, arguments: list[str], found: list[int]
+) -> None:
     assert ids("cat", path, *arguments) == found
 
 
 @pytest.mark.parametrize(("count", "found"), [(0, []), (2, [1, 2]), (99, [1, 2, 3, 4, 5])])
-def test_head(path: Path, count: int, found: list[int]) -> None:
+def test_head_prints_the_first_rows(path: Path, count: int, found: list[int]) -> None:
     assert ids("head", path, "-n", count) == found
     assert ids("head", path, "-n", count, "--where", "id > 0") == found
 
 
-def test_both_begin_at_the_floor(path: Path) -> None:
+def test_head_and_cat_begin_at_the_floor(path: Path) -> None:
     log = LogStore(LocalStore(path), "")
     move_floor(log, 4)
     collect(log, 4)
@@ -73,7 +75,7 @@ def test_both_begin_at_the_floor(path: Path) -> None:
     assert "below the log's floor" in run("cat", path, "--start", 2, code=1)
 
 
-def test_several_sequencers_in_the_order_of_their_commits(path: Path) -> None:
+def test_rows_of_several_sequencers_are_printed_in_the_order_of_their_commits(path: Path) -> None:
     append(path, 10, sequencer="b")
     append(path, 6)
     append(path, 11, 12, sequencer="b")
@@ -148,7 +150,7 @@ def test_printed_json_can_be_appended_again(path: Path) -> None:
     assert back == sparkwal.Log(str(path)).scan().read_all()
 
 
-def test_csv_and_arrow(path: Path, tmp_path: Path) -> None:
+def test_csv_and_arrow_output_hold_the_same_rows(path: Path, tmp_path: Path) -> None:
     rows = sparkwal.Log(str(path)).scan().read_all()
     assert pa.csv.read_csv(io.BytesIO(run("cat", path, "--format", "csv").encode())) == rows
     for name, opened in (("a.arrow", pa.ipc.open_file), ("a.arrows", pa.ipc.open_stream)):

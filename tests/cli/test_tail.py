@@ -88,7 +88,7 @@ def follow() -> Iterator[Callable[..., Tail]]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 99])
-def test_the_newest_rows(tmp_path: Path, count: int) -> None:
+def test_tail_prints_the_newest_rows(tmp_path: Path, count: int) -> None:
     append(tmp_path, 1, 2, 3, 4, 5)
     assert ids("tail", tmp_path, "-n", count) == [1, 2, 3, 4, 5][5 - min(count, 5) :]
     older = ids("tail", tmp_path, "-n", count, "--where", "id < 5")
@@ -107,7 +107,7 @@ def test_only_the_end_of_a_large_commit_is_read(tmp_path: Path) -> None:
     assert ids("head", tmp_path, "-n", 2) == [0, 1]
 
 
-def test_back_over_leader_records_and_seals(tmp_path: Path) -> None:
+def test_tail_reads_back_over_leader_records_and_seals(tmp_path: Path) -> None:
     append(tmp_path, 1, 2)
     append(tmp_path, 3, maxInFlightRequests=8)
     append(tmp_path, 4)
@@ -147,7 +147,7 @@ def test_rows_that_were_collected_before_they_were_shown_are_reported(tmp_path: 
 
 
 @pytest.mark.process
-def test_each_row_once_over_new_leaders_and_new_columns(
+def test_tail_prints_each_row_once_over_new_leaders_and_new_columns(
     tmp_path: Path, follow: Callable[..., Tail]
 ) -> None:
     append(tmp_path, 1, 2)
@@ -176,7 +176,9 @@ def test_csv_ends_at_a_new_column(tmp_path: Path, follow: Callable[..., Tail]) -
 
 
 @pytest.mark.process
-def test_several_logs_and_a_condition(tmp_path: Path, follow: Callable[..., Tail]) -> None:
+def test_tail_follows_all_logs_with_a_condition(
+    tmp_path: Path, follow: Callable[..., Tail]
+) -> None:
     append(tmp_path, 1)
     append(tmp_path, 2, sequencer="b")
     tail = follow(tmp_path, "--all", "--json", "--where", "id % 5 <> 0")
@@ -281,7 +283,7 @@ def test_a_closed_pipe_ends_tail(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("shape", ["table", "json", "csv", "arrow"])
-def test_cat_into_a_pipe_that_closes(tmp_path: Path, shape: str) -> None:
+def test_cat_into_a_pipe_that_closes_ends_quietly(tmp_path: Path, shape: str) -> None:
     rows = pa.table({"id": range(200_000), "name": ["some text"] * 200_000}, SCHEMA)
     with sparkwal.Appender(str(tmp_path), SCHEMA, producer_id="p") as wal:
         wal.append(rows)
@@ -305,6 +307,6 @@ def test_cat_into_a_pipe_that_closes(tmp_path: Path, shape: str) -> None:
         (["--interval", "5"], "with a unit"),
     ],
 )
-def test_following_has_no_end(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_following_refuses_an_end(tmp_path: Path, arguments: list[str], said: str) -> None:
     append(tmp_path, 1)
     assert said in run("tail", tmp_path, "-f", *arguments, code=2)

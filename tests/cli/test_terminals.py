@@ -54,7 +54,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
 
 @pytest.mark.process
 @pytest.mark.parametrize("command", ["log", "doctor"])
-def test_a_terminal_that_knows_no_codes_gets_none(tmp_path: Path, command: str) -> None:
+def test_a_terminal_without_escape_codes_gets_none(tmp_path: Path, command: str) -> None:
     path = str(tmp_path / "log")
     append(path, range(2))
     assert "\x1b" in on_a_terminal(command, path, TERM="xterm")

@@ -111,7 +111,7 @@ def test_csv_and_json_hold_the_same_values(rows: list[dict[str, Any]]) -> None:
             assert values == bare_texts(batch.column(name))
 
 
-def test_values_that_json_cannot_hold() -> None:
+def test_values_that_json_cannot_hold_are_texts() -> None:
     kinds = pa.schema(
         [
             ("n", pa.int64()),
@@ -157,7 +157,7 @@ def test_values_that_json_cannot_hold() -> None:
     }
 
 
-def test_moments_that_neither_python_nor_arrow_can_write() -> None:
+def test_moments_beyond_pythons_calendar_are_written_exactly() -> None:
     at = [2**63 - 1, -(2**63), 253402300800000000, -62135596800000001, 0, None]
     assert bare_texts(pa.array(at, pa.timestamp("us", tz="UTC"))) == [
         "+294247-01-10T04:00:54.775807Z",

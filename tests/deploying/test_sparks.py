@@ -49,7 +49,7 @@ def environment(python: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_logs_whole_life(
+def test_each_spark_takes_a_log_through_its_whole_life(
     version: str, tmp_path: Path, ministack_url: str, s3_bucket: str
 ) -> None:
     python = make(tmp_path / "venv", f"pyspark=={version}", sees_tests=True)

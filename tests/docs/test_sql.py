@@ -75,14 +75,16 @@ def check(path: str, folder: Path, options: dict[str, str]) -> None:
     assert {row["sequencer"] for row in of('GROUP BY 1" --all')} == {"default", "b"}
 
 
-def test_there_are_twenty() -> None:
+def test_the_page_has_twenty_questions() -> None:
     assert len(QUESTIONS) == 1 + 20
 
 
-def test_on_a_local_disk(tmp_path: Path) -> None:
+def test_the_queries_of_the_page_run_on_a_local_disk(tmp_path: Path) -> None:
     check(str(tmp_path / "wal"), tmp_path, {})
 
 
-def test_on_s3(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+def test_the_queries_of_the_page_run_on_s3(
+    s3_path: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
     path, options = s3_path
     check(path, tmp_path, options)

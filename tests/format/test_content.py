@@ -101,7 +101,9 @@ def test_other_rows_have_another_content(
 
 
 @given(ROW, ROW)
-def test_one_other_value_is_enough(one: dict[str, object], other: dict[str, object]) -> None:
+def test_one_different_value_gives_another_content(
+    one: dict[str, object], other: dict[str, object]
+) -> None:
     before = content(batch([one]))
     for name in KINDS:
         mixed = {**one, name: other[name]}
@@ -206,7 +208,7 @@ def test_rows_of_every_plain_type_have_a_content() -> None:
         assert len({content(pa.record_batch([column], ["v"])).hash for column in columns}) == 2
 
 
-def test_no_rows_have_a_content_too() -> None:
+def test_no_rows_have_a_content() -> None:
     assert content() == Content(0, 0)
     assert content(pa.record_batch({"v": pa.array([], pa.list_(pa.string()))})) == Content(0, 0)
 

@@ -10,14 +10,14 @@ from isal.isal_zlib import crc32, crc32_combine
 
 
 @given(st.binary(), st.binary(), st.integers(0, 2**32 - 1))
-def test_it_is_zlibs_of_parts_too(first: bytes, second: bytes, salt: int) -> None:
+def test_the_crc_of_parts_equals_zlibs(first: bytes, second: bytes, salt: int) -> None:
     whole = zlib.crc32(first + second)
     assert crc32(memoryview(first), salt) == zlib.crc32(first, salt)
     assert crc32(second, crc32(first)) == whole
     assert crc32_combine(zlib.crc32(first), zlib.crc32(second), len(second)) == whole
 
 
-def test_parts_may_be_large() -> None:
+def test_the_crc_of_large_parts_equals_zlibs() -> None:
     length = 3 * 2**30 + 5
     assert crc32_combine(crc32(b"front"), zeros(length), length) == zeros(length, crc32(b"front"))
 

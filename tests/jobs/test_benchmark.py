@@ -23,7 +23,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_peers_side_by_side(tmp_path: Path) -> None:
+def test_the_benchmark_measures_its_peers_side_by_side(tmp_path: Path) -> None:
     done = run(
         "sinks",
         "--quick",
@@ -119,7 +119,7 @@ def test_scale_counts_the_protocols_own_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_journal_beside_its_disk(tmp_path: Path) -> None:
+def test_the_benchmark_measures_a_journal_and_its_disk(tmp_path: Path) -> None:
     output = tmp_path / "journal.json"
     done = run(
         "journal",

@@ -47,7 +47,7 @@ def test_retention_without_a_table_moves_the_floor_and_starts_no_spark(tmp_path:
 
 
 @pytest.mark.process
-def test_each_log_under_a_path_in_its_turn(tmp_path: Path) -> None:
+def test_with_all_each_log_under_a_path_is_compacted(tmp_path: Path) -> None:
     for name in ("default", "a", "b"):
         write(tmp_path / "wal", range(10), name)
     one = run(tmp_path, "compact", "wal", "--retain-bytes", "1kb", "--sequencer", "a")

@@ -66,7 +66,7 @@ def record(path: Path, position: int) -> Path:
     return path / "batches" / keys.encode(keys.slot(position, 1000))
 
 
-def test_each_run_continues_after_the_last(path: Path) -> None:
+def test_each_run_continues_after_the_one_before(path: Path) -> None:
     assert run(path).exit_code == 0
     assert values(path) == [0, 1, 2]
     append(path, 3, 4)
@@ -78,7 +78,7 @@ def test_each_run_continues_after_the_last(path: Path) -> None:
     assert left == [f"{0:020d}.parquet", f"{4:020d}.parquet"]
 
 
-def test_sequencers_go_on_together(path: Path) -> None:
+def test_a_run_continues_all_sequencers(path: Path) -> None:
     append(path, 10, sequencer="a")
     append(path, 3)
     assert run(path, "--all", "--metadata").exit_code == 0

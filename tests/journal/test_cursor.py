@@ -37,7 +37,7 @@ def after(written: dict[int, bytes], durable: int) -> dict[int, bytes]:
     return {sequence: body for sequence, body in written.items() if sequence > durable}
 
 
-def test_without_a_cursor_all_of_it_is_read() -> None:
+def test_without_a_cursor_all_entries_after_the_logs_last_are_read() -> None:
     folder, written = drained()
     folder.remove("cursor")
     run = open_journal(folder, 5)
@@ -79,7 +79,7 @@ def test_a_cursor_that_contradicts_itself_is_rejected(first: int, next_: int) ->
     assert run.entries(5) == after(written, 5)
 
 
-def test_a_stale_cursor_is_behind_the_log_and_no_harm() -> None:
+def test_a_cursor_behind_the_log_loses_nothing() -> None:
     folder, written = drained(5)
     run = open_journal(folder, 8)
     assert run.warnings() == []
@@ -87,7 +87,7 @@ def test_a_stale_cursor_is_behind_the_log_and_no_harm() -> None:
     assert run.journal.remaining_capacity() == run.journal._segments.slots - 1
 
 
-def test_a_cursor_from_before_segments_were_removed() -> None:
+def test_a_cursor_older_than_a_removal_of_segments_loses_nothing() -> None:
     folder = MemoryFolder()
     run = open_journal(folder)
     written = fill(run, LENGTHS[:3])
@@ -187,7 +187,7 @@ def test_a_finished_journal_of_another_producer_is_replaced() -> None:
     assert run.entries(100) == written
 
 
-def test_a_crash_while_another_takes_the_folder_over() -> None:
+def test_a_crash_during_a_change_of_owner_leaves_the_folder_to_either() -> None:
     owner = replace(OWNER, producer="other", log_id="log-2")
     call, points = 0, 0
     while True:

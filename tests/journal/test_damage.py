@@ -83,7 +83,7 @@ def flip(folder: MemoryFolder, name: str, at: int, bit: int) -> MemoryFolder:
 
 @pytest.mark.proves("content-crc")
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
-def test_a_bit_flips_in_any_byte_of_a_segment(closed: bool) -> None:
+def test_a_flipped_bit_in_a_segment_quarantines_it_and_reports_its_entries(closed: bool) -> None:
     folder, written = small_journal(closed)
     names = segments(folder)
     newest, flips = max(written), 0
@@ -130,7 +130,7 @@ def test_a_bit_flips_in_any_byte_of_a_segment(closed: bool) -> None:
     print(f"{flips} flips")
 
 
-def test_a_bit_flips_in_the_header_of_a_segment_without_entries() -> None:
+def test_a_flipped_bit_in_the_header_of_an_empty_segment_loses_nothing() -> None:
     folder = MemoryFolder()
     run = open_journal(folder, settings=TINY)
     written = fill(run, [100])
@@ -149,7 +149,7 @@ def test_a_bit_flips_in_the_header_of_a_segment_without_entries() -> None:
 
 @pytest.mark.parametrize("file", ["cursor", "accepted"])
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
-def test_a_bit_flips_in_any_byte_of_a_file_beside_them(file: str, closed: bool) -> None:
+def test_a_flipped_bit_in_a_note_loses_no_entry(file: str, closed: bool) -> None:
     folder, written = small_journal(closed)
     if file == "cursor" and not closed:
         pytest.skip("there is none")
@@ -219,7 +219,7 @@ def test_the_next_opening_keeps_entries_that_an_opening_reported_as_accepted() -
     assert run.lost == range(1, 2)
 
 
-def test_a_torn_entry_before_an_intact_one_of_the_same_sync() -> None:
+def test_a_torn_entry_before_an_intact_one_is_reported_as_lost() -> None:
     folder = MemoryFolder()
     run = open_journal(folder)
     written = fill(run, [100])
@@ -251,7 +251,7 @@ def test_entries_that_the_log_has_are_not_reported_as_lost() -> None:
     assert run.only("quarantined").first == -1
 
 
-def test_the_same_file_goes_into_quarantine_twice() -> None:
+def test_a_file_that_is_quarantined_twice_keeps_both_copies() -> None:
     folder, _ = small_journal(closed=True)
     name = segments(folder)[0]
     hurt = flip(folder, name, 3, 1)
@@ -269,7 +269,7 @@ def test_the_same_file_goes_into_quarantine_twice() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 7, 16, 100, 5000])
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_a_file_of_garbage_has_the_name_of_a_segment(length: int, where: str) -> None:
+def test_a_file_of_garbage_with_a_segments_name_is_quarantined(length: int, where: str) -> None:
     folder, written = small_journal(closed=True)
     number = 99 if where == "after" else 0
     name = segment_name(number)
@@ -305,7 +305,7 @@ def test_files_that_are_no_journals_are_left_alone() -> None:
     assert {name: folder.bytes_of(name) for name in strange} == strange
 
 
-def test_a_segment_lies_there_under_another_name_too() -> None:
+def test_a_copy_of_a_segment_under_another_name_is_quarantined() -> None:
     folder, written = small_journal(closed=True)
     body = folder.bytes_of(segments(folder)[0])
     name = segment_name(50)
@@ -317,7 +317,7 @@ def test_a_segment_lies_there_under_another_name_too() -> None:
     settles(folder, run)
 
 
-def test_a_segment_that_was_removed_comes_back_from_a_backup() -> None:
+def test_a_removed_segment_that_a_backup_restores_is_removed_again() -> None:
     folder = MemoryFolder()
     run = open_journal(folder, settings=TINY)
     written = fill(run, LENGTHS)
@@ -335,7 +335,7 @@ def test_a_segment_that_was_removed_comes_back_from_a_backup() -> None:
     settles(folder, run, 4)
 
 
-def test_a_missing_segment_in_the_middle() -> None:
+def test_a_missing_segment_in_the_middle_is_reported_with_all_later_entries() -> None:
     folder, written = small_journal(closed=True)
     names = segments(folder)
     first = places(folder, names[1])[0][0]
@@ -347,7 +347,7 @@ def test_a_missing_segment_in_the_middle() -> None:
     settles(folder, run)
 
 
-def test_a_segment_of_another_journal_lies_behind() -> None:
+def test_a_segment_of_another_journal_at_the_end_is_quarantined() -> None:
     folder, written = small_journal(closed=True)
     other = MemoryFolder()
     run = open_journal(other, 5000, owner=replace(OWNER, producer="other"))
@@ -363,7 +363,7 @@ def test_a_segment_of_another_journal_lies_behind() -> None:
     settles(folder, run)
 
 
-def test_an_older_copy_of_the_whole_folder_is_put_back() -> None:
+def test_an_older_copy_of_the_folder_continues_after_the_logs_last_entry() -> None:
     folder = MemoryFolder()
     run = open_journal(folder, settings=TINY)
     fill(run, LENGTHS)
@@ -423,7 +423,9 @@ def test_a_schema_that_no_header_holds_is_refused_when_it_is_written() -> None:
     ("version", "reason"),
     [({"version": 2}, "version 2: this sparkwal reads 1"), ({}, "its header is not readable")],
 )
-def test_another_version_is_not_taken_for_this_one(version: dict[str, int], reason: str) -> None:
+def test_a_segment_of_another_version_stops_the_replay(
+    version: dict[str, int], reason: str
+) -> None:
     folder, written = small_journal(closed=True)
     name = segments(folder)[-1]
     body = folder.bytes_of(name)
@@ -438,7 +440,7 @@ def test_another_version_is_not_taken_for_this_one(version: dict[str, int], reas
 
 
 @pytest.mark.parametrize("name", [segment_name(0), segment_name(7), "cursor", "accepted"])
-def test_a_folder_is_where_a_file_should_be(tmp_path: Path, name: str) -> None:
+def test_a_folder_in_place_of_a_file_raises_until_it_is_removed(tmp_path: Path, name: str) -> None:
     folder = DiskFolder(tmp_path)
     (tmp_path / name).mkdir()
     with pytest.raises(JournalReadError, match=name):
@@ -450,7 +452,7 @@ def test_a_folder_is_where_a_file_should_be(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["lock", "quarantine"])
-def test_the_lock_or_the_quarantine_is_something_else(tmp_path: Path, name: str) -> None:
+def test_a_lock_or_quarantine_of_the_wrong_kind_is_refused(tmp_path: Path, name: str) -> None:
     if name == "lock":
         (tmp_path / "quarantine").mkdir()
         (tmp_path / name).mkdir()
@@ -460,7 +462,7 @@ def test_the_lock_or_the_quarantine_is_something_else(tmp_path: Path, name: str)
         DiskFolder(tmp_path)
 
 
-def test_a_journal_is_opened_with_smaller_segments_than_its_entries() -> None:
+def test_a_journal_opens_with_segments_smaller_than_its_entries() -> None:
     folder = MemoryFolder()
     run = open_journal(folder)
     written = fill(run, [900, 10])

@@ -34,7 +34,7 @@ def names(folder: Folder) -> list[str]:
     return [name for name in folder.names() if name != "lock"]
 
 
-def test_appends_go_one_behind_the_other(folder: Folder) -> None:
+def test_appends_are_written_one_after_another(folder: Folder) -> None:
     file = folder.create("a")
     assert (file.append([b"one", b"", memoryview(b"two")]), file.size) == (0, 6)
     assert (file.append([b"three"]), file.size) == (6, 11)
@@ -80,7 +80,9 @@ def test_writing_to_an_existing_file_begins_at_its_end(folder: Folder) -> None:
     assert data(folder, "a") == b"before after"
 
 
-def test_writing_over_leaves_the_length_and_where_it_appends(folder: Folder) -> None:
+def test_writing_within_a_file_changes_neither_its_length_nor_the_next_append(
+    folder: Folder,
+) -> None:
     put(folder, "a", b"0123456789")
     file = folder.open("a")
     file.write_at(2, b"xyz")
@@ -152,7 +154,7 @@ def test_a_writer_continues_in_a_renamed_file(folder: Folder) -> None:
     assert data(folder, "b") == b"before after"
 
 
-def test_a_name_is_made_once(folder: Folder) -> None:
+def test_creating_an_existing_file_raises(folder: Folder) -> None:
     put(folder, "a", b"x")
     with pytest.raises(FileExistsError):
         folder.create("a")
@@ -177,7 +179,7 @@ def test_quarantine_is_listed_after_the_others(folder: Folder) -> None:
     assert data(folder, f"{QUARANTINE}/a") == b"a"
 
 
-def test_closing_twice_is_closing_once(folder: Folder) -> None:
+def test_a_second_close_does_nothing(folder: Folder) -> None:
     file = folder.create("a")
     reader = folder.read("a")
     for each in (file, reader, folder):

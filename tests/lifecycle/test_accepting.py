@@ -59,7 +59,9 @@ def test_an_open_range_that_a_restore_took_away_is_written_again(life: Life) -> 
 
 
 @pytest.mark.parametrize("accepts_between", [False, True])
-def test_it_is_written_once_after_several_restores(life: Life, accepts_between: bool) -> None:
+def test_an_open_range_is_written_once_after_several_restores(
+    life: Life, accepts_between: bool
+) -> None:
     for _ in range(3):
         life.table.restore(1)
         if accepts_between:
@@ -83,7 +85,7 @@ def test_a_restore_to_a_version_that_holds_the_open_range_keeps_it(life: Life, b
     check_all_once(life)
 
 
-def test_a_restore_that_is_undone_by_another_keeps_it(life: Life) -> None:
+def test_a_restore_that_another_undoes_keeps_the_open_range(life: Life) -> None:
     life.table.restore(0)
     life.table.restore(2)
     life.process().accept_table()

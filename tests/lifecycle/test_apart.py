@@ -39,7 +39,7 @@ ROWS = [{"id": 1, "v": "v1"}]
         ("s3://b/", "s3://b"),
     ],
 )
-def test_one_inside_the_other(log: str, table: str) -> None:
+def test_a_path_inside_the_other_overlaps(log: str, table: str) -> None:
     assert overlap(log, table)
 
 
@@ -54,7 +54,7 @@ def test_one_inside_the_other(log: str, table: str) -> None:
         ("s3://b", "gs://b/table"),
     ],
 )
-def test_apart(log: str, table: str) -> None:
+def test_paths_beside_each_other_do_not_overlap(log: str, table: str) -> None:
     assert not overlap(log, table)
 
 
@@ -76,7 +76,7 @@ def test_a_relative_path_is_a_log_like_any_other() -> None:
             check_apart("wal", Target(table))
 
 
-def test_links_are_followed(tmp_path: Path) -> None:
+def test_paths_overlap_through_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "table")
     assert overlap(f"{tmp_path}/link/wal", f"{tmp_path}/table")

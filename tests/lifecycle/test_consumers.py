@@ -75,7 +75,7 @@ def test_a_published_consumer_is_read_back(log: LogStore) -> None:
     assert read(log, "daily") is None
 
 
-def test_a_consumer_is_checked() -> None:
+def test_a_damaged_consumer_object_is_refused() -> None:
     body = encode(replace(NAMED, expires_ms=5))
     assert decode(body, "here") == replace(NAMED, expires_ms=5)
     for damaged in (body[:-9], body.replace(b":7,", b":9,"), b"", b"\n00000000\n"):

@@ -34,7 +34,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-def test_a_log_without_a_table_is_all(lake: Lake) -> None:
+def test_without_a_table_the_log_is_read_whole(lake: Lake) -> None:
     lake.append(values(1, 2))
     current = lake.reader().current()
     assert (current.table, current.table_version) == (None, None)
@@ -42,7 +42,7 @@ def test_a_log_without_a_table_is_all(lake: Lake) -> None:
     assert rows(current) == {(1, "v1"): 1, (2, "v2"): 1}
 
 
-def test_there_is_no_log(lake: Lake) -> None:
+def test_a_missing_log_raises(lake: Lake) -> None:
     with pytest.raises(OptionError, match="there is no log"):
         lake.reader().current()
 
@@ -247,7 +247,7 @@ def test_a_version_that_a_vacuum_took_is_an_error(lake: Lake) -> None:
         current.to_arrow()
 
 
-def test_a_missing_table(lake: Lake, tmp_path: Path) -> None:
+def test_a_missing_table_raises(lake: Lake, tmp_path: Path) -> None:
     lake.append(values(1))
     lake.compact()
     Path(lake.table).rename(tmp_path / "elsewhere")

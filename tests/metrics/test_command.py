@@ -41,7 +41,9 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
         process.communicate()
 
 
-def test_once(s3_path: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+def test_one_run_prints_the_numbers_of_the_log(
+    s3_path: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
     path, options = s3_path
     file = tmp_path / "log.options"
     file.write_text("".join(f"{name} = {value}\n" for name, value in options.items()))

@@ -189,7 +189,7 @@ def test_an_open_range_and_a_floor_are_reported(
     assert reported(late, path)["sparkwal_commits_total",] == 3
 
 
-def test_all_sequencers_and_one_that_comes_later(tmp_path: Path) -> None:
+def test_a_follower_of_all_sequencers_counts_a_new_one(tmp_path: Path) -> None:
     path = str(tmp_path)
     write(path, 1)
     meter = new_meter()
@@ -205,7 +205,9 @@ def test_all_sequencers_and_one_that_comes_later(tmp_path: Path) -> None:
     assert reported(meter, path, "late") == {}
 
 
-def test_the_requests_of_a_look_and_a_failing_store(s3_bucket: str, s3_proxy: S3Proxy) -> None:
+def test_a_look_makes_few_requests_and_a_failing_store_is_counted(
+    s3_bucket: str, s3_proxy: S3Proxy
+) -> None:
     path, options = f"s3://{s3_bucket}/log", log_options(s3_proxy.url)
     with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
         wal.append([{"v": 1}]).result()

@@ -40,7 +40,7 @@ def served() -> Iterator[tuple[Prometheus, Callable[[], Samples]]]:
     stop()
 
 
-def test_an_appender_under_retries(
+def test_retries_and_commits_of_an_appender_are_counted(
     served: tuple[Prometheus, Callable[[], Samples]], s3_bucket: str, s3_proxy: S3Proxy
 ) -> None:
     meter, look = served

@@ -166,7 +166,7 @@ def test_the_error_of_a_missing_path_names_the_option() -> None:
 
 
 @pytest.mark.parametrize("path", [None, 5, True, b"/log", ["/log"]])
-def test_a_path_is_text(path: Any) -> None:
+def test_a_path_that_is_no_text_is_refused(path: Any) -> None:
     with pytest.raises(OptionError, match="the path is a .*; a text such as s3://bucket/wal"):
         from_keywords(SourceOptions, path, {})
     assert from_keywords(SourceOptions, Path("/log"), {}).path == "/log"
@@ -200,7 +200,7 @@ def test_names_ignore_case_and_sparks_own_options_are_left_alone() -> None:
     ("text", "expected"),
     [("1", 1), ("64kb", 65_536), ("1 MiB", 2**20), ("2g", 2**31), ("1TB", 2**40), ("7b", 7)],
 )
-def test_sizes(text: str, expected: int) -> None:
+def test_a_size_is_parsed_with_its_unit(text: str, expected: int) -> None:
     assert types.size(text) == expected
 
 
@@ -216,7 +216,7 @@ def test_sizes(text: str, expected: int) -> None:
         ("2d", 172_800_000),
     ],
 )
-def test_durations(text: str, expected: int) -> None:
+def test_a_duration_is_parsed_with_its_unit(text: str, expected: int) -> None:
     assert types.duration(text) == expected
 
 
@@ -230,7 +230,7 @@ def test_durations(text: str, expected: int) -> None:
         ("1970-01-01T00:00:00Z", 0),
     ],
 )
-def test_timestamps(text: str, expected: int) -> None:
+def test_a_timestamp_is_parsed_to_milliseconds(text: str, expected: int) -> None:
     assert types.timestamp(text) == expected
 
 

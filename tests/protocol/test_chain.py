@@ -47,7 +47,7 @@ def begun(log: LogStore) -> Iterator[LifecycleRecord]:
     yield put(log, head, INTENT, k=1, to=7, target=TARGET, table_id="t-1", table_version=0)
 
 
-def test_there_is_no_chain(log: LogStore) -> None:
+def test_an_empty_log_has_no_lifecycle_record(log: LogStore) -> None:
     assert newest_lifecycle(log) is None
 
 
@@ -86,7 +86,7 @@ def test_the_chain_of_a_former_log_does_not_count(log: LogStore, begun: Lifecycl
     assert newest_lifecycle(log, "log-2") is None
 
 
-def test_a_record_is_checked(begun: LifecycleRecord) -> None:
+def test_a_damaged_lifecycle_record_is_refused(begun: LifecycleRecord) -> None:
     body = encode(begun)
     assert decode(body, "here") == begun
     with pytest.raises(InvalidLogError, match="here: this is no record"):

@@ -40,7 +40,7 @@ def test_partitions_beyond_the_window_may_be_empty_or_inlined(query: Query) -> N
 
 
 @pytest.mark.parametrize("partitions", [1, 1500])
-def test_recovery_of_a_wide_log_by_a_writer_that_does_not_know_its_window(
+def test_a_writer_with_another_window_recovers_a_wide_log_with_one_list(
     query: Query, store: MemoryStore, partitions: int
 ) -> None:
     wide = replace(query, window=10_000)
@@ -54,7 +54,7 @@ def test_recovery_of_a_wide_log_by_a_writer_that_does_not_know_its_window(
     assert store.counts["GET"] <= 3
 
 
-def test_a_wide_log_whose_last_window_is_committed(query: Query, store: MemoryStore) -> None:
+def test_the_head_of_a_wide_log_costs_at_most_three_gets(query: Query, store: MemoryStore) -> None:
     wide = replace(query, window=10_000)
     for batch in range(3):
         wide.microbatch(batch, *[(p,) for p in range(1200)])
@@ -111,7 +111,9 @@ def test_a_frame_has_at_most_so_many_bytes(
     assert frames == 4 and values_of(store) == list(range(500))
 
 
-def test_large_and_inlined_partitions_mix(query: Query, store: MemoryStore) -> None:
+def test_large_and_inlined_partitions_of_one_commit_are_read_in_order(
+    query: Query, store: MemoryStore
+) -> None:
     query.limits = replace(LIMITS, inline_threshold=100)
     query.microbatch(0, (1,), tuple(range(2, 500)), (500,))
     assert values_of(store) == list(range(1, 501))

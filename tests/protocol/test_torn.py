@@ -138,7 +138,7 @@ def test_a_log_whose_first_record_is_torn_begins_after_it(
     assert query.restarted().microbatch(1, (2,)) == 4
 
 
-def test_a_torn_record_that_a_later_one_knows_is_damage(
+def test_a_torn_record_that_a_later_one_counts_as_decided_is_damage(
     query: Query, store: Tearing, log: LogStore
 ) -> None:
     for batch in range(3):
@@ -157,7 +157,7 @@ def test_a_torn_record_that_a_later_one_knows_is_damage(
     assert [error.position for error in found] == [2]
 
 
-def test_a_read_that_ends_at_a_damaged_record_looks_ahead(
+def test_a_read_that_ends_at_a_cut_off_record_raises(
     query: Query, store: Tearing, log: LogStore
 ) -> None:
     for batch in range(3):
@@ -168,7 +168,7 @@ def test_a_read_that_ends_at_a_damaged_record_looks_ahead(
 
 
 @pytest.mark.proves("torn-planned-damage")
-def test_data_of_the_next_window_shows_that_the_head_was_whole(
+def test_a_cut_off_head_with_data_in_the_next_window_is_damage(
     query: Query, store: Tearing
 ) -> None:
     query.limits = LIMITS
@@ -202,7 +202,7 @@ def test_bytes_that_no_writer_sent_are_damage(query: Query, store: Tearing) -> N
 
 
 @pytest.mark.proves("torn-two-looks")
-def test_a_writer_passes_over_no_record_that_the_list_shows_larger(
+def test_a_writer_does_not_pass_over_a_record_that_the_list_shows_larger(
     query: Query, store: Tearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query.microbatch(0, (1,))
@@ -236,9 +236,7 @@ def test_damaged_bytes_are_read_once_more(
     assert seen(log) == [0, 1, 2]
 
 
-def test_verify_says_in_words_what_a_torn_record_is(
-    query: Query, store: Tearing, log: LogStore
-) -> None:
+def test_verify_reports_a_torn_record_in_words(query: Query, store: Tearing, log: LogStore) -> None:
     torn_at_2(query, store)
     report = verify_store(log, LOG)
     assert report.ok and not report.orphans and report.head == 1

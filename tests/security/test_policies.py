@@ -69,7 +69,7 @@ def marks(role: str) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.s3
 @pytest.mark.parametrize("role", [pytest.param(each, marks=marks(each)) for each in POLICIES])
-def test_a_role_may_do_what_it_does_and_no_more(
+def test_a_roles_policies_allow_its_requests_and_no_others(
     role: str, enforcing: Server, bucket: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     spark = request.getfixturevalue("spark") if role in WITH_SPARK else None

@@ -54,7 +54,9 @@ def test_accepted_rows_are_in_the_log_once_and_in_order(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
-def test_it_is_in_a_thousand_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_thousand_runs_keep_accepted_rows_once_and_in_order(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     _runs(name, 1000, capsys)
 
 

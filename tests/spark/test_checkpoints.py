@@ -233,7 +233,7 @@ def test_the_error_of_a_stateful_query_names_the_places_for_its_checkpoint(
 
 
 @pytest.mark.slow
-def test_the_folders_of_two_queries_are_swapped(spark: SparkSession, tmp_path: Path) -> None:
+def test_swapped_folders_of_two_queries_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
     sources = {name: tmp_path / f"in-{name}" for name in ("orders", "bills")}
     add(sources["orders"], range(2))

@@ -63,12 +63,12 @@ def proxied(s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy) -> tuple[str
     return path, {**given, "sessionToken": f"token-{SECRET}"}
 
 
-def test_option_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_wrong_option_is_one_readable_error(spark: SparkSession, tmp_path: Path) -> None:
     query = start(numbers(spark, 10), tmp_path / "log", tmp_path / "cp", batchSizeTreshold="1mb")
     assert_readable(shown(query), "OptionError", "did you mean 'batchSizeThreshold'")
 
 
-def test_fenced_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_fenced_query_ends_with_one_readable_error(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
     gate, done = tmp_path / "gate", tmp_path / "done"
 
@@ -91,7 +91,7 @@ def test_fenced_error(spark: SparkSession, tmp_path: Path) -> None:
     assert_readable(text, "FencedError", "This writer commits no more", "restart")
 
 
-def test_invalid_log_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_record_is_one_readable_error(spark: SparkSession, tmp_path: Path) -> None:
     log, checkpoint = tmp_path / "log", tmp_path / "cp"
     for _ in range(3):
         append(numbers(spark, 10), log, checkpoint)
@@ -103,7 +103,7 @@ def test_invalid_log_error(spark: SparkSession, tmp_path: Path) -> None:
     assert_readable(shown(query), "InvalidLogError", *named)
 
 
-def test_store_unavailable_error(
+def test_a_store_that_fails_is_one_readable_error(
     spark: SparkSession, proxied: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:
     path, options = proxied
@@ -114,7 +114,7 @@ def test_store_unavailable_error(
     )
 
 
-def test_store_unavailable_error_where_nothing_answers(
+def test_an_endpoint_without_a_server_is_one_readable_error(
     spark: SparkSession, proxied: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:
     path, options = proxied
@@ -123,7 +123,7 @@ def test_store_unavailable_error_where_nothing_answers(
     assert_readable(shown(query), "StoreUnavailableError", "nothing answers", "option endpoint")
 
 
-def test_outcome_unknown_error(
+def test_an_unanswered_commit_is_one_readable_error(
     spark: SparkSession, proxied: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:
     path, options = proxied
@@ -134,7 +134,7 @@ def test_outcome_unknown_error(
     assert_readable(text, "OutcomeUnknownError", "It may be durable", "same checkpoint")
 
 
-def test_a_log_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_log_is_one_readable_error(spark: SparkSession, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     shown = refused(lambda: read(spark, nowhere))
     assert_one_error(shown, "OptionError", "no log at", str(nowhere))

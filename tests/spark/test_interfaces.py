@@ -32,7 +32,7 @@ def offered(request: pytest.FixtureRequest) -> dict[str, Any]:
     return found
 
 
-def test_there_is_data_of_each_version() -> None:
+def test_every_supported_spark_has_its_data() -> None:
     assert spark_versions.supported() == VERSIONS
 
 

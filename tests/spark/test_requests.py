@@ -70,7 +70,7 @@ def add(query: StreamingQuery, folder: Path, rows: range) -> None:
     query.processAllAvailable()
 
 
-def test_cold_start_warm_and_empty_microbatches(
+def test_cold_warm_and_empty_microbatches_make_the_documented_requests(
     log: tuple[str, dict[str, str]],
     s3_proxy: S3Proxy,
     tmp_path: Path,

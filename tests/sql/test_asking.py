@@ -79,7 +79,7 @@ def path(tmp_path: Path) -> str:
         ("SELECT 1 + 1", [(2,)]),
     ],
 )
-def test_answers(path: str, query: str, found: list[tuple[Any, ...]]) -> None:
+def test_a_query_gives_its_answer(path: str, query: str, found: list[tuple[Any, ...]]) -> None:
     assert ask(path, query) == found
 
 
@@ -139,7 +139,7 @@ def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
     assert sparkwal.Log(str(tmp_path)).scan().read_all().column("").to_pylist() == [1, 2]
 
 
-def test_several_logs(path: str) -> None:
+def test_a_query_reads_several_logs(path: str) -> None:
     write(path, 20, 21, sequencer="b")
     query = "SELECT _wal_sequencer s, count(*) n FROM log GROUP BY 1 ORDER BY 1"
     for given in (["--all"], ["--sequencers", "b,default"]):
@@ -316,7 +316,7 @@ def test_damage_is_named_by_position_and_object(path: str) -> None:
     assert ask(path, "SELECT count(*) FROM records", failOnDataLoss=False) == [(9,)]
 
 
-def test_forms(path: str, tmp_path: Path) -> None:
+def test_every_output_format_holds_the_answer(path: str, tmp_path: Path) -> None:
     query = "SELECT id, name, 0.5::DECIMAL(3, 1) d FROM log ORDER BY id"
     assert lines("sql", path, f"{query} LIMIT 1") == [{"id": 1, "name": "n1", "d": "0.5"}]
     assert ran("sql", path, query).split()[:3] == ["id", "name", "d"]
@@ -362,7 +362,7 @@ def test_types_that_no_log_has_are_printed(path: str) -> None:
     assert not Path(file).exists()
 
 
-def test_no_log(tmp_path: Path) -> None:
+def test_a_query_of_a_missing_log_is_refused(tmp_path: Path) -> None:
     assert "there is no log" in ran("sql", str(tmp_path / "none"), "SELECT 1", code=2)
     with pytest.raises(OptionError, match="there is no log"):
         ask(str(tmp_path / "none"), "SELECT 1")

@@ -101,7 +101,9 @@ def pushdowns_of(query: str) -> dict[str, list[Pushdown]]:
         ),
     ],
 )
-def test_columns_and_ranges(query: str, columns: set[str], ranges: list[dict[str, Range]]) -> None:
+def test_a_query_reads_only_its_columns_and_ranges(
+    query: str, columns: set[str], ranges: list[dict[str, Range]]
+) -> None:
     found = pushdowns_of(query)["log"]
     assert {name for each in found for name in each.columns} == columns
     assert sorted(map(_narrowed, found), key=str) == sorted(ranges, key=str)
@@ -112,7 +114,7 @@ def _narrowed(pushdown: Pushdown) -> dict[str, Range]:
     return {name: found for name, found in every if found != (0, LAST)}
 
 
-def test_each_relation_has_its_own() -> None:
+def test_each_relation_has_its_own_columns_and_ranges() -> None:
     found = pushdowns_of(
         "SELECT id FROM log JOIN records ON position = _wal_position WHERE position < 4 AND id > 7",
     )

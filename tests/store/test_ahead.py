@@ -124,7 +124,7 @@ def test_a_reply_that_breaks_off_is_asked_for_again(tmp_path: Path, caught: list
     assert caught == ["retried operation=get key=key attempt=1 delay_ms=0 reason=reset by peer"]
 
 
-def test_errors_are_those_of_get_range(tmp_path: Path) -> None:
+def test_a_missing_object_raises_as_get_range_does(tmp_path: Path) -> None:
     assert sent(tmp_path, Reply(None), Pacing()).result() == b"bc"
     missing = sent(tmp_path, Reply(None), Pacing())
     (tmp_path / "key").unlink()
@@ -163,7 +163,7 @@ def open_connection(stub: Stub, store: S3Store) -> None:
     assert store.get_range("key", 1, 2) == b"xx"
 
 
-def test_a_request_is_sent_ahead_on_an_open_connection_and_is_get_ranges_twin(stub: Stub) -> None:
+def test_a_request_sent_ahead_equals_that_of_get_range(stub: Stub) -> None:
     store = on_stub(stub)
     open_connection(stub, store)
     (_, _, first), *_ = stub.requests
@@ -262,7 +262,7 @@ def read_all(store: RetryingStore) -> Iterator[bytes]:
     )
 
 
-def test_one_thread_makes_each_request_once_where_all_connections_are_open(
+def test_with_open_connections_one_thread_makes_each_request_once(
     filled: tuple[RetryingStore, S3Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, proxy = filled
@@ -316,7 +316,9 @@ def test_every_reply_comes_once_and_in_order_through(
     assert proxy.injected[faults[0].action]
 
 
-def test_an_error_comes_where_its_object_stands(filled: tuple[RetryingStore, S3Proxy]) -> None:
+def test_an_error_is_raised_in_the_place_of_its_object(
+    filled: tuple[RetryingStore, S3Proxy],
+) -> None:
     store, proxy = filled
     store.delete(KEYS[20])
     found = []

@@ -84,18 +84,18 @@ SUITE = [
 
 
 @pytest.mark.parametrize("check", SUITE, ids=lambda check: check.name)
-def test_the_suite(store: Store, check: Check) -> None:
+def test_a_store_passes_each_check_of_the_suite(store: Store, check: Check) -> None:
     with StoreUnderTest((store,), "log", Trial(seed=1, thorough=check.name == "deletes")) as tested:
         assert check.ask(tested)
     assert store.list("").entries == []
 
 
-def test_a_range_of_no_bytes(store: Store) -> None:
+def test_a_range_of_no_bytes_is_empty(store: Store) -> None:
     store.put_if_absent("r", b"x" * 9)
     assert store.get_range("r", 5, 0) == b""
 
 
-def test_missing_object(store: Store) -> None:
+def test_a_missing_object_raises_not_found(store: Store) -> None:
     with pytest.raises(NotFound):
         store.get("not/here")
     with pytest.raises(NotFound):
@@ -181,7 +181,7 @@ def test_aborted_upload_leaves_nothing(store: Store) -> None:
     store.upload("never begun").abort()
 
 
-def test_parallel_reads(store: Store) -> None:
+def test_parallel_reads_return_in_order(store: Store) -> None:
     for n in range(10):
         store.put_if_absent(f"p/{n}", b"%d" % n)
     assert list(run_parallel(store, store.get, [f"p/{n}" for n in range(10)])) == [
@@ -189,14 +189,14 @@ def test_parallel_reads(store: Store) -> None:
     ]
 
 
-def test_proof(kind: str, store: Store) -> None:
+def test_a_correct_store_is_proven_and_left_empty(kind: str, store: Store) -> None:
     if kind == "moto":
         pytest.skip("moto checks and writes without a lock, so a race may go either way")
     prove_put_if_absent(store, "logs/a")
     assert store.list("").entries == []
 
 
-def test_open_store_on_s3(ministack_url: str) -> None:
+def test_open_store_opens_the_bucket_of_an_s3a_path(ministack_url: str) -> None:
     bare = s3_store(ministack_url)
     bucket = bare.url.rsplit("/", 1)[-1]
     config = S3Config(endpoint=ministack_url, access_key_id="t", secret_access_key="t")

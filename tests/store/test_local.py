@@ -82,7 +82,7 @@ def test_reading_creates_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "deep/log"])
-def test_file_where_the_folder_should_be(tmp_path: Path, below: str) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     store = LocalStore(tmp_path / "file" / below)
     for act in (
@@ -113,7 +113,7 @@ def test_keys_stay_inside(tmp_path: Path, key: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_no_permission_for_real(tmp_path: Path) -> None:
+def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OptionError, match="no permission"):
         LocalStore(tmp_path / "log").put_if_absent("k", b"")
@@ -134,7 +134,7 @@ def test_no_permission_for_real(tmp_path: Path) -> None:
         ("open", errno.EMFILE, Transient, "Too many open files"),
     ],
 )
-def test_errors_of_the_system(
+def test_an_error_of_the_system_has_advice(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     call: str,
@@ -211,7 +211,7 @@ def test_sync_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert LocalStore(tmp_path, fsync=False).put_if_absent("k", b"")
 
 
-def test_a_folder_removed_under_a_running_writer(tmp_path: Path) -> None:
+def test_a_folder_removed_under_a_writer_is_created_again(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put_if_absent("batches/1", b"x")
     shutil.rmtree(tmp_path / "batches")  # as rm -rf log/* does, which leaves .tmp
@@ -219,7 +219,7 @@ def test_a_folder_removed_under_a_running_writer(tmp_path: Path) -> None:
     assert store.get("batches/1") == b"y"
 
 
-def test_log_removed_under_a_running_writer(tmp_path: Path) -> None:
+def test_a_log_removed_under_a_writer_is_created_again(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "log")
     store.put_if_absent("batches/1", b"")
     os.unlink(tmp_path / "log/batches/1")
@@ -230,7 +230,7 @@ def test_log_removed_under_a_running_writer(tmp_path: Path) -> None:
     assert store.list("").entries == [Entry("batches/2", 0)]
 
 
-def test_folders_that_another_process_removed_and_partly_recreated(tmp_path: Path) -> None:
+def test_folders_that_another_process_removed_are_created_again(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "log")
     assert store.put_if_absent("lifecycle/0", b"old")
     shutil.rmtree(tmp_path / "log")
@@ -246,7 +246,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert store.get("k") == b"0123456789"
 
 
-def test_big_folder_lists_its_first_keys(tmp_path: Path) -> None:
+def test_a_list_of_a_large_folder_shows_its_first_keys(tmp_path: Path) -> None:
     store = LocalStore(tmp_path, fsync=False)
     store.put_if_absent("b/00000", b"x")
     for number in range(1, 20_000):

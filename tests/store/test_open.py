@@ -35,7 +35,7 @@ def opened(path: str) -> tuple[str, str]:
         ("/x//y/../z", "file:///x/z", ""),
     ],
 )
-def test_paths(path: str, url: str, prefix: str) -> None:
+def test_a_path_gives_its_store_and_prefix(path: str, url: str, prefix: str) -> None:
     assert opened(path) == (url, prefix)
 
 
@@ -87,7 +87,7 @@ def test_endpoints_of_the_environment_can_be_ignored(monkeypatch: pytest.MonkeyP
         ("s3://arn:aws:s3:eu-west-1:111122223333:accesspoint/ap/wal", "s3://alias/folder"),
     ],
 )
-def test_refused_paths(path: str, expected_message: str) -> None:
+def test_a_wrong_path_is_refused(path: str, expected_message: str) -> None:
     with pytest.raises(OptionError, match=expected_message.replace(".", r"\.")):
         opened(path)
 
@@ -106,7 +106,7 @@ def test_opening_creates_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_join_key() -> None:
+def test_join_key_joins_parts_and_refuses_bad_ones() -> None:
     assert join_key("", "batches", "1") == "batches/1"
     assert join_key("a/b", "batches", "1") == "a/b/batches/1"
     for bad in ("a//b", "/a", "a/", "a/../b", "."):

@@ -122,7 +122,9 @@ def test_a_store_in_memory_and_a_folder_are_fit(tmp_path: Path) -> None:
     assert not (tmp_path / "wal").exists()
 
 
-def test_two_endpoints_of_one_store_and_of_two(ministack_url: str, s3_proxy: S3Proxy) -> None:
+def test_two_endpoints_of_one_store_are_fit_and_of_two_are_not(
+    ministack_url: str, s3_proxy: S3Proxy
+) -> None:
     first = at(ministack_url)
     second = S3Store(first.bucket, config(s3_proxy.url))
     assert report_of([first, second], "log", SMALL).verdict == "FIT"

@@ -202,7 +202,9 @@ def test_a_retry_after_of_a_day_is_capped(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("attempts", "requests"), [(0, 1), (1, 2), (3, 4)])
-def test_exhausted(bench: Bench, attempts: int, requests: int) -> None:
+def test_an_exhausted_request_raises_and_names_its_attempts(
+    bench: Bench, attempts: int, requests: int
+) -> None:
     store = bench.store(*[RESET] * 9, policy=RetryPolicy(max_retry_attempts=attempts))
     with pytest.raises(StoreUnavailableError) as caught:
         store.get("some/key")

@@ -67,7 +67,7 @@ PASSING: list[Reply] = [
 
 @pytest.mark.parametrize("reply", PASSING)
 @pytest.mark.parametrize("act", [put, get, listing])
-def test_transient_errors(
+def test_a_temporary_failure_raises_transient(
     stub: Stub, store: S3Store, reply: Reply, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [reply]
@@ -183,14 +183,16 @@ def test_put_is_conditional_and_answers_412_with_false(stub: Stub, store: S3Stor
         assert "expect" not in headers
 
 
-def test_missing_object(stub: Stub, store: S3Store) -> None:
+def test_a_missing_object_raises_not_found(stub: Stub, store: S3Store) -> None:
     stub.replies = [error(404, "NoSuchKey")]
     with pytest.raises(NotFound):
         store.get("key")
 
 
 @pytest.mark.parametrize("act", [put, listing])
-def test_endpoint_that_is_no_s3(stub: Stub, store: S3Store, act: Callable[[Store], object]) -> None:
+def test_an_endpoint_that_is_no_s3_is_refused(
+    stub: Stub, store: S3Store, act: Callable[[Store], object]
+) -> None:
     stub.replies = [(404, {}, b"<html>not here</html>")]
     with pytest.raises(OptionError, match="check the endpoint"):
         act(store)
@@ -205,7 +207,7 @@ def test_endpoint_that_is_no_s3(stub: Stub, store: S3Store, act: Callable[[Store
         ("soon", None, None),
     ],
 )
-def test_retry_after(
+def test_the_retry_after_header_is_read(
     stub: Stub, store: S3Store, value: str, low: float | None, high: float | None
 ) -> None:
     stub.replies = [error(503, "SlowDown", **{"Retry-After": value})]
@@ -224,7 +226,7 @@ def test_short_body_is_no_object(stub: Stub, store: S3Store) -> None:
         get(store)
 
 
-def test_list_that_was_cut_off(stub: Stub, store: S3Store) -> None:
+def test_a_list_that_was_cut_off_is_transient(stub: Stub, store: S3Store) -> None:
     stub.replies = [(200, {"Content-Length": "5000"}, b"<ListBucketResult>")]
     with pytest.raises(Transient):
         listing(store)
@@ -261,7 +263,7 @@ def test_list_in_other_words_is_no_empty_log(stub: Stub, store: S3Store, body: s
     assert store.list("a").entries == [Entry("a/1", 3)]
 
 
-def test_list_that_began_as_200_and_failed(stub: Stub, store: S3Store) -> None:
+def test_a_list_that_failed_inside_a_200_is_transient(stub: Stub, store: S3Store) -> None:
     """That is no empty log."""
     stub.replies = [(200, {}, b"<Error><Code>SlowDown</Code></Error>")]
     with pytest.raises(Transient):
@@ -379,7 +381,7 @@ def test_taken_key_at_complete_frees_the_parts(stub: Stub, store: S3Store) -> No
     assert stub.requests[-1][0] == "DELETE"
 
 
-def test_parts_too_small(stub: Stub, store: S3Store) -> None:
+def test_parts_that_are_too_small_are_refused(stub: Stub, store: S3Store) -> None:
     stub.replies = [CREATED, STORED, error(400, "EntityTooSmall")]
     upload = store.upload("key")
     upload.part(1, 0, b"a")
@@ -406,14 +408,14 @@ def test_an_endpoint_without_a_server_fails_fast() -> None:
     assert not caught.value.maybe_applied
 
 
-def test_host_that_does_not_exist() -> None:
+def test_a_host_that_does_not_exist_is_unreachable() -> None:
     config = replace(CONFIG, endpoint="http://no-such-host.invalid")
     with pytest.raises(Transient) as caught:
         put(S3Store("bucket", config))
     assert caught.value.unreachable
 
 
-def test_missing_bucket_on_a_server(ministack_url: str) -> None:
+def test_a_missing_bucket_is_refused_with_advice(ministack_url: str) -> None:
     bucket = f"missing-{uuid.uuid4().hex}"
     store = S3Store(bucket, replace(CONFIG, endpoint=ministack_url, session_token=None))
     for act in (put, get, listing, lambda s: s.upload("k").part(1, 0, b"x")):
@@ -421,7 +423,7 @@ def test_missing_bucket_on_a_server(ministack_url: str) -> None:
             act(store)
 
 
-def test_no_credentials(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
+def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
@@ -433,7 +435,7 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
     assert stub.requests == []
 
 
-def test_unknown_profile(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
+def test_an_unknown_profile_is_named(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
     monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     with pytest.raises(OptionError, match="nobody"):
@@ -454,14 +456,14 @@ def test_unknown_profile(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
         {"access_key_id": None, "secret_access_key": None},
     ],
 )
-def test_wrong_configuration(wrong: dict[str, object]) -> None:
+def test_a_wrong_configuration_is_refused_without_a_secret(wrong: dict[str, object]) -> None:
     with pytest.raises(OptionError) as caught:
         replace(CONFIG, **wrong)  # type: ignore[arg-type]
     assert all(secret not in str(caught.value) for secret in SECRETS)
 
 
 @pytest.mark.parametrize("bucket", ["logs--use1-az4--x-s3", "", "a", "a b", "a/b", "-a-", "a..b"])
-def test_wrong_bucket(bucket: str) -> None:
+def test_a_wrong_bucket_name_is_refused(bucket: str) -> None:
     with pytest.raises(OptionError):
         S3Store(bucket, CONFIG)
 

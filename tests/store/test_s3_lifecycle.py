@@ -56,7 +56,7 @@ ACTS: list[Callable[[Store], object]] = [
 @pytest.mark.parametrize(
     "reply", [error(503, "SlowDown"), error(500, "InternalError"), None, (502, {}, b"<html>")]
 )
-def test_transient_errors(
+def test_a_temporary_failure_raises_transient(
     stub: Stub, store: S3Store, reply: Reply, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [reply]
@@ -70,7 +70,7 @@ def test_transient_errors(
     ("reply", "expected_message"),
     [(error(403, "AccessDenied"), "s3:DeleteObject"), (error(404, "NoSuchBucket"), "create the")],
 )
-def test_permanent_errors(
+def test_a_refusal_is_raised_after_one_request(
     stub: Stub, store: S3Store, reply: Reply, expected_message: str, act: Callable[[Store], object]
 ) -> None:
     stub.replies = [reply]

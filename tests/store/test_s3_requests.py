@@ -199,13 +199,13 @@ def addressed(
     return headers["host"].partition(":")[0], path
 
 
-def test_addressing_style_of_the_option(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_sets_the_addressing_style(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert addressed(stub, monkeypatch) == ("store.test", "/bucket/a/1")
     assert addressed(stub, monkeypatch, "path") == ("store.test", "/bucket/a/1")
     assert addressed(stub, monkeypatch, "virtual") == ("bucket.store.test", "/a/1")
 
 
-def test_addressing_style_of_the_configuration(
+def test_the_configuration_sets_the_addressing_style(
     stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "config").write_text("[default]\ns3 =\n  addressing_style = virtual\n")

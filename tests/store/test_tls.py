@@ -40,7 +40,7 @@ def write(path: str, url: str) -> None:
         wal.append([{"v": 1}]).result()
 
 
-def test_a_log_over_tls_with_an_authority_of_ones_own(
+def test_a_log_is_read_over_tls_with_a_private_authority(
     ministack_url: str, ours: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = f"tls-{uuid.uuid4().hex}"

@@ -157,7 +157,9 @@ def test_counts_what_the_client_did(s3_proxy: S3Proxy, s3_bucket: str, client: A
         ("HEAD", "/b", ("HEAD", "")),
     ],
 )
-def test_kinds(method: str, target: str, expected: tuple[str, str]) -> None:
+def test_a_request_is_counted_by_its_kind(
+    method: str, target: str, expected: tuple[str, str]
+) -> None:
     assert kind_of(method, target) == expected
 
 

@@ -82,7 +82,7 @@ CONDITIONS = [
 
 
 @pytest.mark.slow
-def test_a_condition_means_as_a_tree_what_it_means_as_a_text(delta: SparkSession) -> None:
+def test_a_parsed_condition_selects_the_same_rows_as_its_text(delta: SparkSession) -> None:
     session = isolated_session(delta)
     rows = session.createDataFrame(ROWS)
     alone = ["day BETWEEN '2024-01-01' AND '2024-01-02'"]
