@@ -22,7 +22,7 @@ from faults.disks import add_files, back_up, befall, numbered_stream, on_a_new_m
 from faults.evidence import Lost, Stream, gather, keep, shown
 from faults.fleet import Fleet
 from faults.lifetimes import Lifetimes
-from faults.processes import Driver, Gone, send, wait_until
+from faults.processes import ApplicationEnded, Driver, send, wait_until
 from faults.service import Service
 from faults.storms import storm
 from faults.watching import Pace
@@ -170,7 +170,7 @@ class Soak:
         driver = self.take()
         last = self.streams[0].noted + self.rng.randint(1, 3)
         driver.wait_line("started")
-        with suppress(Gone):
+        with suppress(ApplicationEnded):
             wait_until(lambda: driver.batch() >= last, "a few microbatches", 20)
         time.sleep(self.rng.uniform(0, 0.5))
         self.kill(driver)
@@ -219,7 +219,7 @@ class Soak:
         self.kill(driver)
 
     def play(self, minutes: float) -> None:
-        """Until the time is up. Raises Lost, Gone."""
+        """Until the time is up. Raises Lost, ApplicationEnded."""
         self._end = time.monotonic() + minutes * 60
         plays: dict[Callable[[], None], int] = {
             self.killed: 10,
@@ -326,7 +326,7 @@ def main(minutes: float, seed: int | None, store: str, lifetimes: bool) -> None:
         signal.signal(SIGINT, soak.end_early)
         try:
             soak.play(minutes)
-        except (Lost, Gone) as error:
+        except (Lost, ApplicationEnded) as error:
             failure = error
             where = soak.evidence()
     seconds = time.monotonic() - began

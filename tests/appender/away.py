@@ -13,7 +13,7 @@ from tests.appender.faulty_store import PREFIX, FaultyStore
 from tests.journal.disk import MemoryFolder
 
 
-class Away(FaultyStore):
+class OutageStore(FaultyStore):
     """A FaultyStore whose store may be away for every request, or for those of some positions.
 
     Attributes:
@@ -56,7 +56,7 @@ def sound(faulty: FaultyStore) -> None:
     assert report.ok and not report.under_way, str(report)
 
 
-def abandon(faulty: Away, wal: Appender) -> None:
+def abandon(faulty: OutageStore, wal: Appender) -> None:
     """Simulate a kill: the threads end, and the store does not change."""
     was, faulty.is_away = faulty.is_away, True
     with suppress(SparkWalError, TimeoutError):

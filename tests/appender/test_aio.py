@@ -23,7 +23,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-class OverPlot(AsyncAppender):
+class AsyncFaultyAppender(AsyncAppender):
     """An AsyncAppender over a FaultyStore."""
 
     def __init__(self, faulty: FaultyStore, **options: object) -> None:
@@ -49,7 +49,9 @@ def test_back_pressure_is_awaited_and_the_event_loop_keeps_running() -> None:
     faulty = FaultyStore()
 
     async def scenario() -> None:
-        async with OverPlot(faulty, maxInFlightRequests=1, maxBufferedBytes="1kb") as wal:
+        async with AsyncFaultyAppender(
+            faulty, maxInFlightRequests=1, maxBufferedBytes="1kb"
+        ) as wal:
             first = faulty.gap()
             faulty.hold(first)
             tasks = [asyncio.create_task(wal.append(rows(0)))]
@@ -72,7 +74,7 @@ def test_the_awaiting_task_gets_the_error() -> None:
     faulty = FaultyStore()
 
     async def scenario() -> None:
-        async with OverPlot(faulty) as wal:
+        async with AsyncFaultyAppender(faulty) as wal:
             with pytest.raises(OptionError):
                 await wal.append([{"x": 1}])
             with pytest.raises(OptionError):
@@ -89,7 +91,7 @@ def test_a_cancelled_append_that_was_accepted_is_written() -> None:
     faulty = FaultyStore()
 
     async def scenario() -> None:
-        async with OverPlot(faulty) as wal:
+        async with AsyncFaultyAppender(faulty) as wal:
             first = faulty.gap()
             faulty.hold(first)
             task = asyncio.create_task(wal.append(rows(1)))
@@ -119,7 +121,9 @@ def test_under_back_pressure_appends_keep_their_order() -> None:
     count = 400
 
     async def scenario() -> None:
-        async with OverPlot(faulty, maxInFlightRequests=1, maxBufferedBytes="2kb") as wal:
+        async with AsyncFaultyAppender(
+            faulty, maxInFlightRequests=1, maxBufferedBytes="2kb"
+        ) as wal:
             accepted: list[int] = []
 
             async def send(value: int) -> None:
@@ -145,7 +149,7 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
 
     async def scenario() -> None:
         nonlocal asked
-        async with OverPlot(
+        async with AsyncFaultyAppender(
             faulty, maxInFlightRequests=1, maxBufferedBytes="8kb", batchSizeThreshold="8kb"
         ) as wal:
             first = faulty.gap()
@@ -189,7 +193,7 @@ def test_a_cancelled_open_does_not_fence_the_next_appender() -> None:
         return opened[-1]
 
     async def scenario() -> None:
-        wal = OverPlot(faulty)
+        wal = AsyncFaultyAppender(faulty)
         wal._open = slow
         task = asyncio.create_task(wal.__aenter__())
         await asyncio.to_thread(opening.wait, 30)
@@ -201,7 +205,7 @@ def test_a_cancelled_open_does_not_fence_the_next_appender() -> None:
             await task
         with pytest.raises(OptionError, match="is closed"):
             opened[0].append(rows(0))
-        async with OverPlot(faulty) as after:
+        async with AsyncFaultyAppender(faulty) as after:
             await after.append(rows(1))
 
     run(scenario)

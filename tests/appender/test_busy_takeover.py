@@ -36,7 +36,7 @@ def slow_proxy(upstream: str, latency_ms: int) -> Iterator[str]:
             process.terminate()
 
 
-class Busy:
+class BusyAppender:
     """An appender whose user appends for as long as it may."""
 
     def __init__(self, path: str, writer: int, options: dict[str, Any]) -> None:
@@ -88,10 +88,10 @@ def test_every_newcomer_takes_over_from_a_busy_appender(ministack_url: str) -> N
     acknowledged: dict[int, list[int]] = {}
     with slow_proxy(ministack_url, 20) as url:
         options = log_options(url)
-        leads = Busy(path, 0, options)
+        leads = BusyAppender(path, 0, options)
         for writer in range(1, NEWCOMERS + 1):
             leads.wait_busy()
-            newcomer = Busy(path, writer, options)
+            newcomer = BusyAppender(path, writer, options)
             acknowledged[leads.writer] = leads.acknowledged()
             leads = newcomer
         leads.wait_busy()

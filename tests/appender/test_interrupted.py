@@ -10,7 +10,7 @@ import pytest
 
 from sparkwal import Appender
 from sparkwal.errors import BackPressureError
-from tests.appender.away import Away
+from tests.appender.away import OutageStore
 from tests.appender.faulty_store import rows, stored
 from tests.appender.interrupts import raised
 from tests.journal.disk import MemoryFolder
@@ -22,22 +22,22 @@ class Interrupted(BaseException):
     """As KeyboardInterrupt, which pytest takes for its own."""
 
 
-def in_memory(faulty: Away) -> Appender:
+def in_memory(faulty: OutageStore) -> Appender:
     return faulty.appender()
 
 
-def full(faulty: Away) -> Appender:
+def full(faulty: OutageStore) -> Appender:
     """A few bytes wait already, and no more may."""
     wal = faulty.appender(maxBufferedBytes=1, maxInFlightRequests=1, batchTimeoutMs="1min")
     wal.append(rows(1))
     return wal
 
 
-def journaled(faulty: Away) -> Appender:
+def journaled(faulty: OutageStore) -> Appender:
     return faulty.journaled(MemoryFolder())
 
 
-def full_journal(faulty: Away) -> Appender:
+def full_journal(faulty: OutageStore) -> Appender:
     wal = faulty.journaled(MemoryFolder(), journalSlots=1)
     wal.append(rows(1))
     return wal
@@ -77,7 +77,7 @@ def test_an_appender_closes_wherever_an_interrupt_came(opened: str, call: str, s
     came = True
     skip = 0
     while came:
-        faulty = Away()
+        faulty = OutageStore()
         wal = OPENED[opened](faulty)
         ended = threading.Event()
 

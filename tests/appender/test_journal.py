@@ -19,7 +19,7 @@ from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.testing.memory import MemoryStore
-from tests.appender.away import Away, abandon, sound
+from tests.appender.away import OutageStore, abandon, sound
 from tests.appender.faulty_store import PREFIX, FaultyStore, commits, rows, stored, until
 from tests.journal.disk import MemoryFolder
 
@@ -27,14 +27,16 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture
-def faulty() -> Away:
-    return Away()
+def faulty() -> OutageStore:
+    return OutageStore()
 
 
 # A process after another.
 
 
-def test_the_next_process_sends_the_accepted_rows(faulty: Away, folder: MemoryFolder) -> None:
+def test_the_next_process_sends_the_accepted_rows(
+    faulty: OutageStore, folder: MemoryFolder
+) -> None:
     wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
     faulty.is_away = True
@@ -53,7 +55,7 @@ def test_the_next_process_sends_the_accepted_rows(faulty: Away, folder: MemoryFo
 
 
 def test_a_copy_of_the_folder_from_before_everything_was_sent_sends_nothing_twice(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     wal = faulty.journaled(folder)
     faulty.is_away = True
@@ -69,7 +71,7 @@ def test_a_copy_of_the_folder_from_before_everything_was_sent_sends_nothing_twic
     assert stored(faulty.inner) == list(range(31))
 
 
-def test_a_journal_continues_over_many_openings(faulty: Away, folder: MemoryFolder) -> None:
+def test_a_journal_continues_over_many_openings(faulty: OutageStore, folder: MemoryFolder) -> None:
     for run in range(5):
         with faulty.journaled(folder) as wal:
             assert wal.last_sequence == 10 * run - 1
@@ -81,7 +83,7 @@ def test_a_journal_continues_over_many_openings(faulty: Away, folder: MemoryFold
 
 
 def test_appenders_with_and_without_a_journal_take_turns_and_store_each_row_once(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     """Closed in peace, none has anything that another could take for its own."""
     for value in range(0, 20, 2):
@@ -98,7 +100,7 @@ def test_appenders_with_and_without_a_journal_take_turns_and_store_each_row_once
 
 
 def test_appends_of_outages_are_stored_once_at_the_positions_of_their_tickets(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     reported: list[events.Event] = []
     with faulty.journaled(folder, on_event=reported.append) as wal:
@@ -123,7 +125,7 @@ def test_appends_of_outages_are_stored_once_at_the_positions_of_their_tickets(
 
 @pytest.mark.parametrize("fault", ["lost", "dropped", "refused"])
 def test_an_unanswered_put_is_found_in_the_log_or_sent_again(
-    faulty: Away, folder: MemoryFolder, fault: str
+    faulty: OutageStore, folder: MemoryFolder, fault: str
 ) -> None:
     with faulty.journaled(folder, retries=0) as wal:
         first = faulty.gap()
@@ -137,7 +139,7 @@ def test_an_unanswered_put_is_found_in_the_log_or_sent_again(
 
 
 def test_in_an_outage_an_append_returns_and_its_ticket_waits(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     with faulty.journaled(folder) as wal:
         faulty.is_away = True
@@ -153,7 +155,7 @@ def test_in_an_outage_an_append_returns_and_its_ticket_waits(
 
 
 def test_to_find_where_rows_are_after_an_outage_costs_no_look_at_the_whole_session(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     with faulty.journaled(folder, retries=0, maxInFlightRequests=2) as wal:
         for value in range(200):
@@ -165,7 +167,7 @@ def test_to_find_where_rows_are_after_an_outage_costs_no_look_at_the_whole_sessi
 
 
 def test_a_store_that_takes_no_rows_is_not_led_again_and_again(
-    faulty: Away, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
+    faulty: OutageStore, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that refuses only commits: each attempt costs a leader record and seals."""
     monkeypatch.setattr(journal_sender, "_LAST_SECONDS", 3600.0)
@@ -179,7 +181,7 @@ def test_a_store_that_takes_no_rows_is_not_led_again_and_again(
             return real(key, body)
 
         monkeypatch.setattr(faulty, "put_if_absent", put)
-        pauses = wal._backend.sender._ending = Pauses()
+        pauses = wal._backend.sender._ending = ScriptedPauses()
         wal.append(rows(0))
         until(lambda: len(pauses.asked) == pauses.most)
         assert pauses.asked == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
@@ -190,7 +192,7 @@ def test_a_store_that_takes_no_rows_is_not_led_again_and_again(
     assert stored(faulty.inner) in ([], [0])
 
 
-class Pauses:
+class ScriptedPauses:
     """How long each pause would be; the last one of so many lasts until it is set."""
 
     most = 6
@@ -223,7 +225,7 @@ def leaders(store: MemoryStore) -> int:
 
 @pytest.mark.parametrize("producer", ["p", "another"])
 def test_fenced_by_another_it_stops_and_a_new_one_sends_the_rest(
-    faulty: Away, folder: MemoryFolder, producer: str
+    faulty: OutageStore, folder: MemoryFolder, producer: str
 ) -> None:
     wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
@@ -245,7 +247,7 @@ def test_fenced_by_another_it_stops_and_a_new_one_sends_the_rest(
 
 @pytest.mark.parametrize("producer", ["p", "another"])
 def test_a_leader_that_took_the_log_in_an_outage_keeps_it(
-    faulty: Away, folder: MemoryFolder, producer: str
+    faulty: OutageStore, folder: MemoryFolder, producer: str
 ) -> None:
     """It opened later and on purpose, so an appender that only reconnects does not take over."""
     wal = faulty.journaled(folder)
@@ -268,7 +270,7 @@ def test_a_leader_that_took_the_log_in_an_outage_keeps_it(
 
 
 def test_rows_of_another_appender_never_count_as_the_journals(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     """Killed with rows that were not sent; then one without the journal used the producer_id."""
     wal = faulty.journaled(folder)
@@ -294,7 +296,7 @@ def test_rows_of_another_appender_never_count_as_the_journals(
 
 
 def test_the_sender_of_a_batch_is_found_behind_the_records_of_many_others(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     """Killed before the last acknowledgment; then others wrote, some only a leader record."""
     wal = faulty.journaled(folder)
@@ -317,7 +319,7 @@ def test_the_sender_of_a_batch_is_found_behind_the_records_of_many_others(
 
 
 def test_a_second_journal_of_the_same_producer_is_another(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     first = faulty.journaled(folder)
     faulty.is_away = True
@@ -333,7 +335,7 @@ def test_a_second_journal_of_the_same_producer_is_another(
 
 
 def test_a_session_that_died_before_it_sent_anything_is_forgotten(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     wal = faulty.journaled(folder)
     faulty.hold(faulty.gap() + 2)
@@ -363,7 +365,7 @@ def test_a_session_that_died_before_it_sent_anything_is_forgotten(
 
 
 def test_a_log_recreated_in_an_outage_gets_no_rows_and_the_tickets_fail(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
@@ -385,7 +387,7 @@ def test_a_log_recreated_in_an_outage_gets_no_rows_and_the_tickets_fail(
 
 
 def test_a_log_that_was_deleted_in_an_outage_is_not_recreated(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
@@ -412,7 +414,7 @@ def clear(faulty: FaultyStore) -> dict[str, bytes]:
     return kept
 
 
-def test_a_log_that_comes_back_older_stops_it(faulty: Away, folder: MemoryFolder) -> None:
+def test_a_log_that_comes_back_older_stops_it(faulty: OutageStore, folder: MemoryFolder) -> None:
     wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
     older = dict(faulty.inner.objects)

@@ -13,13 +13,13 @@ from sparkwal.appender import journal_sender
 from sparkwal.appender.aio import durable
 from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError
-from tests.appender.away import Away, sound
+from tests.appender.away import OutageStore, sound
 from tests.appender.faulty_store import PREFIX, SCHEMA, rows, stored, until
 from tests.appender.test_aio import run
 from tests.journal.disk import MemoryFolder
 
 
-class Watched(MemoryFolder):
+class CountingFolder(MemoryFolder):
     """Counts writes and syncs, and can delay the next sync.
 
     Attributes:
@@ -44,10 +44,10 @@ class Watched(MemoryFolder):
         super()._act(what)
 
 
-class OverAway(AsyncAppender):
+class AsyncJournaledAppender(AsyncAppender):
     """An AsyncAppender with a journal over a store that may be away."""
 
-    def __init__(self, faulty: Away, folder: MemoryFolder, **options: object) -> None:
+    def __init__(self, faulty: OutageStore, folder: MemoryFolder, **options: object) -> None:
         super().__init__(PREFIX, SCHEMA, producer_id="p")
         self._open = lambda: faulty.journaled(folder, **options)
 
@@ -58,20 +58,20 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def faulty() -> Away:
-    return Away()
+def faulty() -> OutageStore:
+    return OutageStore()
 
 
 @pytest.fixture
-def folder() -> Watched:
-    return Watched()
+def folder() -> CountingFolder:
+    return CountingFolder()
 
 
 def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls_and_share_syncs(
-    faulty: Away, folder: Watched
+    faulty: OutageStore, folder: CountingFolder
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(faulty, folder) as wal:
+        async with AsyncJournaledAppender(faulty, folder) as wal:
             before = folder.syncs
             folder.go_on.clear()
             tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(1000)]
@@ -91,12 +91,12 @@ def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls_and_share
     sound(faulty)
 
 
-def test_the_loop_never_touches_the_disk(faulty: Away, folder: Watched) -> None:
+def test_the_loop_never_touches_the_disk(faulty: OutageStore, folder: CountingFolder) -> None:
     """Not where an append begins a segment either, or lets one go for want of room."""
 
     async def scenario() -> None:
         small = {"journalSegmentBytes": "64kb", "journalMaxBytes": "256kb"}
-        async with OverAway(faulty, folder, **small) as wal:
+        async with AsyncJournaledAppender(faulty, folder, **small) as wal:
             folder.threads.clear()
             await asyncio.gather(*(wal.append(rows(*[i] * 1000)) for i in range(200)))
             assert threading.get_ident() not in folder.threads
@@ -107,10 +107,10 @@ def test_the_loop_never_touches_the_disk(faulty: Away, folder: Watched) -> None:
 
 
 def test_during_a_sync_the_event_loop_runs_and_new_appends_share_the_next_sync(
-    faulty: Away, folder: Watched
+    faulty: OutageStore, folder: CountingFolder
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(faulty, folder) as wal:
+        async with AsyncJournaledAppender(faulty, folder) as wal:
             await wal.accept(rows(0))
             folder.go_on.clear()
             folder.syncing.clear()
@@ -130,10 +130,10 @@ def test_during_a_sync_the_event_loop_runs_and_new_appends_share_the_next_sync(
 
 
 def test_a_cancelled_append_is_accepted_or_not_and_shifts_no_other(
-    faulty: Away, folder: Watched
+    faulty: OutageStore, folder: CountingFolder
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(faulty, folder) as wal:
+        async with AsyncJournaledAppender(faulty, folder) as wal:
             folder.go_on.clear()
             folder.syncing.clear()
             under_way = asyncio.create_task(wal.accept(rows(0)))
@@ -155,10 +155,10 @@ def test_a_cancelled_append_is_accepted_or_not_and_shifts_no_other(
 
 
 def test_back_pressure_in_an_outage_is_awaited_in_order(
-    faulty: Away, folder: Watched, monkeypatch: pytest.MonkeyPatch
+    faulty: OutageStore, folder: CountingFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(faulty, folder, journalSlots=10) as wal:
+        async with AsyncJournaledAppender(faulty, folder, journalSlots=10) as wal:
             faulty.is_away = True
             tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(100)]
             await asyncio.to_thread(until, lambda: wal._is_full)
@@ -183,9 +183,11 @@ def test_back_pressure_in_an_outage_is_awaited_in_order(
     assert stored(faulty.inner) == list(range(100))
 
 
-def test_closing_in_an_outage_ends_every_wait_with_an_error(faulty: Away, folder: Watched) -> None:
+def test_closing_in_an_outage_ends_every_wait_with_an_error(
+    faulty: OutageStore, folder: CountingFolder
+) -> None:
     async def scenario() -> None:
-        wal = OverAway(faulty, folder, journalSlots=5)
+        wal = AsyncJournaledAppender(faulty, folder, journalSlots=5)
         async with wal:
             faulty.is_away = True
             waiting = [asyncio.create_task(wal.append(rows(i))) for i in range(10)]
@@ -205,10 +207,10 @@ def test_closing_in_an_outage_ends_every_wait_with_an_error(faulty: Away, folder
 
 
 def test_the_awaiting_task_gets_the_error_of_rows_that_do_not_fit(
-    faulty: Away, folder: Watched
+    faulty: OutageStore, folder: CountingFolder
 ) -> None:
     async def scenario() -> None:
-        async with OverAway(faulty, folder) as wal:
+        async with AsyncJournaledAppender(faulty, folder) as wal:
             good = asyncio.create_task(wal.append(rows(1)))
             for bad in ([{"w": 1}], [{"v": "x"}]):
                 with pytest.raises(OptionError):

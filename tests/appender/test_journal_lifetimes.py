@@ -18,7 +18,7 @@ import pytest
 from sparkwal import Appender, Log, verify
 from sparkwal.appender import appender
 from sparkwal.errors import JournalSyncError, OptionError, SparkWalError
-from tests.appender.away import Away
+from tests.appender.away import OutageStore
 from tests.appender.faulty_store import SCHEMA, rows, stored, until
 from tests.appender.forks import is_refused
 from tests.appender.interrupts import interrupted
@@ -65,7 +65,7 @@ def test_a_signals_handler_is_refused_wherever_an_append_is(
 ) -> None:
     """The handler comes before every instruction of a function in turn, as a signal does."""
     for skip in range(0, 1000, step):
-        faulty = Away()
+        faulty = OutageStore()
         wal = faulty.journaled(None, journal=str(folder / str(skip)))
         if not closed_before(faulty, wal, where, function, skip):
             assert skip, "the function never ran"
@@ -78,7 +78,7 @@ def test_a_signals_handler_is_refused_where_an_append_begins_a_segment(
     where: str, function: str, step: int, folder: Path
 ) -> None:
     for skip in range(0, 1000, step):
-        faulty = Away()
+        faulty = OutageStore()
         small = {"journalSegmentBytes": "64kb", "journalMaxBytes": "1mb"}
         wal = faulty.journaled(None, journal=str(folder / str(skip)), **small)
         for _ in range(2):
@@ -89,7 +89,12 @@ def test_a_signals_handler_is_refused_where_an_append_begins_a_segment(
 
 
 def closed_before(
-    faulty: Away, wal: Appender, where: str, function: str, skip: int, more: list[int] | None = None
+    faulty: OutageStore,
+    wal: Appender,
+    where: str,
+    function: str,
+    skip: int,
+    more: list[int] | None = None,
 ) -> bool:
     """Append, and close in a handler before instruction `skip` of `function`."""
     values = [2, *(more or [])]
@@ -127,7 +132,7 @@ def test_a_signals_handler_that_closes_what_appends_as_fast_as_it_can_loses_no_r
     tmp_path: Path, on_alarm: Callable[[Callable[[], None]], None]
 ) -> None:
     for delay in (0.0, 0.001, 0.01, 0.05, 0.1):
-        faulty = Away()
+        faulty = OutageStore()
         path = str(tmp_path / str(delay))
         wal = faulty.journaled(None, journal=path, journalSlots=1000)
         accepted = -1
@@ -149,7 +154,7 @@ def test_a_signals_handler_that_closes_what_appends_as_fast_as_it_can_loses_no_r
 def test_append_raises_the_error_of_a_handler_that_ran_during_conversion(
     where: str, function: str
 ) -> None:
-    faulty = Away()
+    faulty = OutageStore()
 
     def refused() -> None:
         raise OptionError("from a handler")
@@ -202,7 +207,7 @@ def test_close_reports_the_entries_that_stay_in_the_journal(
 ) -> None:
     """The store stopped answering, and the appender has not noticed yet."""
     monkeypatch.setattr(appender, "_EXIT_SECONDS", 0.05)
-    faulty = Away()
+    faulty = OutageStore()
     wal = faulty.journaled(MemoryFolder())
     first = faulty.gap()
     faulty.hold(first)
@@ -219,7 +224,7 @@ def test_close_reports_the_entries_that_stay_in_the_journal(
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_gets_an_error_at_once_and_the_parent_continues(tmp_path: Path) -> None:
-    faulty = Away()
+    faulty = OutageStore()
     path = str(tmp_path / "journal")
     wal = faulty.journaled(None, journal=path)
     faulty.is_away = True
@@ -276,7 +281,7 @@ def test_at_the_hard_limit_it_continues_after_a_compaction() -> None:
 
 
 def test_a_full_disk_at_the_start_is_reported_and_loses_no_row() -> None:
-    faulty, folder = Away(), MemoryFolder()
+    faulty, folder = OutageStore(), MemoryFolder()
     wal = faulty.journaled(folder)
     faulty.is_away = True
     for value in range(20):
@@ -295,7 +300,7 @@ def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
     on_alarm: Callable[[Callable[[], None]], None],
 ) -> None:
     """Ctrl-C interrupts a wait for an unreachable store."""
-    faulty = Away()
+    faulty = OutageStore()
     wal = faulty.journaled(MemoryFolder())
     faulty.is_away = True
     ticket = wal.append(rows(0))
@@ -317,7 +322,7 @@ def test_an_interrupt_in_a_wait_for_the_log_ends_the_wait(
 
 
 def test_a_failing_sync_in_close_is_raised_once_and_emitted() -> None:
-    faulty, folder = Away(), MemoryFolder()
+    faulty, folder = OutageStore(), MemoryFolder()
     for _ in range(20):  # either thread may be first
         reported: list[str] = []
         wal = faulty.journaled(folder, journalSync="none")

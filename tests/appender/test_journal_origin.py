@@ -8,7 +8,7 @@ from sparkwal.appender import journal_backend
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import SENDER
-from tests.appender.away import Away
+from tests.appender.away import OutageStore
 from tests.appender.faulty_store import rows, stored
 from tests.appender.test_limits import Limited
 from tests.journal.disk import MemoryFolder
@@ -127,7 +127,7 @@ def test_an_unreadable_note_blames_no_other_sender(faulty: Limited, damage: str)
 
 
 def test_another_sender_that_wrote_is_refused_for_every_confirmed_position() -> None:
-    faulty, folder = Away(), MemoryFolder()
+    faulty, folder = OutageStore(), MemoryFolder()
     wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
     faulty.is_away = True

@@ -21,7 +21,7 @@ from sparkwal.errors import (
     SparkWalError,
 )
 from sparkwal.store.base import LogStore
-from tests.appender.away import Away, abandon, sound
+from tests.appender.away import OutageStore, abandon, sound
 from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
 from tests.journal.disk import MemoryFolder
 
@@ -29,15 +29,15 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture
-def faulty() -> Away:
-    return Away()
+def faulty() -> OutageStore:
+    return OutageStore()
 
 
 # Tickets.
 
 
 def test_tickets_are_called_back_in_order_and_may_do_what_they_like(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     done: list[int] = []
     wal = faulty.journaled(folder, maxInFlightRequests=2)
@@ -63,7 +63,7 @@ def test_tickets_are_called_back_in_order_and_may_do_what_they_like(
 
 
 def test_a_ticket_that_was_decided_before_it_was_asked_is_called_back_in_its_turn(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     called: list[int] = []
     goes_on = threading.Event()
@@ -79,7 +79,7 @@ def test_a_ticket_that_was_decided_before_it_was_asked_is_called_back_in_its_tur
 
 
 def test_a_callback_that_fails_keeps_no_other_from_being_called(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     done = []
     with faulty.journaled(folder) as wal:
@@ -94,7 +94,7 @@ def test_a_callback_that_fails_keeps_no_other_from_being_called(
 
 
 def test_a_callback_is_called_after_the_append_was_decided_too(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     with faulty.journaled(folder) as wal:
         ticket = wal.append(rows(0))
@@ -104,7 +104,9 @@ def test_a_callback_is_called_after_the_append_was_decided_too(
         assert called.wait(30)
 
 
-def test_tickets_without_a_reference_use_no_memory(faulty: Away, folder: MemoryFolder) -> None:
+def test_tickets_without_a_reference_use_no_memory(
+    faulty: OutageStore, folder: MemoryFolder
+) -> None:
     with faulty.journaled(folder) as wal:
         faulty.is_away = True
         for value in range(500):
@@ -115,7 +117,7 @@ def test_tickets_without_a_reference_use_no_memory(faulty: Away, folder: MemoryF
         faulty.is_away = False
 
 
-def test_a_late_ticket_gets_no_wrong_position(faulty: Away, folder: MemoryFolder) -> None:
+def test_a_late_ticket_gets_no_wrong_position(faulty: OutageStore, folder: MemoryFolder) -> None:
     """The thread that appended slept while the log took this append and thousands after it."""
     with faulty.journaled(folder) as wal:
         positions = [wal.append(rows(value)).result(timeout=30) for value in range(1010)]
@@ -127,7 +129,7 @@ def test_a_late_ticket_gets_no_wrong_position(faulty: Away, folder: MemoryFolder
 
 
 def test_after_a_close_in_an_outage_tickets_report_rows_in_the_journal(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     wal = faulty.journaled(folder)
     wal.append(rows(0)).result(timeout=30)
@@ -149,7 +151,7 @@ def test_after_a_close_in_an_outage_tickets_report_rows_in_the_journal(
 
 
 def test_closing_waits_for_its_timeout_and_the_rows_stay(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     wal = faulty.journaled(folder)
     first = faulty.gap()
@@ -172,7 +174,7 @@ def test_closing_waits_for_its_timeout_and_the_rows_stay(
 
 
 def test_rows_that_do_not_fit_are_refused_before_they_are_accepted(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     with faulty.journaled(folder, journalSegmentBytes="64kb", journalMaxBytes="1mb") as wal:
         for bad in ([{"v": "x"}], [{"w": 1}], [{"v": 2**70}], "text"):
@@ -185,7 +187,7 @@ def test_rows_that_do_not_fit_are_refused_before_they_are_accepted(
     assert stored(faulty.inner) == [1]
 
 
-def test_an_append_without_rows_has_its_sequence(faulty: Away, folder: MemoryFolder) -> None:
+def test_an_append_without_rows_has_its_sequence(faulty: OutageStore, folder: MemoryFolder) -> None:
     with faulty.journaled(folder) as wal:
         empty = pa.RecordBatch.from_pylist([], schema=SCHEMA)
         for each in ([], empty, rows(1), [], empty):
@@ -197,7 +199,9 @@ def test_an_append_without_rows_has_its_sequence(faulty: Away, folder: MemoryFol
     assert stored(faulty.inner) == [1]
 
 
-def unsent(faulty: Away, folder: MemoryFolder, schema: pa.Schema, rows: list[Any]) -> MemoryFolder:
+def unsent(
+    faulty: OutageStore, folder: MemoryFolder, schema: pa.Schema, rows: list[Any]
+) -> MemoryFolder:
     """A folder with rows of this schema that were not sent."""
     wal = over(faulty, folder, schema)
     faulty.is_away = True
@@ -209,7 +213,7 @@ def unsent(faulty: Away, folder: MemoryFolder, schema: pa.Schema, rows: list[Any
     return left
 
 
-def over(faulty: Away, folder: MemoryFolder, schema: pa.Schema, **options: Any) -> Appender:
+def over(faulty: OutageStore, folder: MemoryFolder, schema: pa.Schema, **options: Any) -> Appender:
     log = LogStore(faulty.retrying(1), PREFIX)
     given = {"journal": "x", "journalSlots": 4096, "mergeSchema": True, **options}
     return Appender(log, schema, producer_id="p", folder=folder, **given)
@@ -218,7 +222,9 @@ def over(faulty: Away, folder: MemoryFolder, schema: pa.Schema, **options: Any) 
 V = pa.field("v", pa.int64())
 
 
-def test_a_column_that_was_added_is_null_in_what_waited(faulty: Away, folder: MemoryFolder) -> None:
+def test_a_column_that_was_added_is_null_in_what_waited(
+    faulty: OutageStore, folder: MemoryFolder
+) -> None:
     left = unsent(faulty, folder, SCHEMA, rows(1, 2))
     wider = pa.schema([pa.field("first", pa.string()), V])
     with over(faulty, left, wider) as wal:
@@ -237,7 +243,7 @@ def test_a_column_that_was_added_is_null_in_what_waited(faulty: Away, folder: Me
     ids=["removed", "retyped", "added and not nullable"],
 )
 def test_a_schema_that_what_waits_does_not_fit_is_refused_and_nothing_is_lost(
-    faulty: Away, folder: MemoryFolder, other: pa.Schema
+    faulty: OutageStore, folder: MemoryFolder, other: pa.Schema
 ) -> None:
     left = unsent(faulty, folder, SCHEMA, rows(1, 2))
     with pytest.raises(OptionError):
@@ -249,7 +255,7 @@ def test_a_schema_that_what_waits_does_not_fit_is_refused_and_nothing_is_lost(
 
 
 def test_a_column_that_takes_no_nulls_any_more_has_those_that_were_accepted(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     left = unsent(faulty, folder, SCHEMA, [{"v": None}, {"v": 2}])
     strict = pa.schema([pa.field("v", pa.int64(), nullable=False)])
@@ -260,7 +266,9 @@ def test_a_column_that_takes_no_nulls_any_more_has_those_that_were_accepted(
     assert stored(faulty.inner) == [None, 2]
 
 
-def test_once_everything_is_sent_the_schema_is_free(faulty: Away, folder: MemoryFolder) -> None:
+def test_once_everything_is_sent_the_schema_is_free(
+    faulty: OutageStore, folder: MemoryFolder
+) -> None:
     two = pa.schema([V, pa.field("w", pa.int64())])
     for kill in (False, True):
         wal = over(faulty, folder, two)
@@ -282,7 +290,7 @@ SMALL = {"journalSegmentBytes": "64kb", "journalMaxBytes": "256kb"}
 
 @pytest.mark.parametrize("options", [{"journalSlots": 20}, SMALL], ids=["slots", "bytes"])
 def test_a_full_journal_blocks_until_the_outage_ends(
-    faulty: Away, folder: MemoryFolder, options: dict[str, Any]
+    faulty: OutageStore, folder: MemoryFolder, options: dict[str, Any]
 ) -> None:
     values = range(100)
     wide = 1000 if options is SMALL else 1
@@ -325,7 +333,7 @@ def appending(wal: Appender) -> tuple[threading.Thread, list[SparkWalError]]:
 
 
 def test_an_append_that_waits_for_room_raises_when_the_appender_stops(
-    faulty: Away, folder: MemoryFolder
+    faulty: OutageStore, folder: MemoryFolder
 ) -> None:
     wal = faulty.journaled(folder, journalSlots=5)
     faulty.is_away = True
@@ -338,7 +346,9 @@ def test_an_append_that_waits_for_room_raises_when_the_appender_stops(
         wal.close(timeout=30)
 
 
-def test_closing_wakes_an_append_that_waits_for_room(faulty: Away, folder: MemoryFolder) -> None:
+def test_closing_wakes_an_append_that_waits_for_room(
+    faulty: OutageStore, folder: MemoryFolder
+) -> None:
     wal = faulty.journaled(folder, journalSlots=5)
     faulty.is_away = True
     thread, raised = appending(wal)
@@ -350,7 +360,7 @@ def test_closing_wakes_an_append_that_waits_for_room(faulty: Away, folder: Memor
 
 @pytest.mark.parametrize("sync", ["interval", "none"])
 def test_without_a_sync_for_each_append_the_end_of_the_process_loses_nothing(
-    faulty: Away, folder: MemoryFolder, sync: str
+    faulty: OutageStore, folder: MemoryFolder, sync: str
 ) -> None:
     wal = faulty.journaled(folder, journalSync=sync, journalSyncInterval="1ms")
     faulty.is_away = True
@@ -377,14 +387,16 @@ def damaged(folder: MemoryFolder, at: float) -> None:
 
 
 @pytest.fixture
-def left(faulty: Away, folder: MemoryFolder) -> MemoryFolder:
+def left(faulty: OutageStore, folder: MemoryFolder) -> MemoryFolder:
     """A hundred rows that were not sent, with a damage in the middle."""
     found = unsent(faulty, folder, SCHEMA, rows(*range(100)))
     damaged(found, 0.5)
     return found
 
 
-def test_rows_lost_to_damage_are_resent_once_and_in_order(faulty: Away, left: MemoryFolder) -> None:
+def test_rows_lost_to_damage_are_resent_once_and_in_order(
+    faulty: OutageStore, left: MemoryFolder
+) -> None:
     with faulty.journaled(left) as wal:
         lost = wal.lost
         assert 0 < lost.start < 60 and lost.stop == 100
@@ -399,7 +411,7 @@ def test_rows_lost_to_damage_are_resent_once_and_in_order(faulty: Away, left: Me
 
 
 def test_resending_after_another_append_took_a_lost_sequence_is_refused(
-    faulty: Away, left: MemoryFolder
+    faulty: OutageStore, left: MemoryFolder
 ) -> None:
     with faulty.journaled(left) as wal:
         first = wal.lost.start
@@ -409,7 +421,9 @@ def test_resending_after_another_append_took_a_lost_sequence_is_refused(
             wal.resend_lost(rows)
 
 
-def test_resent_rows_are_no_longer_reported_as_lost(faulty: Away, left: MemoryFolder) -> None:
+def test_resent_rows_are_no_longer_reported_as_lost(
+    faulty: OutageStore, left: MemoryFolder
+) -> None:
     with faulty.journaled(left) as wal:
         assert wal.lost and wal.resend_lost(rows)
         assert not wal.lost and wal.resend_lost(rows) == []
@@ -418,7 +432,9 @@ def test_resent_rows_are_no_longer_reported_as_lost(faulty: Away, left: MemoryFo
     assert stored(faulty.inner) == list(range(101))
 
 
-def test_one_bad_entry_does_not_return_at_each_start(faulty: Away, left: MemoryFolder) -> None:
+def test_one_bad_entry_does_not_return_at_each_start(
+    faulty: OutageStore, left: MemoryFolder
+) -> None:
     """As a bad chunk of fluent-bit's that is tried, and given up, at each start."""
     reported: list[events.Event] = []
     for run in range(3):
@@ -434,7 +450,7 @@ def test_one_bad_entry_does_not_return_at_each_start(faulty: Away, left: MemoryF
 
 
 def test_damage_that_is_found_while_it_runs_stops_it_and_it_can_be_closed(
-    faulty: Away, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
+    faulty: OutageStore, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Vector's loop over a corrupt record, which no signal ended: this one stops by itself."""
     monkeypatch.setattr(journal_intake, "_WINDOW_BYTES", 0)  # all is read from the disk
@@ -464,7 +480,7 @@ def test_damage_that_is_found_while_it_runs_stops_it_and_it_can_be_closed(
 
 
 def test_a_folder_is_for_one_appender_at_a_time_and_free_after_a_failed_opening(
-    faulty: Away, tmp_path: Path
+    faulty: OutageStore, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "journal")
     with faulty.journaled(None, journal=path) as wal:

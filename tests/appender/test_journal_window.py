@@ -12,7 +12,7 @@ from sparkwal.appender import journal_intake
 from sparkwal.errors import OptionError
 from sparkwal.journal.journal import Journal
 from sparkwal.store.base import LogStore
-from tests.appender.away import Away
+from tests.appender.away import OutageStore
 from tests.appender.faulty_store import PREFIX, rows, stored, until
 from tests.journal.disk import MemoryFolder
 
@@ -32,7 +32,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_entries_in_memory_are_not_read_from_the_disk(read: list[int]) -> None:
-    faulty = Away()
+    faulty = OutageStore()
     with faulty.journaled(MemoryFolder()) as wal:
         tickets = [wal.append(rows(value)) for value in range(100)]
         assert tickets[-1].result(timeout=30) > 0
@@ -44,7 +44,7 @@ def test_beyond_the_window_it_is_read_from_the_disk_and_all_is_sent_in_order(
     read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_intake, "_WINDOW_BYTES", 20_000)
-    faulty = Away()
+    faulty = OutageStore()
     with faulty.journaled(MemoryFolder(), maxInFlightRequests=1) as wal:
         faulty.is_away = True
         for value in range(200):
@@ -58,7 +58,7 @@ def test_beyond_the_window_it_is_read_from_the_disk_and_all_is_sent_in_order(
     assert stored(faulty.inner) == list(range(201))
 
 
-def waiting(faulty: Away) -> MemoryFolder:
+def waiting(faulty: OutageStore) -> MemoryFolder:
     """A journal with two entries that a dead process has not sent."""
     folder = MemoryFolder()
     # One at a time: a second record may still be tried once the store is back.
@@ -75,9 +75,9 @@ def waiting(faulty: Away) -> MemoryFolder:
 
 @pytest.mark.parametrize("what", ["producer", "slots", "schema", "log"])
 def test_a_journal_that_is_refused_leads_no_log(what: str) -> None:
-    faulty = Away()
+    faulty = OutageStore()
     left = waiting(faulty)
-    other = Away() if what == "log" else faulty
+    other = OutageStore() if what == "log" else faulty
     schema = pa.schema([("v", pa.string() if what == "schema" else pa.int64())])
 
     def open_it() -> Appender:

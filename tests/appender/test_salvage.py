@@ -18,7 +18,7 @@ from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
 from sparkwal.journal.files import ACCEPTED
 from sparkwal.journal.open_segments import Segments
-from tests.appender.away import Away
+from tests.appender.away import OutageStore
 from tests.appender.faulty_store import rows, stored
 from tests.journal.disk import MemoryFolder
 
@@ -65,7 +65,7 @@ def hurt(folder: MemoryFolder, *values: int) -> MemoryFolder:
     return left
 
 
-def unsent(faulty: Away, folder: MemoryFolder, *values: int) -> MemoryFolder:
+def unsent(faulty: OutageStore, folder: MemoryFolder, *values: int) -> MemoryFolder:
     """Append rows in an outage. Returns the journal's folder after the process died."""
     wal = faulty.journaled(folder)
     faulty.is_away = True
@@ -78,7 +78,7 @@ def unsent(faulty: Away, folder: MemoryFolder, *values: int) -> MemoryFolder:
 
 
 def test_lost_rows_are_resent_from_quarantine() -> None:
-    faulty = Away()
+    faulty = OutageStore()
     left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1006)), 1002, 1004)
     asked: list[int] = []
 
@@ -100,7 +100,7 @@ def test_lost_rows_are_resent_from_quarantine() -> None:
 
 
 def test_a_resend_that_a_crash_interrupted_is_finished_by_the_next_process() -> None:
-    faulty = Away()
+    faulty = OutageStore()
     left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1006)), 1001)
 
     class Died(Exception):
@@ -133,7 +133,7 @@ def test_a_resend_that_a_crash_interrupted_is_finished_by_the_next_process() -> 
 
 def test_a_second_damage_gets_none_of_the_rows_that_the_first_left() -> None:
     """The first's lost sequences went to other rows."""
-    faulty = Away()
+    faulty = OutageStore()
     left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1004)), 1002)
     left = hurt(unsent(faulty, left, 7001, 7002), 7001)
     with faulty.journaled(left) as wal:
@@ -145,7 +145,7 @@ def test_a_second_damage_gets_none_of_the_rows_that_the_first_left() -> None:
 
 
 def test_another_append_during_a_resend_raises() -> None:
-    faulty = Away()
+    faulty = OutageStore()
     left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1004)), 1001)
     with faulty.journaled(left) as wal:
 
@@ -161,7 +161,7 @@ def test_another_append_during_a_resend_raises() -> None:
 def test_an_error_of_the_users_function_is_not_reported_as_a_disk_error(
     error: type[Exception],
 ) -> None:
-    faulty = Away()
+    faulty = OutageStore()
     left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1004)), 1002)
 
     def fails(sequence: int) -> list[dict[str, Any]]:
@@ -175,7 +175,7 @@ def test_an_error_of_the_users_function_is_not_reported_as_a_disk_error(
 
 
 def test_a_file_in_quarantine_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    faulty = Away()
+    faulty = OutageStore()
     left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1004)), 1002)
     with faulty.journaled(left) as wal:
         ((file,),) = (each.files for each in wal.incidents())
@@ -200,7 +200,7 @@ def unmarked(folder: MemoryFolder) -> MemoryFolder:
 
 
 def test_an_unknown_number_of_lost_appends_is_asked_for_until_the_answer_is_empty() -> None:
-    faulty = Away()
+    faulty = OutageStore()
     left = hurt(unmarked(unsent(faulty, MemoryFolder(), *range(1000, 1006))), 1003, 1004, 1005)
     asked: list[int] = []
 
@@ -223,7 +223,7 @@ def test_an_unknown_number_of_lost_appends_is_asked_for_until_the_answer_is_empt
 
 
 def test_an_empty_answer_gives_up_an_unknown_number_of_appends() -> None:
-    faulty = Away()
+    faulty = OutageStore()
     left = unmarked(unsent(faulty, MemoryFolder(), 1000, 1001))
     with faulty.journaled(left) as wal:
         assert wal.resend_lost(lambda sequence: []) == [2]
@@ -232,7 +232,7 @@ def test_an_empty_answer_gives_up_an_unknown_number_of_appends() -> None:
 
 
 def test_without_a_journal_nothing_is_lost() -> None:
-    with Away().appender() as wal:
+    with OutageStore().appender() as wal:
         assert wal.resend_lost(lambda sequence: []) == [] == wal.incidents()
 
 
@@ -260,7 +260,7 @@ def test_entries_of_another_schema_are_refused_by_column() -> None:
 def test_entries_before_an_unreadable_one_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    faulty = Away()
+    faulty = OutageStore()
     left = unsent(faulty, MemoryFolder(), *range(1000, 1010))
     read = Segments.read
 

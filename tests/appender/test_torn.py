@@ -16,12 +16,12 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
-from tests.appender.away import Away
+from tests.appender.away import OutageStore
 from tests.appender.faulty_store import PREFIX, commits, rows, stored
 from tests.journal.disk import MemoryFolder
 
 
-class Tearing(Away):
+class Tearing(OutageStore):
     """Keeps `kept` bytes of the next PUTs at some positions, without an answer."""
 
     def __init__(self) -> None:

@@ -78,7 +78,7 @@ def drivers(all_drivers: Drivers) -> Iterator[Drivers]:
 
 
 @dataclass
-class Scene:
+class ChaosLog:
     """A log, the streams that write it, and the store between them.
 
     Attributes:
@@ -128,13 +128,13 @@ class Scene:
 
 
 @pytest.fixture
-def on_disk(tmp_path: Path) -> Scene:
+def on_disk(tmp_path: Path) -> ChaosLog:
     """A log in a folder."""
-    return Scene(str(tmp_path / "log"), tmp_path)
+    return ChaosLog(str(tmp_path / "log"), tmp_path)
 
 
 @pytest.fixture
-def on_s3(s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path) -> Scene:
+def on_s3(s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path) -> ChaosLog:
     """A log on ministack, written through a fault proxy."""
     path, options = s3_path
-    return Scene(path, tmp_path, s3_proxy, options)
+    return ChaosLog(path, tmp_path, s3_proxy, options)

@@ -17,10 +17,10 @@ from faults.disks import FATES, add_files, back_up, befall, numbered_stream, on_
 from faults.processes import Driver, send, wait_until
 from sparkwal.checkpoints import folder
 from sparkwal.format.header import CommitHeader
-from tests.chaos.conftest import ROWS, Drivers, Scene
+from tests.chaos.conftest import ROWS, ChaosLog, Drivers
 
 
-def reading_files(scene: Scene, files: int) -> dict[str, object]:
+def reading_files(scene: ChaosLog, files: int) -> dict[str, object]:
     """For `Driver.go`: a named query that reads so many more files."""
     if not scene.streams:
         scene.streams.append(numbered_stream(scene.folder, 0, ROWS))
@@ -77,7 +77,7 @@ def rows_of(path: str) -> int:
 @pytest.mark.parametrize("lives", [3, 25])
 @pytest.mark.timeout(1200)
 def test_a_kill_in_the_middle_of_a_checkpoint_write_leaves_it_whole(
-    drivers: Drivers, on_disk: Scene, rng: random.Random, lives: int
+    drivers: Drivers, on_disk: ChaosLog, rng: random.Random, lives: int
 ) -> None:
     drivers.start()
     found: Counter[str] = Counter()
@@ -104,7 +104,7 @@ def test_a_kill_in_the_middle_of_a_checkpoint_write_leaves_it_whole(
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_query_continues_after_any_change_of_its_disk(
-    drivers: Drivers, on_s3: Scene, rng: random.Random, times: int
+    drivers: Drivers, on_s3: ChaosLog, rng: random.Random, times: int
 ) -> None:
     driver = drivers.take()
     fates = [*FATES] * times

@@ -15,7 +15,7 @@ from faults.disks import back_up, befall
 from faults.evidence import Lost, Stream, keep
 from faults.fleet import Fleet
 from faults.outcome import judge
-from faults.processes import PATIENCE, Application, Driver, Gone
+from faults.processes import PATIENCE, Application, ApplicationEnded, Driver
 from faults.replica import parts
 from faults.storms import everything
 from faults.watching import Pace, Watch
@@ -171,7 +171,7 @@ class Lifetimes:
     # The play
 
     def play(self, minutes: float, until: Callable[[Counter[str]], bool] | None = None) -> None:
-        """Until the time is up and it holds; then the proof. Raises Lost, Gone."""
+        """Until the time is up and it holds; then the proof. Raises Lost, ApplicationEnded."""
         if minutes >= 5:
             self._fleet.share_classes()
         self._proxy.faults = everything(0.04)
@@ -213,7 +213,7 @@ class Lifetimes:
         self._due[name] = time.monotonic() + self.rng.uniform(*self._plays[name][1])
 
     def _wait(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Watch for a while, or until it holds. Raises Lost, Gone."""
+        """Watch for a while, or until it holds. Raises Lost, ApplicationEnded."""
         end = time.monotonic() + seconds
         while time.monotonic() < min(end, self._end) and not until():
             time.sleep(0.2)
@@ -223,7 +223,9 @@ class Lifetimes:
                 self._watch.look()
             for each in (self._driver, self._replica, *self._compactors):
                 if each is not None and not each.alive:
-                    raise Gone(f"{each.name} ended: {each.lines()[-1:]}\n{each.errors()[-3000:]}")
+                    raise ApplicationEnded(
+                        f"{each.name} ended: {each.lines()[-1:]}\n{each.errors()[-3000:]}"
+                    )
 
     def _finish(self) -> None:
         """End every process in the middle of its work, and prove the log and the table."""

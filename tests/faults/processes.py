@@ -23,7 +23,7 @@ DRIVER = [sys.executable, "-P", "-m", "faults.driver"]
 PATIENCE = 180.0
 
 
-class Gone(RuntimeError):
+class ApplicationEnded(RuntimeError):
     """The application ended, or missed a time limit; the text has its output."""
 
 
@@ -70,7 +70,7 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE) 
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
-            raise Gone(f"after {seconds:.0f} s still not: {what}")
+            raise ApplicationEnded(f"after {seconds:.0f} s still not: {what}")
         time.sleep(0.02)
 
 
@@ -129,14 +129,16 @@ class Application:
         return self._err.read_text(errors="replace")
 
     def wait_for(self, holds: Callable[[], bool], what: str) -> None:
-        """Return as soon as it holds. Raises Gone when the command ended before."""
+        """Return as soon as it holds. Raises ApplicationEnded when the command ended before."""
 
         def ready() -> bool:
             ended = not self.alive
             if holds():
                 return True
             if ended:
-                raise Gone(f"{self.name} ended, not yet: {what}\n{self.errors()[-3000:]}")
+                raise ApplicationEnded(
+                    f"{self.name} ended, not yet: {what}\n{self.errors()[-3000:]}"
+                )
             return False
 
         wait_until(ready, f"{self.name}: {what}")
@@ -203,7 +205,7 @@ class Application:
         try:
             return self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            raise Gone(f"{self.name} does not end\n{self.errors()[-3000:]}") from None
+            raise ApplicationEnded(f"{self.name} does not end\n{self.errors()[-3000:]}") from None
 
 
 class Driver(Application):
@@ -232,10 +234,10 @@ class Driver(Application):
         self.write_line(json.dumps(work, default=str))
 
     def finish(self) -> None:
-        """Wait until its work is done. Raises Gone when its query failed."""
+        """Wait until its work is done. Raises ApplicationEnded when its query failed."""
         self.wait_line("ready")
         if self.failures() and self.lines()[-2] == f"failed {self.failures()[-1]}":
-            raise Gone(f"{self.name}: {self.failures()[-1]}\n{self.errors()[-3000:]}")
+            raise ApplicationEnded(f"{self.name}: {self.failures()[-1]}\n{self.errors()[-3000:]}")
 
     def batch(self) -> int:
         """The last microbatch it reported; −1 before the first."""

@@ -61,7 +61,7 @@ def _environment() -> dict[str, str]:
 
 
 @dataclass
-class Member:
+class HistoryProcess:
     """One process of a history, which is started again after a kill."""
 
     role: str
@@ -74,7 +74,7 @@ class Member:
 
 
 @dataclass
-class Play:
+class SeededRun:
     """A run of one seed."""
 
     seed: int
@@ -83,7 +83,7 @@ class Play:
     proxy: S3Proxy
     rng: random.Random
     counted: Counter[str] = field(default_factory=Counter)
-    members: list[Member] = field(default_factory=list)
+    members: list[HistoryProcess] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
 
     @property
@@ -94,7 +94,7 @@ class Play:
     def path(self) -> str:
         return f"s3://{BUCKET}/seed-{self.seed}"
 
-    def start(self, member: Member) -> None:
+    def start(self, member: HistoryProcess) -> None:
         """Start the process of a member, under a new name."""
         member.births += 1
         name = f"{member.name}.{member.births}"
@@ -113,7 +113,7 @@ class Play:
             )
         self.counted["starts"] += 1
 
-    def notes_of(self, member: Member) -> Path:
+    def notes_of(self, member: HistoryProcess) -> Path:
         """The file with the notes of a member's newest process."""
         return self.work / f"{member.name}.{member.births}.jsonl"
 
@@ -142,7 +142,7 @@ class Play:
             member.stopped_until = now + self.rng.choice([0.3, 1.0, 3.0, 5.0])
         self.counted[what] += 1
 
-    def kill(self, member: Member) -> None:
+    def kill(self, member: HistoryProcess) -> None:
         """kill -9 of the process and its children, unless it ended by itself."""
         assert member.process is not None
         if member.process.poll() is None:
@@ -165,7 +165,7 @@ class Play:
                 self.note_end(member)
                 self.start(member)
 
-    def note_end(self, member: Member) -> None:
+    def note_end(self, member: HistoryProcess) -> None:
         """Note a process that ended by an error."""
         assert member.process is not None
         if member.process.returncode not in (0, -signal.SIGKILL):
@@ -191,7 +191,7 @@ class Play:
                     self.kill(member)
                 self.note_end(member)
 
-    def has_begun(self, member: Member) -> bool:
+    def has_begun(self, member: HistoryProcess) -> bool:
         """Whether a member's newest process has done something; one without a JVM does at once."""
         notes = self.notes_of(member)
         shown = _WITH_JVM.get(member.role)
@@ -204,7 +204,7 @@ class Play:
         is_stream = any(member.role == "stream" for member in self.members)
         return succeeded >= (_ENOUGH_OF_SPARK if is_stream else _ENOUGH)
 
-    def wait_for(self, member: Member, shown: bytes) -> None:
+    def wait_for(self, member: HistoryProcess, shown: bytes) -> None:
         """Wait until the notes of a member's newest process show something."""
         notes = self.notes_of(member)
         end = time.monotonic() + _PATIENCE
@@ -236,12 +236,12 @@ class Play:
             self.crashes.append(f"verify finds a fault: {report}")
 
 
-def cast(rng: random.Random, work: Path, seed: int) -> tuple[list[Member], bool]:
+def cast(rng: random.Random, work: Path, seed: int) -> tuple[list[HistoryProcess], bool]:
     """The members of a history, and whether its floor moves."""
     members = []
     if seed % _KINDS == _STREAM:
-        members.append(Member("stream", "stream", ["producer=9", f"work={work}"]))
-        members += [Member("read", f"reader-{number}", []) for number in range(2)]
+        members.append(HistoryProcess("stream", "stream", ["producer=9", f"work={work}"]))
+        members += [HistoryProcess("read", f"reader-{number}", []) for number in range(2)]
         return members, False
     for number in range(rng.choice([1, 2, 3])):
         arguments = [f"producer={number + 1}", f"maxInFlightRequests={rng.choice([1, 4, 16])}"]
@@ -249,11 +249,11 @@ def cast(rng: random.Random, work: Path, seed: int) -> tuple[list[Member], bool]
         if rng.random() < 0.4:
             arguments += [f"journal={work}/journal-{number}", "journalSegmentBytes=64kb"]
             arguments += ["journalMaxBytes=1mb"]
-        members.append(Member("append", f"appender-{number}", arguments))
-    members += [Member("read", f"reader-{number}", []) for number in range(2)]
+        members.append(HistoryProcess("append", f"appender-{number}", arguments))
+    members += [HistoryProcess("read", f"reader-{number}", []) for number in range(2)]
     has_floor = rng.random() < 0.4
     if has_floor:
-        members.append(Member("keep", "keeper", []))
+        members.append(HistoryProcess("keep", "keeper", []))
     return members, has_floor
 
 
@@ -267,7 +267,7 @@ def generate(seed: int, output: Path, seconds: float) -> Counter[str]:
         server = closing.enter_context(start_ministack())
         make_bucket(server.url, BUCKET)
         proxy = closing.enter_context(S3Proxy(server.url, seed=seed))
-        play = Play(seed, work, server.url, proxy, rng)
+        play = SeededRun(seed, work, server.url, proxy, rng)
         play.members, has_floor = cast(rng, work, seed)
         try:
             for member in play.members:

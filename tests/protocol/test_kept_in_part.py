@@ -21,7 +21,7 @@ from tests.protocol.query import LIMITS, Query, hints_in, replace
 ONCE = RetryPolicy(max_retry_attempts=0)
 
 
-class Breaking(MemoryStore):
+class TruncatingStore(MemoryStore):
     """Keeps all but the last `less` bytes of the next PUT under `folder`, without an answer."""
 
     folder = ""
@@ -40,12 +40,12 @@ class Breaking(MemoryStore):
 
 
 @pytest.fixture
-def store() -> Breaking:
-    return Breaking()
+def store() -> TruncatingStore:
+    return TruncatingStore()
 
 
 @pytest.fixture
-def query(store: Breaking, tmp_path: Path) -> Query:
+def query(store: TruncatingStore, tmp_path: Path) -> Query:
     retrying = RetryingStore(store, RetryPolicy(max_retry_attempts=2), sleep=lambda _: None)
     limits = replace(LIMITS, inline_threshold=2**20)
     return Query(retrying, hints_in(tmp_path), limits=limits)
@@ -53,7 +53,7 @@ def query(store: Breaking, tmp_path: Path) -> Query:
 
 @pytest.mark.parametrize("less", [8, 3000, 10**9], ids=["the end", "rows", "all"])
 def test_a_commit_that_the_store_kept_in_part_is_not_acknowledged(
-    query: Query, store: Breaking, less: int
+    query: Query, store: TruncatingStore, less: int
 ) -> None:
     query.microbatch(0, (1,))
     plan = query.plan()
@@ -65,7 +65,7 @@ def test_a_commit_that_the_store_kept_in_part_is_not_acknowledged(
 
 @pytest.mark.parametrize("less", [3000, 10**9], ids=["rows", "all"])
 def test_the_next_writer_continues_after_a_record_whose_rows_are_cut_off(
-    query: Query, store: Breaking, less: int
+    query: Query, store: TruncatingStore, less: int
 ) -> None:
     query.microbatch(0, (1,))
     plan = query.plan()
@@ -78,7 +78,7 @@ def test_the_next_writer_continues_after_a_record_whose_rows_are_cut_off(
 
 
 def test_a_leader_record_that_the_store_kept_in_part_makes_no_leader(
-    query: Query, store: Breaking
+    query: Query, store: TruncatingStore
 ) -> None:
     query.microbatch(0, (1,))
     store.break_next(8)
@@ -88,7 +88,7 @@ def test_a_leader_record_that_the_store_kept_in_part_makes_no_leader(
 
 @pytest.mark.parametrize("less", [8, 900])
 def test_a_task_object_that_the_store_kept_in_part_is_not_committed(
-    query: Query, store: Breaking, less: int
+    query: Query, store: TruncatingStore, less: int
 ) -> None:
     query.limits = LIMITS
     query.microbatch(0, (1,))
@@ -100,7 +100,7 @@ def test_a_task_object_that_the_store_kept_in_part_is_not_committed(
 
 
 def test_an_archive_that_the_store_kept_in_part_is_named_by_no_leader(
-    query: Query, store: Breaking, monkeypatch: pytest.MonkeyPatch
+    query: Query, store: TruncatingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query.microbatch(0, (1,))
     replace(query.restarted(), query_id="another").microbatch(0, (1,))
@@ -116,7 +116,7 @@ def test_an_archive_that_the_store_kept_in_part_is_named_by_no_leader(
 
 @pytest.mark.parametrize("less", [8, 600, 10**9], ids=["the end", "the front", "all"])
 def test_a_lifecycle_record_that_the_store_kept_in_part_is_passed_over(
-    query: Query, store: Breaking, less: int
+    query: Query, store: TruncatingStore, less: int
 ) -> None:
     query.microbatch(0, (1,))
     log = query.open()

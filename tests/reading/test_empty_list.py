@@ -19,7 +19,7 @@ from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import hints_in
 
 
-class Lying(MemoryStore):
+class EmptyListStore(MemoryStore):
     """The next `lies` LISTs of records are empty."""
 
     lies = 0
@@ -53,7 +53,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
 
 
 def lying(store: MemoryStore, lies: int) -> LogStore:
-    found = Lying()
+    found = EmptyListStore()
     found.objects = dict(copied(store).objects)
     found.lies = lies
     return LogStore(found, "wal")
@@ -74,7 +74,7 @@ def test_a_writer_that_only_empty_lists_meet_writes_nothing(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     log = lying(request.getfixturevalue(name), 99)
-    assert isinstance(log.store, Lying)
+    assert isinstance(log.store, EmptyListStore)
     before = dict(log.store.objects)
     query = Query(log.store, hints_in(tmp_path), query_id="another")
     with pytest.raises(StoreUnavailableError, match="shows no record, although .* exists"):
@@ -95,7 +95,7 @@ def test_a_log_begins_at_the_path_of_a_deleted_one(
 
 
 def test_an_empty_list_of_the_lifecycle_too_proves_nothing(collected: MemoryStore) -> None:
-    class Blind(Lying):
+    class Blind(EmptyListStore):
         def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
             return Page([], False)
 
@@ -143,7 +143,7 @@ def test_a_reader_that_waits_for_a_log_makes_no_more_requests_than_before(tmp_pa
 def test_a_log_that_an_empty_list_hides_is_not_reported_as_deleted(
     whole: MemoryStore, tmp_path: Path
 ) -> None:
-    store = Lying()
+    store = EmptyListStore()
     store.objects = dict(whole.objects)
     query = Query(store, hints_in(tmp_path), query_id="another")
     query.microbatch(0, (7,))

@@ -26,7 +26,7 @@ COMMITS = 300
 TARGET = schema.to_arrow(SCHEMA)
 
 
-class Asked(MemoryStore):
+class RecordingStore(MemoryStore):
     """Notes what is asked for."""
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class Asked(MemoryStore):
         return Counter(key for key, _, _ in self.ranges)
 
 
-def written(tmp_path: Path, commits: int, inlined: range) -> Asked:
+def written(tmp_path: Path, commits: int, inlined: range) -> RecordingStore:
     """A log whose commits hold a row in each of two partitions, some of them as objects."""
-    store = Asked()
+    store = RecordingStore()
     query = Query(store, hints_in(tmp_path))
     for batch_id in range(commits):
         threshold = 2**16 if batch_id in inlined else None
@@ -55,7 +55,7 @@ def written(tmp_path: Path, commits: int, inlined: range) -> Asked:
     return store
 
 
-def opened(store: Asked) -> LogRange:
+def opened(store: RecordingStore) -> LogRange:
     log = LogRange(parse(SourceOptions, {"path": "memory"}), "default", LogStore(store, "wal"))
     log.refresh()
     store.ranges.clear()

@@ -70,7 +70,7 @@ class Report:
     histories: int
 
 
-class Calm(NamedTuple):
+class ConstantKeys(NamedTuple):
     """The keys that a process reads at once, because the answer never changes.
 
     Attributes:
@@ -125,7 +125,7 @@ def explore(
     Raises:
         Violation: a rule is broken. The error holds the trace.
     """
-    calm = Calm(
+    calm = ConstantKeys(
         (f"{PREFIX}/lifecycle/",) if deletes or budget.losses + budget.cuts else _LASTING,
         tuple(f"{PREFIX}/{folder}/" for folder in still),
     )
@@ -138,7 +138,7 @@ def explore(
             state, actors = begin or State(), []
             for process in range(len(names)):
                 state, history, _ = _settled(
-                    histories, process, 0, state, Calm((), calm.still), True
+                    histories, process, 0, state, ConstantKeys((), calm.still), True
                 )
                 actors.append(history)
             state = moves.world(state)
@@ -297,7 +297,7 @@ class _Moves:
     """
 
     def __init__(
-        self, histories: Histories, names: list[str], calm: Calm, follows: Mapping[int, int]
+        self, histories: Histories, names: list[str], calm: ConstantKeys, follows: Mapping[int, int]
     ) -> None:
         self.histories = histories
         self._names = names
@@ -377,7 +377,7 @@ class _Moves:
 
 
 def _settled(
-    histories: Histories, process: int, history: int, state: State, calm: Calm, faults: bool
+    histories: Histories, process: int, history: int, state: State, calm: ConstantKeys, faults: bool
 ) -> tuple[State, int, int]:
     """Run the steps of a process on its own machine, and requests whose answer never changes.
 
@@ -392,7 +392,7 @@ def _settled(
 
 
 def _at_once(
-    histories: Histories, process: int, history: int, state: State, calm: Calm, faults: bool
+    histories: Histories, process: int, history: int, state: State, calm: ConstantKeys, faults: bool
 ) -> tuple[State, int] | None:
     calls = histories.where(process, history).calls
     for thread, call in calls:
@@ -410,7 +410,7 @@ def _at_once(
     return None
 
 
-def _is_decided(state: State, call: Call, calm: Calm, faults: bool) -> bool:
+def _is_decided(state: State, call: Call, calm: ConstantKeys, faults: bool) -> bool:
     """Whether the answer is the same whenever the request is made."""
     if not call.arguments or not isinstance(call.arguments[0], str):
         return False

@@ -13,7 +13,7 @@ from tests.simulation.world import Call
 _KEPT = 8_000
 
 
-class Where(NamedTuple):
+class ProcessState(NamedTuple):
     """The state of a process: how it ended, if it did, and the calls of its threads."""
 
     outcome: str | None
@@ -27,7 +27,7 @@ class Histories:
         self._processes = processes
         self._ids: dict[tuple[int, int, Any], int] = {}
         self._last: list[tuple[int, int, Any]] = [(-1, -1, None)]
-        self._known: dict[tuple[int, int], Where] = {}
+        self._known: dict[tuple[int, int], ProcessState] = {}
         self._kept: OrderedDict[tuple[int, int], Machine] = OrderedDict()
 
     def __len__(self) -> int:
@@ -40,12 +40,12 @@ class Histories:
             self._last.append((history, thread, answer))
         return self._ids[token]
 
-    def where(self, process: int, history: int) -> Where:
+    def where(self, process: int, history: int) -> ProcessState:
         """The state of a process after its answers so far."""
         known = self._known.get((process, history))
         if known is None:
             machine = self._machine(process, history)
-            known = Where(machine.outcome, tuple(sorted(machine.calls.items())))
+            known = ProcessState(machine.outcome, tuple(sorted(machine.calls.items())))
             self._known[process, history] = known
             self._kept[process, history] = machine
             if len(self._kept) > _KEPT:

@@ -31,7 +31,7 @@ from tests.simulation.codec import drawn, searching
 from tests.simulation.data import JOURNALED, PREFIX, SCHEMA
 from tests.simulation.disks import WorldFolder
 from tests.simulation.machine import Ask, Machine, Process
-from tests.simulation.processes import Nobody
+from tests.simulation.processes import IgnoringSubscribers
 from tests.simulation.threads import Thread
 from tests.simulation.world import Call
 
@@ -173,7 +173,9 @@ def service(plan: Plan, memory: MemoryFolder, ledger: Ledger) -> Process:
 
     def run(ask: Ask) -> str:
         log = world_log(WorldStore(ask, patient=True), plan.retries)
-        context = AppenderContext(log, options, rows, JOURNALED, Nobody(), WorldClock(ask))
+        context = AppenderContext(
+            log, options, rows, JOURNALED, IgnoringSubscribers(), WorldClock(ask)
+        )
         try:
             appender = JournalBackend(context, WorldFolder(ask, memory))
         except SparkWalError as error:

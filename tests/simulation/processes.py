@@ -157,7 +157,7 @@ def appender(
             max_buffered=2**30,
             compression="none",
         )
-        context = AppenderContext(log, options, rows, producer_id, Nobody(), clock)
+        context = AppenderContext(log, options, rows, producer_id, IgnoringSubscribers(), clock)
         takeover = Takeover(leadership, name, first - 1, looked_ms)
         wal = Session(context, takeover, StopReporter(context))
         wal._lookout = Lookout(log, leadership.log_id, leadership.term, clock, every, 0)
@@ -206,7 +206,7 @@ class Repeating:
         pass
 
 
-class Nobody(Subscribers):
+class IgnoringSubscribers(Subscribers):
     """A listener that ignores all events."""
 
     retried = 0

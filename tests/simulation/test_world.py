@@ -22,7 +22,7 @@ def _searching() -> Iterator[None]:
 
 
 @dataclass
-class Ran:
+class UndisturbedRun:
     """A process that nothing disturbed: the world after it, what it asked for, and its end."""
 
     state: State
@@ -30,14 +30,14 @@ class Ran:
     outcome: str | None
 
 
-def run(process: Process, state: State) -> Ran:
+def run(process: Process, state: State) -> UndisturbedRun:
     machine, calls = Machine(process), []
     while machine.calls:
         thread = min(machine.calls)
         calls.append(machine.calls[thread])
         state, answer = apply(state, machine.calls[thread])
         machine.answer(thread, answer)
-    return Ran(state, calls, machine.outcome)
+    return UndisturbedRun(state, calls, machine.outcome)
 
 
 def test_worlds_in_which_a_straggler_would_put_other_objects_are_not_taken_for_one() -> None:

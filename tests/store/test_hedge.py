@@ -32,7 +32,7 @@ GONE = Transient("reset by peer")
 REFUSED = OptionError("AccessDenied")
 
 
-class Soon(Pace):
+class AlwaysLatePace(Pace):
     """Every request is late at once, and may be repeated."""
 
     def __init__(self, given_up: float = 30.0, spare: bool = True) -> None:
@@ -113,7 +113,7 @@ def test_a_held_request_is_answered_by_its_second_attempt(
     tmp_path: Path, caught: list[events.Event]
 ) -> None:
     bare = Scripted(tmp_path, "before")
-    assert hedging(bare, Soon()).put_if_absent("a/key", b"mine")
+    assert hedging(bare, AlwaysLatePace()).put_if_absent("a/key", b"mine")
     assert [str(each) for each in caught] == ["hedged operation=put key=a/key after_ms=20"]
     # The attempt that was held arrives late: the object is as the answer said.
     bare.release.set()
@@ -123,7 +123,7 @@ def test_a_held_request_is_answered_by_its_second_attempt(
 
 def test_a_put_that_took_effect_and_is_not_answered_refuses_its_twin(tmp_path: Path) -> None:
     bare = Scripted(tmp_path, "after")
-    store = hedging(bare, Soon(), 3)
+    store = hedging(bare, AlwaysLatePace(), 3)
     assert not store.put_if_absent("key", b"mine")
     assert store.get("key") == b"mine"
     bare.release.set()
@@ -140,7 +140,7 @@ def test_the_first_attempt_may_still_be_the_first_to_answer(tmp_path: Path) -> N
             return not self.release.wait(30)
 
     bare = SecondHeld(tmp_path)
-    assert hedging(bare, Soon()).put_if_absent("key", b"mine")
+    assert hedging(bare, AlwaysLatePace()).put_if_absent("key", b"mine")
     bare.release.set()
 
 
@@ -150,7 +150,7 @@ def test_while_the_other_attempt_may_succeed_a_failure_is_none(
 ) -> None:
     bare = Scripted(tmp_path, "before", failure)
     threading.Timer(0.2, bare.release.set).start()
-    store = hedging(bare, Soon())
+    store = hedging(bare, AlwaysLatePace())
     if failure is GONE:
         # It took effect without a reply.
         assert not store.put_if_absent("key", b"mine")
@@ -170,7 +170,7 @@ def test_a_refusal_beside_a_lost_reply_may_have_been_applied(tmp_path: Path) -> 
             raise REFUSED
 
     bare = LostThenRefused(tmp_path)
-    store = hedging(bare, Soon(), 3)
+    store = hedging(bare, AlwaysLatePace(), 3)
     with pytest.raises(StoreUnavailableError, match="the next one was refused") as refused:
         store.put_if_absent("key", b"mine")
     assert refused.value.maybe_applied
@@ -178,7 +178,7 @@ def test_a_refusal_beside_a_lost_reply_may_have_been_applied(tmp_path: Path) -> 
 
 def test_without_an_answer_a_request_is_given_up_and_may_have_been_applied(tmp_path: Path) -> None:
     bare = Scripted(tmp_path, *["before"] * 4)
-    store = hedging(bare, Soon(0.05), 1)
+    store = hedging(bare, AlwaysLatePace(0.05), 1)
     with pytest.raises(StoreUnavailableError, match="no answer in 0.1 s") as failed:
         store.put_if_absent("key", b"mine")
     assert failed.value.maybe_applied and bare.attempts == 4
@@ -197,7 +197,7 @@ def test_a_request_that_was_given_up_may_still_answer(tmp_path: Path, spare: boo
             return not self.release.wait(30)
 
     bare = LaterOnesHeld(tmp_path)
-    assert hedging(bare, Soon(0.05, spare), 1).put_if_absent("key", b"mine")
+    assert hedging(bare, AlwaysLatePace(0.05, spare), 1).put_if_absent("key", b"mine")
     bare.release.set()
 
 
@@ -206,7 +206,7 @@ def test_without_a_budget_a_late_request_is_waited_for(
 ) -> None:
     bare = Scripted(tmp_path, "before")
     threading.Timer(0.2, bare.release.set).start()
-    assert hedging(bare, Soon(spare=False)).put_if_absent("key", b"mine")
+    assert hedging(bare, AlwaysLatePace(spare=False)).put_if_absent("key", b"mine")
     assert bare.attempts == 1 and not caught
 
 
@@ -227,7 +227,7 @@ def test_a_straggler_is_sent_once_more_though_many_are_late() -> None:
 def test_a_late_request_is_sent_once_more_when_the_budget_allows_it(
     tmp_path: Path, caught: list[events.Event]
 ) -> None:
-    bare, pace = Scripted(tmp_path, "before"), Soon(spare=False)
+    bare, pace = Scripted(tmp_path, "before"), AlwaysLatePace(spare=False)
     threading.Timer(0.2, lambda: setattr(pace, "spare", True)).start()
     assert hedging(bare, pace).put_if_absent("key", b"mine")
     bare.release.set()
@@ -236,7 +236,7 @@ def test_a_late_request_is_sent_once_more_when_the_budget_allows_it(
 
 def test_a_plain_put_and_a_delete_are_never_sent_twice(tmp_path: Path) -> None:
     bare = Scripted(tmp_path, "before", "before")
-    store = hedging(bare, Soon())
+    store = hedging(bare, AlwaysLatePace())
     for act in (lambda: store.put("key", b"1"), lambda: store.delete("key")):
         bare.release.clear()
         threading.Timer(0.2, bare.release.set).start()
@@ -252,7 +252,7 @@ def test_the_proof_of_a_store_does_not_wait_for_a_delete_that_is_held(tmp_path: 
         get = LocalStore.get
 
     bare = Held(tmp_path, "before")
-    prove_put_if_absent(hedging(bare, Soon()), "log")
+    prove_put_if_absent(hedging(bare, AlwaysLatePace()), "log")
     assert (bare.attempts, bare.ended, len(bare.list("log/proof/").entries)) == (4, 3, 1)
     bare.release.set()
     _ends(bare, 4)
@@ -261,7 +261,7 @@ def test_the_proof_of_a_store_does_not_wait_for_a_delete_that_is_held(tmp_path: 
 
 def test_a_missing_object_is_an_answer(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        hedging(LocalStore(tmp_path), Soon()).get("nothing")
+        hedging(LocalStore(tmp_path), AlwaysLatePace()).get("nothing")
 
 
 def test_a_part_and_a_complete_are_sent_twice(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_part_and_a_complete_are_sent_twice(tmp_path: Path) -> None:
             upload.complete = lambda: first("complete", complete)  # type: ignore[method-assign]
             return upload
 
-    store = hedging(Held(tmp_path, fsync=False), Soon())
+    store = hedging(Held(tmp_path, fsync=False), AlwaysLatePace())
     upload = store.upload("key")
     upload.part(1, 0, b"body")
     assert upload.complete()
