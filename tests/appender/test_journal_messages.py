@@ -29,9 +29,9 @@ def fenced_with_a_row_in_the_journal(path: Path) -> str:
 
 
 def test_the_error_of_a_fenced_appender_names_the_rows_in_the_journal(tmp_path: Path) -> None:
-    said = fenced_with_a_row_in_the_journal(tmp_path)
-    assert f"are in the log or in the journal {tmp_path / 'journal'}" in said
-    assert "is not in the log" not in said
+    message = fenced_with_a_row_in_the_journal(tmp_path)
+    assert f"are in the log or in the journal {tmp_path / 'journal'}" in message
+    assert "is not in the log" not in message
 
 
 def test_an_appender_that_is_closed_at_once_emits_replayed(tmp_path: Path) -> None:

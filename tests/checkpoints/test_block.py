@@ -143,8 +143,8 @@ def test_a_block_with_too_many_files_is_refused_and_never_written(
     monkeypatch.setattr(limits, "CHECKPOINT_FILES", 9)
     with pytest.raises(InvalidLogError, match="more than 9 files"):
         carry.decode(carry.encode(files), "here")
-    kept = carry.pack(dict.fromkeys(files, 0), files.__getitem__, {}, 2**20)
-    assert len(carry.decode(kept.block, "here")) == 9
+    carried = carry.pack(dict.fromkeys(files, 0), files.__getitem__, {}, 2**20)
+    assert len(carry.decode(carried.block, "here")) == 9
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
     stream = room.stream(room.checkpoint())
     stream.run(range(1))
     room.store.counts.clear()
-    found = carry.read_block(room.log, 1000, stream.query_id, 1)
+    block = carry.read_block(room.log, 1000, stream.query_id, 1)
     assert room.store.counts == {"GET": 1}
     data = room.store.objects[room.log.key(keys.slot(1, 1000))]
     start = data.index(b"\xff\xff\xff\xff\0\0\0\0") + 8
@@ -256,7 +256,7 @@ def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
     for size in (start + 10**6, start + 20, start, start - 1):
         monkeypatch.setattr(carry, "fetch_slot", partial(fetch_slot, size=size))
         room.store.counts.clear()
-        assert carry.read_block(room.log, 1000, stream.query_id, 1) == found
+        assert carry.read_block(room.log, 1000, stream.query_id, 1) == block
         assert room.store.counts == {"GET": 1 if size > len(data) else 2}
 
 

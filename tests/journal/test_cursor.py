@@ -47,10 +47,10 @@ def test_without_a_cursor_all_entries_after_the_logs_last_are_read() -> None:
 
 def test_a_torn_cursor_is_rejected() -> None:
     folder, written = drained()
-    whole = folder.bytes_of("cursor")
-    for size in range(len(whole)):
+    intact = folder.bytes_of("cursor")
+    for size in range(len(intact)):
         left = folder.after_kill()
-        left.put("cursor", whole[:size])
+        left.put("cursor", intact[:size])
         run = open_journal(left, 5)
         assert rejected(run) == "it is torn"
         assert run.entries(5) == after(written, 5)

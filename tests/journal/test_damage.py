@@ -49,11 +49,11 @@ def places(folder: MemoryFolder, name: str) -> list[tuple[int, int, int]]:
     """(sequence, where it begins, where its content ends) of a segment's entries."""
     reader = folder.read(name)
     header, begin = read_header(reader)
-    found = []
+    entries = []
     for sequence, body in Scan(reader, begin, header):
-        found.append((sequence, begin, begin + segment.ENTRY_BYTES + len(body)))
+        entries.append((sequence, begin, begin + segment.ENTRY_BYTES + len(body)))
         begin += segment.entry_size(len(body))
-    return found
+    return entries
 
 
 def settles(folder: MemoryFolder, run: Run, before: int = -1) -> None:
@@ -88,8 +88,8 @@ def test_a_flipped_bit_in_a_segment_quarantines_it_and_reports_its_entries(close
     names = segments(folder)
     newest, flips = max(written), 0
     rng = random.Random(7)
-    for place, name in enumerate(names):
-        found = places(folder, name)
+    for index, name in enumerate(names):
+        entries = places(folder, name)
         size = len(folder.bytes_of(name))
         reader = folder.read(name)
         header, begin = read_header(reader)
@@ -103,7 +103,7 @@ def test_a_flipped_bit_in_a_segment_quarantines_it_and_reports_its_entries(close
                 first = header.first
             else:
                 # Between entries are zeros, which no reader uses.
-                hit = [sequence for sequence, low, high in found if low <= at < high]
+                hit = [sequence for sequence, low, high in entries if low <= at < high]
                 if not hit:
                     assert run.warnings() == [] and not run.lost
                     assert run.entries() == written
@@ -121,10 +121,10 @@ def test_a_flipped_bit_in_a_segment_quarantines_it_and_reports_its_entries(close
                 assert (aside.first, aside.last) == (first, newest), state
             else:
                 assert (aside.first, aside.last) == (-1, -1), state
-            assert aside.files.split(", ") == names[place:], state
+            assert aside.files.split(", ") == names[index:], state
             assert left.bytes_of(f"quarantine/{name}") == hurt, state
-            for each in names[place + 1 :]:
-                assert left.bytes_of(f"quarantine/{each}") == folder.bytes_of(each), state
+            for later in names[index + 1 :]:
+                assert left.bytes_of(f"quarantine/{later}") == folder.bytes_of(later), state
             assert run.entries() == {k: v for k, v in written.items() if k < first}, state
             settles(left, run)
     print(f"{flips} flips")
@@ -170,14 +170,14 @@ def test_an_entry_that_was_acknowledged_is_not_cut_off_as_torn(closed: bool) -> 
     folder, written = small_journal(closed)
     name = segments(folder)[-1]
     sequence, begin, end = places(folder, name)[-1]
-    whole = folder.bytes_of(name)
-    for size in range(begin, len(whole)):
+    intact = folder.bytes_of(name)
+    for size in range(begin, len(intact)):
         left = folder.after_kill()
-        left.put(name, whole[:size])
+        left.put(name, intact[:size])
         run = open_journal(left, settings=TINY)
         assert "tail_truncated" not in run.names(), size
         assert run.lost == range(sequence, sequence + 1), size
-        assert left.bytes_of(f"quarantine/{name}") == whole[:size]
+        assert left.bytes_of(f"quarantine/{name}") == intact[:size]
         settles(left, run)
 
 
@@ -268,16 +268,16 @@ def test_a_file_that_is_quarantined_twice_keeps_both_copies() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 16, 100, 5000])
-@pytest.mark.parametrize("where", ["before", "after"])
-def test_a_file_of_garbage_with_a_segments_name_is_quarantined(length: int, where: str) -> None:
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_file_of_garbage_with_a_segments_name_is_quarantined(length: int, side: str) -> None:
     folder, written = small_journal(closed=True)
-    number = 99 if where == "after" else 0
+    number = 99 if side == "after" else 0
     name = segment_name(number)
     garbage = random.Random(length).randbytes(length)
     folder.put(name, garbage)
     run = open_journal(folder, settings=TINY)
     assert folder.bytes_of(f"quarantine/{name}") == garbage
-    if where == "after":
+    if side == "after":
         assert run.entries() == written
         assert not run.lost
     else:
@@ -339,11 +339,11 @@ def test_a_missing_segment_in_the_middle_is_reported_with_all_later_entries() ->
     folder, written = small_journal(closed=True)
     names = segments(folder)
     first = places(folder, names[1])[0][0]
-    there = sum(len(places(folder, name)) for name in names[2:])
+    later_entries = sum(len(places(folder, name)) for name in names[2:])
     folder.remove(names[1])
     run = open_journal(folder, settings=TINY)
     assert run.lost == range(first, max(written) + 1)
-    assert run.only("replay_stopped").complete == there
+    assert run.only("replay_stopped").complete == later_entries
     settles(folder, run)
 
 
@@ -393,7 +393,7 @@ def test_a_huge_length_in_an_entry_allocates_nothing(monkeypatch: pytest.MonkeyP
     run = open_journal(folder, settings=TINY)
     assert max(asked) <= 16 * 2**20
     assert run.entries() == written
-    assert not [each for each in run.lost if each <= max(written)]
+    assert not [sequence for sequence in run.lost if sequence <= max(written)]
 
 
 def test_a_header_of_two_gigabytes_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from tests.journal.stand import data
 
 @pytest.fixture(params=["disk", "memory"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
-    made: Folder = DiskFolder(tmp_path / "journal") if request.param == "disk" else MemoryFolder()
-    yield made
-    made.close()
+    opened: Folder = DiskFolder(tmp_path / "journal") if request.param == "disk" else MemoryFolder()
+    yield opened
+    opened.close()
 
 
 def put(folder: Folder, name: str, content: bytes) -> None:
@@ -182,9 +182,9 @@ def test_quarantine_is_listed_after_the_others(folder: Folder) -> None:
 def test_a_second_close_does_nothing(folder: Folder) -> None:
     file = folder.create("a")
     reader = folder.read("a")
-    for each in (file, reader, folder):
-        each.close()
-        each.close()
+    for handle in (file, reader, folder):
+        handle.close()
+        handle.close()
 
 
 def test_a_folder_in_the_place_of_a_file_is_listed_and_cannot_be_read(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ class Tearing(MemoryStore):
         super().__init__()
         self.tears: dict[str, int] = {}
 
-    def tear(self, position: int, kept: int = 0) -> None:
-        self.tears[slot_key(position)] = kept
+    def tear(self, position: int, kept_bytes: int = 0) -> None:
+        self.tears[slot_key(position)] = kept_bytes
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         if key in self.tears:
@@ -46,8 +46,8 @@ def slot_key(position: int) -> str:
     return keys.key(LOG, keys.slot(position, 1000))
 
 
-def cut(store: MemoryStore, position: int, kept: int = 0) -> None:
-    store.objects[slot_key(position)] = store.objects[slot_key(position)][:kept]
+def cut(store: MemoryStore, position: int, kept_bytes: int = 0) -> None:
+    store.objects[slot_key(position)] = store.objects[slot_key(position)][:kept_bytes]
 
 
 @pytest.fixture
@@ -69,23 +69,23 @@ def query(store: Tearing, tmp_path: Path) -> Query:
 def seen(log: LogStore, start: int = 0, end: int | None = None) -> list[int]:
     """The positions of the live records."""
     head = find_head(log)
-    found = live_records(log, head.window, start, head.gap if end is None else end)
-    return [record.header.position for record in found]
+    records = live_records(log, head.window, start, head.gap if end is None else end)
+    return [record.header.position for record in records]
 
 
-def torn_at_2(query: Query, store: Tearing, kept: int = 0) -> None:
+def torn_at_2(query: Query, store: Tearing, kept_bytes: int = 0) -> None:
     """Position 0: leader, 1: commit, 2: torn."""
     query.microbatch(0, (1,))
-    store.tear(2, kept)
+    store.tear(2, kept_bytes)
     with pytest.raises(OutcomeUnknownError):
         query.microbatch(1, (2,))
 
 
-@pytest.mark.parametrize("kept", [0, 5, 14, 16, 400])
+@pytest.mark.parametrize("kept_bytes", [0, 5, 14, 16, 400])
 def test_readers_end_before_a_torn_record(
-    query: Query, store: Tearing, log: LogStore, kept: int
+    query: Query, store: Tearing, log: LogStore, kept_bytes: int
 ) -> None:
-    torn_at_2(query, store, kept)
+    torn_at_2(query, store, kept_bytes)
     head = find_head(log)
     assert (head.position, head.gap, head.free) == (1, 2, 3)
     assert [each.position for each in head.torn] == [2]
@@ -93,12 +93,12 @@ def test_readers_end_before_a_torn_record(
     assert [*newer(log, 1000, 2, None)] == []
 
 
-@pytest.mark.parametrize("kept", [0, 14, 400])
+@pytest.mark.parametrize("kept_bytes", [0, 14, 400])
 @pytest.mark.proves("torn-passed-by-leader")
 def test_the_next_leader_passes_over_a_torn_record(
-    query: Query, store: Tearing, log: LogStore, kept: int
+    query: Query, store: Tearing, log: LogStore, kept_bytes: int
 ) -> None:
-    torn_at_2(query, store, kept)
+    torn_at_2(query, store, kept_bytes)
     heard: list[Event] = []
     stop = events.subscribe(heard.append)
     try:
@@ -106,7 +106,7 @@ def test_the_next_leader_passes_over_a_torn_record(
     finally:
         stop()
     passed = [each for each in heard if isinstance(each, events.TornRecordPassed)]
-    assert [(each.position, each.size) for each in passed] == [(2, kept)]
+    assert [(each.position, each.size) for each in passed] == [(2, kept_bytes)]
     head = find_head(log)
     assert head.live is not None and (head.position, head.torn) == (4, ())
     assert head.live.header.txns["query"][0] == 1
@@ -151,10 +151,10 @@ def test_a_torn_record_that_a_later_one_counts_as_decided_is_damage(
     # The records around it are read with an end or a start of their own.
     assert seen(log, 0, 2) == [0, 1]
     assert seen(log, 3) == [3]
-    found: list[InvalidLogError] = []
-    records = live_records(log, 1000, 0, 4, on_damage=found.append)
+    damage: list[InvalidLogError] = []
+    records = live_records(log, 1000, 0, 4, on_damage=damage.append)
     assert [record.header.position for record in records] == [0, 1, 3]
-    assert [error.position for error in found] == [2]
+    assert [error.position for error in damage] == [2]
 
 
 def test_a_read_that_ends_at_a_cut_off_record_raises(
@@ -229,8 +229,8 @@ def test_damaged_bytes_are_read_once_more(
 
     def flipped(self: MemoryStore, key: str, offset: int, length: int) -> bytes:
         asked.append(key)
-        found = read(self, key, offset, length)
-        return found if asked.count(key) > 1 else bytes(found[:100]) + b"?" + bytes(found[101:])
+        body = read(self, key, offset, length)
+        return body if asked.count(key) > 1 else bytes(body[:100]) + b"?" + bytes(body[101:])
 
     monkeypatch.setattr(MemoryStore, "get_range", flipped)
     assert seen(log) == [0, 1, 2]
@@ -252,16 +252,16 @@ def rows(*values: int) -> list[dict[str, Any]]:
 
 
 def scanned(path: Path) -> list[int]:
-    found: list[int] = sparkwal.Log(str(path)).scan().read_all().column("v").to_pylist()
-    return found
+    values: list[int] = sparkwal.Log(str(path)).scan().read_all().column("v").to_pylist()
+    return values
 
 
 def slot_file(path: Path, position: int) -> Path:
     return path / "batches" / f"{keys.slot(position, 1000):020d}"
 
 
-@pytest.mark.parametrize("kept", [0, 600])
-def test_every_kind_of_read_passes_over_a_torn_record(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("kept_bytes", [0, 600])
+def test_every_kind_of_read_passes_over_a_torn_record(tmp_path: Path, kept_bytes: int) -> None:
     path = tmp_path / "wal"
     schema = pa.schema([("v", pa.int64())])
     with sparkwal.Appender(str(path), schema, producer_id="p") as wal:
@@ -270,7 +270,7 @@ def test_every_kind_of_read_passes_over_a_torn_record(tmp_path: Path, kept: int)
     head = sparkwal.Log(str(path)).head()
     assert head is not None
     body = slot_file(path, head.position).read_bytes()
-    slot_file(path, head.position + 1).write_bytes(body[:kept])
+    slot_file(path, head.position + 1).write_bytes(body[:kept_bytes])
     assert scanned(path) == [1, 2]
     replay = sparkwal.Log(str(path)).replay()
     assert sum(len(batch) for entry in replay for batch in entry.rows) == 2
@@ -305,9 +305,9 @@ def test_a_torn_record_needs_no_repair(tmp_path: Path, give_up: bool) -> None:
         sparkwal.repair(str(path), whole, give_up=give_up)
 
 
-@pytest.mark.parametrize("held", [2, 3])
+@pytest.mark.parametrize("in_flight", [2, 3])
 @pytest.mark.proves("torn-ends-run")
-def test_records_in_flight_after_a_torn_one_are_dead(tmp_path: Path, held: int) -> None:
+def test_records_in_flight_after_a_torn_one_are_dead(tmp_path: Path, in_flight: int) -> None:
     """An appender sent three records together; the first was torn, the others arrived."""
     path = tmp_path / "wal"
     schema = pa.schema([("v", pa.int64())])
@@ -318,17 +318,17 @@ def test_records_in_flight_after_a_torn_one_are_dead(tmp_path: Path, held: int) 
     with sparkwal.Appender(str(other), schema, producer_id="p", **options) as wal:
         assert wal.append(rows(9)).result() == first
     # Records of the same leader that claim no more than it knew.
-    _in_flight(path, first, held)
+    _in_flight(path, first, in_flight)
     slot_file(path, first + 1).write_bytes(b"")
     assert scanned(path) == [0]
     with sparkwal.Appender(str(path), schema, producer_id="p", **options) as wal:
         assert wal.last_sequence == 0
         wal.append(rows(1)).result()
     assert scanned(path) == [0, 1]
-    for start in range(first + 1, first + 1 + held):
+    for start in range(first + 1, first + 1 + in_flight):
         assert sparkwal.Log(str(path)).scan(start).read_all().column("v").to_pylist() == [1]
     report = sparkwal.verify(str(path))
-    assert report.ok and report.dead == held - 1, str(report)
+    assert report.ok and report.dead == in_flight - 1, str(report)
 
 
 def _in_flight(path: Path, first: int, count: int) -> None:

@@ -33,8 +33,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def read(path: str, **options: object) -> list[int]:
-    found: list[int] = Log(path, **options).scan().read_all().column("v").to_pylist()
-    return found
+    values: list[int] = Log(path, **options).scan().read_all().column("v").to_pylist()
+    return values
 
 
 def test_positions_bound_what_a_log_reads(path: str) -> None:
