@@ -29,7 +29,7 @@ Rows: TypeAlias = "pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]] | pd.
 # An append must fit into one object, and Arrow's strings have 32-bit offsets.
 LARGEST_APPEND = 2**31 - 2**20
 # Arrow rows that keep more bytes in memory for each row than this are copied: they may be a slice
-# of a larger batch, and would keep all of it.
+# of a larger batch, all of which stays in memory with them.
 _MAX_ROW_BYTES = 256
 # The measured overhead in memory of an Arrow batch, of each array in it, of a list of dicts and of
 # each value in it.

@@ -118,7 +118,7 @@ def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object. Of a name that appears twice Spark and Python may take different values."""
+    """A JSON object whose names differ: Spark and Python may read one name twice differently."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a name appears twice")

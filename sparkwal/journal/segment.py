@@ -43,7 +43,7 @@ class Header:
         first: the sequence of its first entry.
         salt: the initial value of the CRC-32 of an entry's head.
         schema: describes the content of the entries; opaque here.
-        version: of the format.
+        version: the version of the format.
     """
 
     id: int

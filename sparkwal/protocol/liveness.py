@@ -23,7 +23,7 @@ class Run:
 
     Attributes:
         live: the last live record so far.
-        term: the term of the last live record, also before the first slot; None: unknown.
+        term: the term of the last live record, also of one before the first slot. None if unknown.
         torn: torn records that no leader has passed over.
         passed: torn records that a leader has passed over.
     """

@@ -156,8 +156,8 @@ class Replay(Iterator[Entry]):
                 raise OptionError(f"there is no log at {log.log.url}; check the path")
             if cursor is not None and log.saved is None and not new_at_floor:
                 log.begin_new()
-        # The cursor also names the logs without a replayed record. So a later replay can tell which
-        # logs are new.
+        # The cursor also names the logs without a replayed record. So a later replay finds the new
+        # ones.
         self._progress = {log.name: log.begin for log in self._logs if log.begin is not None}
         self._entries = self._merged()
 
@@ -243,7 +243,7 @@ class _OneLog(LogRange):
 
     @property
     def begin(self) -> Progress | None:
-        """Where the replay begins, or None if there is no log."""
+        """The progress at which the replay begins, or None without a log."""
         if self.saved is not None or self.log_id is None:
             return self.saved
         return Progress(self.log_id, self._first, "")

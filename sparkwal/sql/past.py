@@ -48,8 +48,8 @@ FROM (
     WINDOW earlier AS (PARTITION BY sequencer ORDER BY position)
 ) WHERE time IS NOT NULL
 """
-# The cost of one period, in dollars. `stored`: of the bytes that exist now, those that existed at
-# the end of the period. `requests`: the writers' requests that the records prove, by kind.
+# The cost of one period, in dollars. `stored`: the bytes that existed at the end of the period and
+# exist now. `requests`: the writers' requests that the records prove, by kind.
 Line = dict[str, Any]
 HOUR = 3_600_000
 DAY = 86_400_000
@@ -68,7 +68,7 @@ WITH added AS (
 )
 """
 # One line for each period with writes, and one for each gap between them. `below_floor` is the size
-# of the objects below the floor, which count in all periods.
+# of the objects below the floor: each period stores them.
 _LINES = f"""
 {_ADDED}, busy AS (
     SELECT greatest(epoch_ms(date_trunc($by, time)), $since) AS start_ms,

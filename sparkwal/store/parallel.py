@@ -43,8 +43,8 @@ class _Begun(Generic[R]):
 
     Attributes:
         result: waits for the result, or works it out.
-        is_lazy: no request was sent. Nothing is gained by waiting, so the result is taken as soon
-            as all earlier ones are.
+        is_lazy: no request was sent, so waiting gains no time: the result is taken as soon as all
+            earlier ones are.
         close: gives up a request in flight.
     """
 
