@@ -316,7 +316,7 @@ def test_a_look_that_fails_keeps_the_count_and_the_next_one_sees_more(
             raise RuntimeError("not what was expected")
 
         with monkeypatch.context() as patch:
-            patch.setattr(limits, "look", fails)
+            patch.setattr(limits, "newest_lifecycle", fails)
             faulty.minute(wal)
             until(lambda: bool(failed))
             with pytest.raises(BackPressureError):
