@@ -34,6 +34,8 @@ SETTINGS = frozenset(
     )
 )
 _VALUE = re.compile("[A-Za-z0-9_]{1,40}")
+# Parses an object to the pairs of its names and values.
+_FIELDS = json.JSONDecoder(object_pairs_hook=tuple)
 _LIST = re.compile(rf"{SOURCES}/([^/]+)/([0-9]{{1,19}})(\.compact)?")
 
 
@@ -86,12 +88,19 @@ def _is_read(name: str, data: bytes, offsets: Mapping[str, bytes], record: str) 
 
 
 def _names_file(line: bytes) -> bool:
-    """Whether this is an entry of a file source's list."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
+    """Whether Spark may take a line for an entry of a file source's list.
+
+    Spark's parser ignores what follows the object. Of two fields with one name it takes the first.
+    """
+    text = line.decode(errors="replace")
+    begin = text.find("{")
+    if begin < 0:
         return False
-    return isinstance(entry, dict) and isinstance(entry.get("path"), str)
+    try:
+        entry, _ = _FIELDS.raw_decode(text, begin)
+    except (ValueError, RecursionError):
+        return True
+    return any(name == "path" and not isinstance(value, (tuple, list)) for name, value in entry)
 
 
 def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:

@@ -33,6 +33,7 @@ from sparkwal.checkpoints.offsets import by_source, input_text, listed, position
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import checked, keys
 from sparkwal.format.header import Checkpoint
+from sparkwal.format.limits import json_in
 from sparkwal.protocol.holds import Span
 from sparkwal.store.path import folder, is_local
 
@@ -92,7 +93,7 @@ def owner_text(owner: Owner) -> bytes:
 def read_json(path: Path) -> Any:
     """Parse a file as JSON, or return None if it is missing or damaged."""
     try:
-        return json.loads(path.read_bytes())
+        return json_in(path.read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -168,7 +169,7 @@ def _is_complete(path: Path, name: str) -> bool:
         return True
     lines = data.splitlines()
     try:
-        is_json = lines[0].startswith(b"v") and isinstance(json.loads(lines[1]), dict)
+        is_json = lines[0].startswith(b"v") and isinstance(json_in(lines[1]), dict)
     except (IndexError, ValueError):
         return False
     return is_json and (name.startswith(f"{COMMITS}/") or by_source(data) is not None)

@@ -10,11 +10,11 @@ yet. A source is named like its folder under sources/: by its number, or by the 
 chose.
 """
 
-import json
 import re
 from collections.abc import Mapping
 
 from sparkwal.errors import OptionError
+from sparkwal.format.limits import json_in
 from sparkwal.protocol.holds import LOG_ID
 
 SOURCE_NAME = "[A-Za-z0-9_]+"
@@ -84,7 +84,7 @@ def listed(offset: bytes) -> int | None:
 def positions(offset: bytes) -> dict[str, int]:
     """The positions of a log source, by `log_id`. Empty for another source."""
     try:
-        document = json.loads(offset)
+        document = json_in(offset)
     except ValueError:
         document = None
     fields = document if isinstance(document, Mapping) else {}

@@ -78,11 +78,8 @@ def parse(text: bytes, location: str, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidLogError(f"{location}: {error}") from None
     try:
-        document = json.loads(text)
-        # An escape may be a lone surrogate, which UTF-8 cannot encode.
-        if b"\\u" in text:
-            json.dumps(document, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        document = limits.json_in(text)
+    except ValueError:
         raise InvalidLogError(f"{location}: this is no JSON") from None
     if not isinstance(document, dict):
         raise InvalidLogError(f"{location}: a JSON object is expected")

@@ -4,6 +4,9 @@ Anybody may have written what is read. So its size is checked before memory is a
 writers check the same limits: no reader could take what is beyond.
 """
 
+import json
+from typing import Any
+
 import pyarrow as pa
 
 _KIB = 2**10
@@ -49,3 +52,20 @@ def check_values(text: bytes) -> None:
     # Each value comes after one of these; a text may hold them too.
     if len(text) > JSON_VALUES and sum(map(text.count, (b",", b"[", b"{"))) > JSON_VALUES:
         raise ValueError(f"it holds more than {JSON_VALUES} values")
+
+
+def json_in(text: bytes) -> Any:
+    """Parse a JSON text that may be hostile.
+
+    Raises:
+        ValueError: it is no JSON, is nested too deeply, or holds a text that UTF-8 cannot encode.
+    """
+    try:
+        # Not from the bytes: then Python takes UTF-16 and lone surrogates too.
+        document = json.loads(text.decode())
+        # An escape may be a lone surrogate.
+        if b"\\u" in text:
+            json.dumps(document, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return document

@@ -95,7 +95,7 @@ def read_header(reader: Reader) -> tuple[Header, int]:
         raise Invalid("its header is damaged")
     try:
         header = _HEADERS.decode(document)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"its header is not readable ({error})") from None
     if header.version != VERSION:
         raise Invalid(f"version {header.version}: this sparkwal reads {VERSION}")

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sparkwal.errors import TableReadError
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
+from sparkwal.format.limits import json_in
 from sparkwal.lifecycle.table import Change, TableState
 from sparkwal.protocol.clock import SYSTEM
 
@@ -306,8 +307,8 @@ class DeltaLog:
 
     def _load(self) -> None:
         try:
-            start = int(json.loads(self._files.read("_last_checkpoint"))["version"])
-        except (FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):
+            start = int(json_in(self._files.read("_last_checkpoint"))["version"])
+        except (FileNotFoundError, ValueError, LookupError, TypeError, OverflowError):
             # It only saves a LIST of older names.
             start = 0
         sizes = self._files.sizes(start)
@@ -340,7 +341,7 @@ def _commit_versions(names: Iterable[str]) -> list[int]:
 
 
 def _parse_commit(version: int, body: bytes) -> Commit:
-    lines = [json.loads(line) for line in body.splitlines() if line.strip()]
+    lines = [json_in(line) for line in body.splitlines() if line.strip()]
     info = next((line["commitInfo"] for line in lines if "commitInfo" in line), None)
     return Commit(
         fingerprint=hash(body),
@@ -407,7 +408,7 @@ def _range_of(user_metadata: object) -> dict[str, Any]:
                 return {"log_id": log_id, "k": k, "cut": cut, "to": to}
             case {"log_id": str(log_id), "k": int(k)}:
                 return {"log_id": log_id, "k": k}
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     return {}
 
@@ -435,7 +436,7 @@ def actions(
 
     for name in names:
         if name.endswith(".json"):
-            yield from map(json.loads, files.read(name).splitlines())
+            yield from map(json_in, files.read(name).splitlines())
             continue
         file: io.IOBase = _Ranges(files, name, sizes[name])
         if sizes[name] <= _WHOLE_BYTES:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwal.errors import OptionError
+from sparkwal.format.limits import json_in
 from sparkwal.protocol.hint import short_hash
 
 # The position at which a rebuild begins to read, and the query's position without a row since.
@@ -62,7 +63,7 @@ class Holds:
         spans: list[Span] = []
         for file in pattern.parent.glob(pattern.name):
             try:
-                file_spans = json.loads(file.read_bytes())["spans"]
+                file_spans = json_in(file.read_bytes())["spans"]
                 spans += [(int(begin), int(end)) for begin, end in file_spans]
             except (OSError, ValueError, TypeError, KeyError):
                 raise OptionError(

@@ -106,7 +106,7 @@ def progress_of(cursor: str) -> dict[str, Progress]:
         if outer["format"] != _FORMAT or crc32(outer["logs"].encode()) != outer["crc32"]:
             raise damaged
         return _PROGRESS.decode(outer["logs"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise damaged from None
 
 

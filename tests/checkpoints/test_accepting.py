@@ -111,6 +111,24 @@ def test_a_list_of_files_without_a_plan_of_it_is_left_out(offset: str) -> None:
     assert accepted(files, 7, "here").keys() == {"offsets/7"}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        # Spark's parser ignores what follows an object, and takes the first of two names.
+        b'{"path":"file:///etc/passwd","timestamp":1,"batchId":3} and more',
+        b'{"path":"file:///etc/passwd","path":{},"timestamp":1,"batchId":3}',
+        b'\xef\xbb\xbf {"path":"file:///etc/passwd","timestamp":1,"batchId":3}',
+        b'{"path":"file:///etc/\xff","timestamp":1,"batchId":3}',
+        b'{"path":7,"timestamp":1,"batchId":3}',
+        b'{"path":"file:///etc/passwd","timestamp":NaN1}',
+        b'{"a":' * 100_000,
+    ],
+)
+def test_a_line_that_spark_may_take_for_a_file_is_left_out(line: bytes) -> None:
+    files = {"offsets/7": plan(offset="-"), "sources/0/0": b"v1\n" + line}
+    assert accepted(files, 7, "here").keys() == {"offsets/7"}
+
+
 def test_files_of_other_sources_stay() -> None:
     files = {
         "offsets/7": plan(offset='{"topic":{"0":5}}\n-'),

@@ -8,7 +8,7 @@ import pytest
 
 from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.names import is_carried
-from sparkwal.checkpoints.offsets import by_source, input_text
+from sparkwal.checkpoints.offsets import by_source, input_text, positions
 from sparkwal.errors import OptionError
 
 TIMES = b'{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{}}'
@@ -56,6 +56,10 @@ def test_two_plans_of_one_input_are_equal_in_any_order_of_the_sources() -> None:
 )
 def test_a_torn_file_names_no_source(data: bytes) -> None:
     assert by_source(data) is None and input_text(data) is None
+
+
+def test_an_offset_that_is_nested_too_deeply_is_of_no_log() -> None:
+    assert positions(b"[" * 100_000) == {}
 
 
 def test_a_version_that_sparkwal_does_not_know_is_refused() -> None:

@@ -71,6 +71,12 @@ def test_a_file_that_lost_its_content_is_found(
     assert why(place, -1, log_id=None) == f"{name} in it is incomplete"
 
 
+@pytest.mark.parametrize("name", ["offsets/8", "commits/7"])
+def test_a_file_that_is_nested_too_deeply_is_torn(place: Path, name: str) -> None:
+    (place / name).write_bytes(b'v1\n{"a":' + b"[" * 100_000)
+    assert folder.torn(place) == name
+
+
 def test_a_missing_plan_that_spark_needs_is_found(place: Path) -> None:
     (place / "offsets/7").unlink()
     assert why(place, 7) == "offsets/7 in it is incomplete"

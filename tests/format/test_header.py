@@ -206,6 +206,19 @@ def test_a_lone_surrogate_is_refused(field: str) -> None:
         decode(json.dumps(document).encode())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        to_json(COMMIT).replace(b'"host', b'"\xed\xa0\x80'),
+        to_json(COMMIT).decode().encode("utf-16"),
+        to_json(COMMIT).decode().encode("utf-8-sig"),
+    ],
+)
+def test_bytes_that_are_no_utf_8_are_refused(text: bytes) -> None:
+    with pytest.raises(InvalidLogError, match="no JSON"):
+        decode(text)
+
+
 @pytest.mark.parametrize("list_name", ["batches", "inline"])
 def test_a_wrong_field_of_a_listed_batch_is_refused(list_name: str) -> None:
     document = json.loads(to_json(COMMIT))

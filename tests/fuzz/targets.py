@@ -16,11 +16,28 @@ from typing import Any
 
 import pyarrow as pa
 from isal.isal_zlib import crc32
+from pyspark.sql.types import StructType
 
 from sparkwal.checkpoints import carry
-from sparkwal.checkpoints.accepting import accepted
-from sparkwal.errors import JournalReadError, OptionError, SparkWalError, TableReadError
-from sparkwal.format import arrowfile, consumer_record, keys, lifecycle_record, limits, schema
+from sparkwal.checkpoints.accepting import SETTINGS, accepted
+from sparkwal.checkpoints.offsets import by_source, input_text, positions
+from sparkwal.errors import (
+    ConfirmError,
+    JournalReadError,
+    OptionError,
+    SparkWalError,
+    TableReadError,
+)
+from sparkwal.format import (
+    arrowfile,
+    consumer_record,
+    keys,
+    lifecycle_record,
+    limits,
+    merging,
+    schema,
+    widening,
+)
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.header import (
     CRC_KEY,
@@ -46,6 +63,7 @@ from sparkwal.lifecycle import condition
 from sparkwal.lifecycle.consumers import consumers_and_ages
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds
+from sparkwal.lifecycle.table import check_history
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import archive
 from sparkwal.protocol.chain import newest_lifecycle
@@ -56,7 +74,7 @@ from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.journal.disk import MemoryFolder
 
-FOUND = Path(__file__).with_name("value")
+FOUND = Path(__file__).with_name("found")
 SCHEMA = schema.from_arrow(pa.schema([("v", pa.int64()), ("s", pa.string())]))
 QUERY = "query"
 
@@ -178,7 +196,17 @@ def record_header(data: bytes) -> None:
 
 
 def record_schema(data: bytes) -> None:
-    """Bytes as the schema of a record, whose header knows their CRC-32."""
+    """Bytes as the schema of a record whose header has their CRC-32."""
+    with suppress(ValueError, SparkWalError):
+        normal = schema.read(data)
+        assert schema.read(normal.encode()) == normal
+        assert schema.from_arrow(schema.to_arrow(normal)) is not None
+        # Spark's reader makes its own types of it.
+        StructType.fromJson(json.loads(normal))
+        for other in (SCHEMA, normal):
+            merging.union_of([(other, "one"), (normal, "other")])
+        [*widening.contradictions(schema.columns(SCHEMA), schema.columns(normal))]
+        widening.widened(normal, schema.columns(SCHEMA))
     header = to_json(replace(COMMIT, schema_crc32=crc32(data)))
     read_all(log_with({keys.key("wal", COMMIT.number): front(header, data)}))
 
@@ -241,9 +269,18 @@ def checkpoint(data: bytes) -> None:
 
 
 def plan(data: bytes) -> None:
-    """Bytes as Spark's plan in the block of a record."""
+    """Bytes as Spark's plan in the block of a record, and as lists of files after zero bytes."""
+    parts = data.split(b"\0")
+    names = ("offsets/7", "sources/0/3", "sources/0/4", "sources/1/9.compact", "offsets/6")
+    files = dict(zip(names, parts, strict=False))
     with suppress(SparkWalError):
-        accepted({"offsets/7": data, "sources/0/3": data}, 7, "fuzz")
+        taken = accepted(files, 7, "fuzz")
+        for name in taken.keys() & {"offsets/7", "offsets/6"}:
+            settings = json.loads(taken[name].splitlines()[1]).get("conf", {})
+            assert settings.keys() <= SETTINGS, settings
+            input_text(taken[name])
+        for offset in (by_source(taken["offsets/7"]) or {}).values():
+            positions(offset)
 
 
 def journal(data: bytes) -> None:
@@ -280,31 +317,44 @@ def delete_condition(data: bytes) -> None:
         condition.parse(text)
 
 
-ROWS = pa.table({"op": ["d", None], "n": [1, None], "gone": [True, None], "f": [1.5, None]})
+ROWS = pa.table(
+    {
+        **{"op": ["d", None], "n": [1, None], "gone": [True, None], "f": [1.5, None]},
+        "day": pa.array([1, None], pa.date32()),
+        "money": pa.array([1, None], pa.decimal128(38, 2)),
+        "s": pa.array([{"x": 1}, None]),
+    }
+)
 
 
 class OneCommit:
-    """The log of a table: a single version."""
+    """The log of a table: a single version, a checkpoint, and a note that names its version."""
 
-    def __init__(self, body: bytes) -> None:
-        self._body = body
+    def __init__(self, commit: bytes, checkpoint: bytes, note: bytes) -> None:
+        name = f"{0:020d}.checkpoint.{'0' * 36}.json"
+        named = {f"{0:020d}.json": commit, name: checkpoint, "_last_checkpoint": note}
+        self._files = {name: body for name, body in named.items() if body}
 
     def sizes(self, start: int) -> Mapping[str, int]:
-        return {f"{0:020d}.json": len(self._body)}
+        after = f"{start:020d}"
+        return {name: len(body) for name, body in self._files.items() if name > after}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        if name.endswith(".json"):
-            return self._body
+        if name in self._files:
+            return self._files[name]
         raise FileNotFoundError(name)
 
 
 def table(data: bytes) -> None:
-    """Bytes as the first version of a table."""
-    value = DeltaLog(OneCommit(data), "table")
+    """Bytes as the first version of a table; its checkpoint and the note follow zero bytes."""
+    commit, checkpoint, note = (data.split(b"\0") + [b"", b""])[:3]
+    value = DeltaLog(OneCommit(commit, checkpoint, note), "table")
     for _ in range(2):
-        with suppress(TableReadError):
+        with suppress(TableReadError, ConfirmError, OptionError):
             value.update()
-            value.snapshot("log", -1, 0)
+            for since in (-1, 0):
+                state = value.snapshot("log", since, 0)
+                check_history(CONFIRMED, state)
 
 
 def _headers() -> list[bytes]:
@@ -316,8 +366,15 @@ def _in_metadata(body: bytes) -> bytes:
     return value
 
 
+TARGET = Target("s3://b/t", MERGE, ("v",), "v", "s = 'd'", ("s",), (), (("a", "b"),))
+CONFIRMED = LifecycleRecord(
+    **{"kind": "intent", "number": keys.MAX, "log_id": "log", "sequencer": "default"},
+    **{"floor": 0, "cut": 0, "to": 2, "k": 1, "gc_grace_ms": 1, "table_id": "t"},
+    target=TARGET,
+)
+
+
 def _lifecycles() -> list[bytes]:
-    target = Target("s3://b/t", MERGE, ("v",), "v", "s = 'd'", ("s",), (), (("a", "b"),))
     plain = LifecycleRecord(
         kind="floor",
         number=keys.MAX,
@@ -328,7 +385,7 @@ def _lifecycles() -> list[bytes]:
         to=1,
         gc_grace_ms=1,
     )
-    records = [plain, replace(plain, kind="intent", k=1, to=2, target=target, table_id="t")]
+    records = [plain, replace(plain, kind="intent", k=1, to=2, target=TARGET, table_id="t")]
     bodies = [lifecycle_record.encode(item) for item in records]
     return [*bodies, *map(_in_metadata, bodies)]
 
@@ -345,11 +402,12 @@ def _archives() -> list[bytes]:
 
 
 PLAN = b'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"2"}}\n{"logOffset":3}'
+LIST = b'v1\n{"path":"s3a://b/f","timestamp":1,"batchId":3}'
 FILES = {
     "offsets/7": PLAN,
     "offsets/6": PLAN.replace(b"3", b"2"),
     "commits/6": b'v1\n{"nextBatchWatermarkMs":0}',
-    "sources/0/3": b'v1\n{"path":"s3a://b/f","timestamp":1,"batchId":3}',
+    "sources/0/3": LIST,
     "sources/0/9.compact": b"\xff\\u20ac",
 }
 
@@ -403,7 +461,8 @@ def _tables() -> list[bytes]:
         {"txn": {"appId": "log", "version": 1}},
         {"remove": {"path": "a", "deletionTimestamp": 1, "deletionVector": {"offset": 1}}},
     )
-    return ["\n".join(map(json.dumps, actions)).encode()]
+    text = "\n".join(map(json.dumps, actions)).encode()
+    return [text, b"\0".join([text, text, b'{"version":0}'])]
 
 
 def _rows() -> list[bytes]:
@@ -434,7 +493,7 @@ KINDS: dict[str, Kind] = {
     "consumer": Kind(consumer, _consumers),
     "archive": Kind(old_queries, _archives),
     "checkpoint": Kind(checkpoint, _blocks),
-    "plan": Kind(plan, lambda: [PLAN]),
+    "plan": Kind(plan, lambda: [PLAN, b"\0".join([PLAN, LIST, LIST, LIST, PLAN])]),
     "journal": Kind(journal, _journals),
     "condition": Kind(delete_condition, _conditions),
     "table": Kind(table, _tables),

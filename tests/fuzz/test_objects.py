@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import KINDS, earlier_failures
+from tests.fuzz.vocabulary import MUTATIONS
 
 ROOT = Path(__file__).parents[2]
 RUNS = int(os.environ.get("SPARKWAL_FUZZ_RUNS", "5000"))
+MUTATED = 200
 EXAMPLES = int(os.environ.get("SPARKWAL_FUZZ_EXAMPLES", "300"))
 
 
@@ -27,6 +30,17 @@ def test_seeds_and_earlier_failures_raise_no_other_error(kind: str) -> None:
         KINDS[kind].read(seed)
     for file in earlier_failures(kind):
         KINDS[kind].read(file.read_bytes())
+
+
+@pytest.mark.parametrize("kind", MUTATIONS)
+def test_mutations_of_seeds_lead_to_no_other_error(kind: str) -> None:
+    random = Random(1)
+    seeds = KINDS[kind].seeds()
+    for _ in range(MUTATED):
+        data = random.choice(seeds)
+        for _ in range(random.randint(1, 3)):
+            data = MUTATIONS[kind](data, random)
+        KINDS[kind].read(data)
 
 
 @pytest.mark.process
