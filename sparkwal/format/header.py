@@ -8,7 +8,7 @@ from isal.isal_zlib import crc32
 from msgspec import Meta
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import checked, keys
+from sparkwal.format import checked, keys, limits
 from sparkwal.format.checked import LARGEST_NUMBER, LATER, Crc, Moment, Number, Whole, WholeOrNone
 
 HEADER_KEY = b"weaselwal"
@@ -274,8 +274,11 @@ def from_metadata(metadata: dict[bytes, bytes] | None, location: str) -> tuple[H
     Only the CRC-32 of the schema's JSON is checked.
 
     Raises:
-        InvalidLogError: the header is damaged or wrong, or a CRC-32 differs.
+        InvalidLogError: the header is damaged, wrong or too large, or a CRC-32 differs.
     """
+    size = len((metadata or {}).get(HEADER_KEY, b""))
+    if size > limits.HEADER:
+        raise InvalidLogError(f"{location}: a header of {size} bytes; {limits.HEADER} are read")
     header = _from_document(document_in(metadata, location, "log"), location)
     schema = (metadata or {}).get(SCHEMA_KEY, b"")
     if crc32(schema) != header.schema_crc32:

@@ -11,6 +11,9 @@ import pyarrow as pa
 
 _KIB = 2**10
 _MIB = 2**20
+# Bytes of the JSON text of a header. A commit takes some 160 for each object, and 45 for each frame
+# after its first.
+HEADER = 20 * _MIB
 # Bytes of an object that is read as one piece.
 CONSUMER = 64 * _KIB
 HANDOVER = 4 * _KIB

@@ -27,6 +27,8 @@ _INLINE_THRESHOLD = 64 * 2**10
 # The limit of bytes that all partitions of a window together may inline by default, so that a wider
 # window does not make larger records.
 _MAX_INLINED = 64 * 2**20
+# The most partitions of a microbatch that the header of its record can name, in a wide window.
+MOST_PARTITIONS = 100_000
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def write_partition(
         FencedError: another writer took the window.
         RecomputedError: an earlier attempt of the task stored other rows.
         StoreUnavailableError: the store did not answer, or lost the object.
-        OptionError: more partitions have an object than the window has numbers.
+        OptionError: more partitions have an object than the window has numbers, or than a record
+            names.
     """
     query_id = task.query_id
     batch_id = task.batch_id
@@ -174,11 +177,18 @@ def _write_object(
     lead = bare.leadership
     most = _most_objects(plan)
     # Rows inside the record need no object number.
-    if task.partition >= most:
-        raise OptionError(
+    if task.partition >= min(most, MOST_PARTITIONS):
+        problem = (
             f"partition {task.partition} of a microbatch has more rows than inlineThreshold, and "
-            f"this log's window has numbers for {most} partitions: coalesce({most}) before "
-            "writing, or create a log with a larger windowSize"
+        )
+        if most > MOST_PARTITIONS:
+            raise OptionError(
+                f"{problem}a record names the objects of {MOST_PARTITIONS} partitions: "
+                f"coalesce({MOST_PARTITIONS}) before writing"
+            )
+        raise OptionError(
+            f"{problem}this log's window has numbers for {most} partitions: coalesce({most}) "
+            "before writing, or create a log with a larger windowSize"
         )
     started = time.monotonic()
     store = open_log().store

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import arrowfile
-from sparkwal.format.header import Header
+from sparkwal.format import arrowfile, keys, limits
+from sparkwal.format.header import Batch, Frame, Header, to_json
+from sparkwal.protocol.task import MOST_PARTITIONS
 from tests.headers import COMMIT, DATA, LEADER, ROWS, SPARK_SCHEMA, plain
 
 # Each is a header that a reader refuses.
@@ -47,6 +48,32 @@ def test_a_header_longer_than_readers_take_is_never_encoded(
     monkeypatch.setattr(arrowfile, "LARGEST_FRONT", 1000)
     with pytest.raises(InvalidLogError, match="1000 bytes"):
         plain(replace(COMMIT, query_id="q" * 1000))
+
+
+def test_a_header_above_the_limit_is_neither_read_nor_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    header = replace(COMMIT, query_id="q" * 1000)
+    record = plain(header)
+    monkeypatch.setattr(limits, "HEADER", len(to_json(header)))
+    assert arrowfile.open_front(record, "here").header == header
+    monkeypatch.setattr(limits, "HEADER", len(to_json(header)) - 1)
+    with pytest.raises(InvalidLogError, match="here: a header of"):
+        arrowfile.open_front(record, "here")
+    for make in (plain, with_rows):
+        with pytest.raises(InvalidLogError, match=r"a header of .* was not written"):
+            make(header)
+
+
+def test_the_widest_commit_stays_below_the_limit_of_a_header() -> None:
+    window = 1_000_000
+    batches = [
+        Batch(keys.data(1, window, partition), partition, 10**9, 10**9, 2**32 - 1, (frame,))
+        for frame in [Frame(10**6, 10**9, 10**9, 2**32 - 1)]
+        for partition in range(0, MOST_PARTITIONS, MOST_PARTITIONS // 1000)
+    ]
+    size = len(to_json(replace(COMMIT, batches=tuple(batches))))
+    assert size / len(batches) * MOST_PARTITIONS < limits.HEADER * 0.8
 
 
 def test_small_frames_are_compressed_by_lz4_and_large_ones_by_zstd() -> None:

@@ -17,6 +17,7 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.task import MOST_PARTITIONS
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
@@ -27,6 +28,14 @@ def test_a_partition_beyond_the_window_has_no_object(query: Query) -> None:
     plan = query.plan()
     with pytest.raises(OptionError, match=r"inlineThreshold.*coalesce\(999\)"):
         query.task(plan, 0, 999, 1)
+
+
+def test_a_partition_that_no_header_can_name_has_no_object(query: Query) -> None:
+    query.window = 1_000_000
+    plan = query.plan()
+    assert query.task(plan, 0, MOST_PARTITIONS - 1, 1).batch is not None
+    with pytest.raises(OptionError, match=r"names the objects of 100000 .*coalesce\(100000\)"):
+        query.task(plan, 0, MOST_PARTITIONS, 1)
 
 
 def test_partitions_beyond_the_window_may_be_empty_or_inlined(query: Query) -> None:
