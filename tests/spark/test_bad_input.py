@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 import sparkwal
+from sparkwal.errors import OptionError
 from tests.spark.queries import assert_one_error, numbers, objects, read, refused, write
 
 SECRET = "correct-horse-battery-staple"
@@ -266,23 +267,72 @@ def test_a_table_of_the_catalog_is_refused(spark: SparkSession, folder: Path) ->
         assert_one_error(shown, "OptionError", "option path is missing")
     finally:
         spark.sql("DROP TABLE unread")
-    # The data source detects this one by the rows.
-    rows = spark.range(3).write.format("weaselwal").option("path", f"{folder}/as-table")
-    for action in (
-        lambda: rows.saveAsTable("refused"),
-        lambda: rows.mode("append").saveAsTable("refused"),
-    ):
-        shown = refused(action)
-        assert_one_error(shown, "OptionError", "cannot be a table of the catalog", "TEMPORARY VIEW")
-        assert not spark.catalog.tableExists("refused")
     # Spark keeps the path of this one to itself.
     create = f"CREATE TABLE refused USING weaselwal OPTIONS (path '{folder}/as-table')"
     shown = refused(lambda: spark.sql(f"{create} AS SELECT 1L AS id"))
     assert_one_error(shown, "OptionError", "TEMPORARY VIEW")
     assert not spark.catalog.tableExists("refused")
-    assert sparkwal.Log(f"{folder}/as-table").scan().read_all().num_rows == 0
+    assert not (folder / "as-table").exists()
     spark.sql(f"CREATE TEMPORARY VIEW works {given}")
     assert spark.table("works").count() == 3
+
+
+def _writer(frame: DataFrame, folder: Path) -> DataFrameWriter:
+    return frame.write.format("weaselwal").option("path", f"{folder}/log")
+
+
+def _stream_into_table(spark: SparkSession, folder: Path) -> None:
+    rows = spark.readStream.format("rate").load().writeStream.format("weaselwal")
+    rows = rows.option("path", f"{folder}/log").option("checkpointLocation", f"{folder}/cp")
+    rows.trigger(availableNow=True).toTable("refused").stop()
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda spark, folder: _writer(spark.range(3), folder).saveAsTable("refused"),
+        lambda spark, folder: _writer(spark.range(3), folder).mode("append").saveAsTable("refused"),
+        lambda spark, folder: (
+            spark.range(3)
+            .write.option("path", f"{folder}/log")
+            .saveAsTable("refused", format="weaselwal")
+        ),
+        lambda spark, folder: (
+            spark.range(3)
+            .writeTo("refused")
+            .using("weaselwal")
+            .option("path", f"{folder}/log")
+            .create()
+        ),
+        _stream_into_table,
+    ],
+    ids=["saveAsTable", "append", "format", "writeTo", "toTable"],
+)
+def test_a_refused_table_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, create: Callable[[SparkSession, Path], object]
+) -> None:
+    with pytest.raises(OptionError, match="cannot be a table of the catalog.* TEMPORARY VIEW"):
+        create(spark, tmp_path)
+    assert not spark.catalog.tableExists("refused")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_table_that_is_created_past_pyspark_is_refused_by_its_tasks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Scala's saveAsTable."""
+    shown = refused(lambda: _writer(spark.range(3), tmp_path)._jwrite.saveAsTable("refused"))
+    assert_one_error(shown, "OptionError", "cannot be a table of the catalog", "TEMPORARY VIEW")
+    assert not spark.catalog.tableExists("refused")
+    assert sparkwal.Log(f"{tmp_path}/log").scan().read_all().num_rows == 0
+
+
+def test_other_formats_become_tables(spark: SparkSession) -> None:
+    spark.range(3).write.format("parquet").saveAsTable("others")
+    try:
+        assert spark.table("others").count() == 3
+    finally:
+        spark.sql("DROP TABLE others")
 
 
 @pytest.mark.parametrize(
