@@ -51,6 +51,8 @@ class History:
     reads: list[Operation]
     totals: list[Operation]  # reads of table and log, without positions
     opens: list[Operation]
+    ranges: list[Operation]  # what a compaction read, with positions
+    tables: list[Operation]  # reads of the table alone, which has all rows below its cut
 
 
 def load(path: Path) -> History:
@@ -81,6 +83,8 @@ def gathered(about: Operation, operations: list[Operation]) -> History:
         [operation for operation in completed if operation["op"] == "read"],
         [operation for operation in completed if operation["op"] == "total"],
         [operation for operation in completed if operation["op"] == "open"],
+        [operation for operation in completed if "to" in operation],
+        [operation for operation in completed if operation["op"] == "table"],
     )
 
 
@@ -93,7 +97,7 @@ def contradictions(history: History) -> Iterator[str]:
     for append in history.appends:
         if append.position is not None and append.position >= 0:
             positions.update(dict.fromkeys(append.values, append.position))
-    for read in history.reads:
+    for read in [*history.reads, *history.ranges]:
         for position, value in read["rows"]:
             if positions.setdefault(value, position) != position:
                 yield f"moved: {value} is at {positions[value]} and at {position} {_at(read)}"
@@ -106,6 +110,7 @@ def contradictions(history: History) -> Iterator[str]:
     yield from _prefixes(history, order)
     yield from _times(history, positions)
     yield from _forgotten(history)
+    yield from _tables(history, positions)
     yield from _end(history, positions)
 
 
@@ -117,8 +122,8 @@ def _rows(
     history: History, of_value: dict[int, Append], order: list[tuple[int, int]]
 ) -> Iterator[str]:
     """Check that a read returned values appended before its end, complete and in order."""
-    for read in [*history.reads, *history.totals]:
-        values = read["values"] if read["op"] == "total" else [value for _, value in read["rows"]]
+    for read in [*history.reads, *history.ranges, *history.totals, *history.tables]:
+        values = read["values"] if "values" in read else [value for _, value in read["rows"]]
         if len(set(values)) < len(values):
             yield f"doubled: a value comes twice {_at(read)}"
         for value in values:
@@ -129,7 +134,7 @@ def _rows(
                 yield f"refused: {value} was refused and is in the log {_at(read)}"
             elif append.begin > read["end"]:
                 yield f"early: {value} was read before its append began {_at(read)}"
-    for read in history.reads:
+    for read in [*history.reads, *history.ranges]:
         rows = [(position, value) for position, value in read["rows"]]
         if any(after <= before for before, after in pairwise(rows)):
             yield f"reordered: the rows are out of order {_at(read)}"
@@ -137,6 +142,8 @@ def _rows(
         if first is None:
             continue
         last = rows[-1][0] if rows else first - 1
+        # A compaction reads a range that has an end.
+        last = read.get("to", last + 1) - 1
         low = bisect.bisect_left(order, (first, -1))
         high = bisect.bisect_left(order, (last + 1, -1))
         if (missing := set(order[low:high]) - set(rows)) and set(rows) <= set(order):
@@ -167,6 +174,7 @@ def _prefixes(history: History, order: list[tuple[int, int]]) -> Iterator[str]:
         for read in history.reads
         if read["rows"] and tuple(read["rows"][-1]) in rank
     ]
+    seen += [(total["end"], _last_rank(total, order)) for total in history.totals]
     moments, highest = _running_maximum(held + seen)
     for read in history.reads:
         expected = _before(moments, highest, read["begin"])
@@ -184,9 +192,17 @@ def _prefixes(history: History, order: list[tuple[int, int]]) -> Iterator[str]:
         for append in history.appends:
             if append.end < total["begin"] and not values >= set(append.values):
                 yield f"stale: {append.values} was acknowledged, and is not seen {_at(total)}"
-        ranks = sorted(rank[row] for row in order if row[1] in values)
-        if ranks and ranks != list(range(ranks[-1] + 1)):
+        last = _last_rank(total, order)
+        if not values.issuperset(value for _, value in order[: last + 1]):
             yield f"missing: the rows of table and log have a gap {_at(total)}"
+        if last < (expected := _before(moments, highest, total["begin"])):
+            yield f"stale: {order[expected]} was there before, and is not seen {_at(total)}"
+
+
+def _last_rank(total: Operation, order: list[tuple[int, int]]) -> int:
+    """The rank of the last row of a read of table and log; −1 if it has none."""
+    values = set(total["values"])
+    return max((number for number, row in enumerate(order) if row[1] in values), default=-1)
 
 
 def _times(history: History, positions: dict[int, int]) -> Iterator[str]:
@@ -235,6 +251,17 @@ def _forgotten(history: History) -> Iterator[str]:
                     yield f"forgotten: {value} was acknowledged, and its producer is at {last}"
                 if append.begin > opened["end"] and value <= first + last and append.may:
                     yield f"early: {value} counts as durable before its append began"
+
+
+def _tables(history: History, positions: dict[int, int]) -> Iterator[str]:
+    """The table has all rows below its cut, and no others."""
+    for table in history.tables:
+        values = set(table["values"])
+        for value, position in positions.items():
+            if position < table["cut"] and value not in values:
+                yield f"lost: {value} is at {position}, and is not in the table {_at(table)}"
+            if position >= table["cut"] and value in values:
+                yield f"doubled: {value} is at {position}, and is in the table too {_at(table)}"
 
 
 def _end(history: History, positions: dict[int, int]) -> Iterator[str]:

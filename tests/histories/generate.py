@@ -1,5 +1,5 @@
-"""Makes one history: processes that append, read, replay and move the floor of one log, through a
-proxy that breaks requests, while they are killed, stopped and their clocks jump.
+"""Makes one history: processes that append, read, replay and compact one log, through a proxy that
+breaks requests, while they are killed, stopped and their clocks jump.
 
     python -m histories.generate SEED OUTPUT [--seconds N]
 """
@@ -18,27 +18,38 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
 import sparkwal
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack
 
+from .lake_worker import DeltaRsTable, compact_once, coordinator, table_alone
 from .recording import Recorder, merged, write_history
+from .worker import SCHEMA
 
 BUCKET = "histories"
-# Seconds that a writer gets to send the rest.
-_PATIENCE = 180.0
+# Seconds that a writer gets to send the rest, and a JVM to begin.
+_PATIENCE = 300.0
 # Of each six seeds one has Spark's sink.
 _STREAM, _KINDS = 2, 6
+# One of three seeds has a table. In one of twelve seeds Spark writes it.
+_TABLE, _TABLE_KINDS = 1, 3
+_TABLE_OF_SPARK, _TABLE_OF_SPARK_KINDS = 7, 12
+# A log keeps its newest 1,000 records, so collection needs more of them.
+_EARLY_ROWS = 1_050
+_EARLY = 8_000_000
 # A JVM takes some seconds to start again.
 _SLOWER = 4.0
 # A busy machine gets more time, until so many appends succeeded: else the history proves little.
 _ENOUGH, _ENOUGH_OF_SPARK = 100, 15
+_RUNS = 5
 _MOST_TIMES = 5.0
 # The roles with a JVM, and the operation that shows that it is up.
-_WITH_JVM = {"stream": b'"append"'}
+_WITH_JVM = {"stream": b'"append"', "compact-by-spark": b'"outcome"'}
 _STORM = [
     Fault("lost_reply", probability=0.04),
     Fault("error", status=503, probability=0.08),
@@ -91,6 +102,11 @@ class SeededRun:
         return any(member.role in _WITH_JVM for member in self.members)
 
     @property
+    def table(self) -> str | None:
+        """The folder of the log's table, if it has one."""
+        return str(self.work / "table") if self.seed % _TABLE_KINDS == _TABLE else None
+
+    @property
     def path(self) -> str:
         return f"s3://{BUCKET}/seed-{self.seed}"
 
@@ -128,7 +144,7 @@ class SeededRun:
         elif member.process is None or member.process.poll() is not None:
             return
         elif what == "kill":
-            # Else no JVM would live long enough to do anything.
+            # Otherwise no process of a busy machine would live long enough to do anything.
             if not self.has_begun(member) and self.rng.random() < 0.8:
                 return
             self.kill(member)
@@ -192,16 +208,19 @@ class SeededRun:
                 self.note_end(member)
 
     def has_begun(self, member: HistoryProcess) -> bool:
-        """Whether a member's newest process has done something; one without a JVM does at once."""
+        """Whether a member's newest process has done something."""
         notes = self.notes_of(member)
-        shown = _WITH_JVM.get(member.role)
-        return shown is None or (notes.exists() and shown in notes.read_bytes())
+        shown = _WITH_JVM.get(member.role, b'"outcome"')
+        return notes.exists() and shown in notes.read_bytes()
 
     def has_enough(self) -> bool:
-        """Whether enough appends succeeded."""
+        """Whether enough appends and compactions succeeded."""
         notes = [*self.work.glob("appender-*.jsonl"), *self.work.glob("stream.*.jsonl")]
         succeeded = sum(path.read_bytes().count(b'"outcome": "ok"') for path in notes)
         is_stream = any(member.role == "stream" for member in self.members)
+        compactions = [path.read_bytes() for path in self.work.glob("compactor-*.jsonl")]
+        if compactions and sum(text.count(b'"outcome": "ok"') for text in compactions) < _RUNS:
+            return False
         return succeeded >= (_ENOUGH_OF_SPARK if is_stream else _ENOUGH)
 
     def wait_for(self, member: HistoryProcess, shown: bytes) -> None:
@@ -224,14 +243,33 @@ class SeededRun:
                     raise RuntimeError(f"{member.name} ended at once: {self.crashes}")
             time.sleep(0.1)
 
+    def append_early_rows(self, table: str, count: int) -> None:
+        """Fill the log before the storm, one row a record, and compact it."""
+        notes = Recorder(self.work / "early.jsonl", "early")
+        options: dict[str, Any] = {"batchTimeoutMs": 1, **log_options(self.server)}
+        with sparkwal.Appender(self.path, SCHEMA, producer_id="early", **options) as wal:
+            for value in range(_EARLY, _EARLY + count):
+                number = notes.begin("append", values=[value])
+                notes.end(number, "ok", position=wal.append([{"v": value}]).result())
+        compact_once(table, self.path, log_options(self.server), notes)
+
     def read_all(self) -> None:
         """The last reads, past the proxy."""
         notes = Recorder(self.work / "final.jsonl", "final")
-        log = sparkwal.Log(self.path, **log_options(self.server))
+        options = log_options(self.server)
+        log = sparkwal.Log(self.path, **options)
+        if self.table is not None:
+            table = DeltaRsTable(self.table, self.path, options)
+            # A killed process may have left a range open.
+            coordinator(self.path, options, table, Target(self.table)).recover()
+            number = notes.begin("total", final=True)
+            notes.end(number, "ok", values=log.current().to_arrow()["v"].to_pylist())
+            number = notes.begin("table")
+            notes.end(number, "ok", **table_alone(self.table, self.path, options))
         number = notes.begin("read", kind="scan", start=None, final=True)
         table = log.scan(columns=["_wal_position", "v"]).read_all()
         notes.end(number, "ok", rows=[list(row.values()) for row in table.to_pylist()])
-        report = sparkwal.verify(self.path, **log_options(self.server))
+        report = sparkwal.verify(self.path, **options)
         if not report.ok:
             self.crashes.append(f"verify finds a fault: {report}")
 
@@ -250,6 +288,8 @@ def cast(rng: random.Random, work: Path, seed: int) -> tuple[list[HistoryProcess
             arguments += [f"journal={work}/journal-{number}", "journalSegmentBytes=64kb"]
             arguments += ["journalMaxBytes=1mb"]
         members.append(HistoryProcess("append", f"appender-{number}", arguments))
+    if seed % _TABLE_KINDS == _TABLE:
+        return members + with_table(rng, work, seed), True
     members += [HistoryProcess("read", f"reader-{number}", []) for number in range(2)]
     has_floor = rng.random() < 0.4
     if has_floor:
@@ -257,8 +297,33 @@ def cast(rng: random.Random, work: Path, seed: int) -> tuple[list[HistoryProcess
     return members, has_floor
 
 
-def generate(seed: int, output: Path, seconds: float) -> Counter[str]:
-    """Make the history of a seed; returns what happened in it."""
+def with_table(rng: random.Random, work: Path, seed: int) -> list[HistoryProcess]:
+    """The readers and compactors of a log with a table."""
+    table = f"table={work}/table"
+    members = [HistoryProcess("read", f"reader-{number}", [table]) for number in range(2)]
+    if seed % _TABLE_OF_SPARK_KINDS == _TABLE_OF_SPARK:
+        members.append(HistoryProcess("compact-by-spark", "compactor-0", [table, f"work={work}"]))
+    else:
+        # Two of them write the same range now and then.
+        names = [f"compactor-{number}" for number in range(rng.choice([1, 2]))]
+        members += [HistoryProcess("compact", name, [table]) for name in names]
+    return members
+
+
+def generate(
+    seed: int, output: Path, seconds: float, *, early_rows: int = _EARLY_ROWS
+) -> Counter[str]:
+    """Make the history of a seed.
+
+    Args:
+        seed: decides which processes take part, and how they are disturbed.
+        output: the file of the history.
+        seconds: how long processes are disturbed.
+        early_rows: the rows that a log with a table has before that.
+
+    Returns:
+        The number of operations and disturbances of each kind.
+    """
     rng = random.Random(seed)
     # In memory if possible: a kill loses no byte of it, and syncs are cheap.
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -269,6 +334,8 @@ def generate(seed: int, output: Path, seconds: float) -> Counter[str]:
         proxy = closing.enter_context(S3Proxy(server.url, seed=seed))
         play = SeededRun(seed, work, server.url, proxy, rng)
         play.members, has_floor = cast(rng, work, seed)
+        if play.table is not None:
+            play.append_early_rows(play.table, early_rows)
         try:
             for member in play.members:
                 play.start(member)
@@ -304,9 +371,12 @@ def generate(seed: int, output: Path, seconds: float) -> Counter[str]:
 @click.argument("seed", type=int)
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option("--seconds", default=20.0, help="how long processes are disturbed")
-def main(seed: int, output: Path, seconds: float) -> None:
+@click.option(
+    "--early-rows", default=_EARLY_ROWS, help="the rows that a log with a table has before"
+)
+def main(seed: int, output: Path, seconds: float, early_rows: int) -> None:
     """Make the history of SEED and write it to OUTPUT."""
-    counted = generate(seed, output, seconds)
+    counted = generate(seed, output, seconds, early_rows=early_rows)
     print(", ".join(f"{what} {number}" for what, number in sorted(counted.items())))
 
 

@@ -118,6 +118,97 @@ MUTATIONS: list[Callable[[Operations], None]] = [
 ]
 
 
+# Mutations of a history with a table.
+
+
+def _of(operations: Operations, op: str) -> Operations:
+    """The successful operations of a kind that have rows or values, by their ends."""
+    completed = [
+        operation
+        for operation in operations
+        if operation["op"] == op
+        and operation["outcome"] == "ok"
+        and len(operation.get("values") or operation.get("rows") or []) > 2
+    ]
+    return sorted(completed, key=lambda operation: operation["end"])
+
+
+def _position(operations: Operations, value: int) -> int:
+    """The position of a value in the log."""
+    for operation in operations:
+        for position, other in operation.get("rows") or []:
+            if other == value:
+                return int(position)
+    of_appends = {each["values"][0]: each["position"] for each in _acknowledged(operations)}
+    return int(of_appends[value])
+
+
+def _in_order(operations: Operations, values: list[int]) -> list[int]:
+    return sorted(values, key=lambda value: _position(operations, value))
+
+
+def lost_by_compaction(operations: Operations) -> None:
+    """An acknowledged row left the log, and is not in the table."""
+    (table,) = _of(operations, "table")
+    value = _in_order(operations, table["values"])[1]
+    for total in [table, _of(operations, "total")[-1]]:
+        total["values"].remove(value)
+
+
+def missing_in_total(operations: Operations) -> None:
+    """One read of table and log lacks a row in the middle."""
+    total = _of(operations, "total")[0]
+    total["values"].remove(_in_order(operations, total["values"])[1])
+
+
+def compacted_twice(operations: Operations) -> None:
+    """A row is in the table twice."""
+    (table,) = _of(operations, "table")
+    for total in [table, _of(operations, "total")[-1]]:
+        total["values"].append(table["values"][0])
+
+
+def in_both(operations: Operations) -> None:
+    """One read returns a row from the table and from the log."""
+    total = _of(operations, "total")[0]
+    total["values"].append(total["values"][0])
+
+
+def stale_total(operations: Operations) -> None:
+    """The last read of table and log lacks the newest rows."""
+    total = _of(operations, "total")[-1]
+    for value in _in_order(operations, total["values"])[-2:]:
+        total["values"].remove(value)
+
+
+def invented_in_table(operations: Operations) -> None:
+    """The table has a row that no process appended."""
+    _of(operations, "table")[-1]["values"].append(500_000)
+
+
+def beyond_the_cut(operations: Operations) -> None:
+    """The table has rows that the log counts as not compacted."""
+    (table,) = _of(operations, "table")
+    table["cut"] = _position(operations, _in_order(operations, table["values"])[-1])
+
+
+def passed_over(operations: Operations) -> None:
+    """A compaction read a range without one of its rows."""
+    del _of(operations, "compact")[-1]["rows"][1]
+
+
+TABLE_MUTATIONS: list[Callable[[Operations], None]] = [
+    lost_by_compaction,
+    missing_in_total,
+    compacted_twice,
+    in_both,
+    stale_total,
+    invented_in_table,
+    beyond_the_cut,
+    passed_over,
+]
+
+
 def mutated(operations: Operations, mutation: Callable[[Operations], None]) -> Operations:
     """A copy of a history with one guarantee broken."""
     found = copy.deepcopy(operations)

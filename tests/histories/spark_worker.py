@@ -1,4 +1,4 @@
-"""The role of a history that needs Spark: a query that writes the log."""
+"""The roles of a history that need Spark: a query that writes the log, and compaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from pyspark.errors import PySparkException
 
 import sparkwal
 from sparkwal.errors import SparkWalError
+from sparkwal.format.lifecycle_record import Target
+from sparkwal.spark.delta import SparkDeltaTable
 from support.session import start_session
+
+from .lake_worker import coordinator, run_lifecycle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +31,7 @@ PRODUCER = 1_000_000
 _ERRORS = (SparkWalError, PySparkException, Py4JError)
 
 
-def _session(work: Path) -> SparkSession:
+def _session(work: Path, *, delta: bool = False) -> SparkSession:
     settings = {
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
@@ -37,9 +41,20 @@ def _session(work: Path) -> SparkSession:
         "spark.local.dir": str(work),
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    spark = start_session("histories", settings=settings)
+    spark = start_session("histories", delta=delta, settings=settings)
     spark.sparkContext.setLogLevel("OFF")
     return spark
+
+
+def compact(worker: Worker, options: dict[str, str]) -> None:
+    """Compact the log into a table that Spark writes, move the floor and collect."""
+    spark = _session(Path(options["work"]), delta=True)
+    target = Target(options["table"])
+    texts = {name: str(value) for name, value in worker.options.items()}
+    while not worker.ended.is_set():
+        table = SparkDeltaTable(spark, target, {**texts, "path": worker.path})
+        lifecycle = coordinator(worker.path, worker.options, table, target)
+        run_lifecycle(worker, lifecycle, None)
 
 
 def stream(worker: Worker, options: dict[str, str]) -> None:

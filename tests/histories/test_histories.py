@@ -9,17 +9,27 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .check import History, contradictions, gathered
-from .mutate import MUTATIONS, Operations, mutated
+from .mutate import MUTATIONS, TABLE_MUTATIONS, Operations, mutated
 from .recording import write_history
 from .run import built, main
 
 HERE = Path(__file__).parent
-# A history of seed 1, made by `python -m histories.generate 1 sample.jsonl`.
-ABOUT, *SAMPLE = map(json.loads, (HERE / "sample.jsonl").read_text().splitlines())
+
+
+def _sample(name: str) -> tuple[dict[str, Any], Operations]:
+    about, *operations = map(json.loads, (HERE / name).read_text().splitlines())
+    return about, operations
+
+
+# A history of seed 1 when that seed had no table.
+ABOUT, SAMPLE = _sample("sample.jsonl")
+# `python -m histories.generate 4 sample_with_table.jsonl --seconds 6 --early-rows 3`
+TABLE_ABOUT, TABLE_SAMPLE = _sample("sample_with_table.jsonl")
 FIRST_SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="Porcupine is written in Go")
@@ -33,13 +43,19 @@ def porcupine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-def test_the_sample_holds() -> None:
+def test_the_samples_hold() -> None:
     assert list(contradictions(gathered(ABOUT, SAMPLE))) == []
+    assert list(contradictions(gathered(TABLE_ABOUT, TABLE_SAMPLE))) == []
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_the_checker_notices_a_broken_guarantee(mutation: Callable[[Operations], None]) -> None:
     assert list(contradictions(gathered(ABOUT, mutated(SAMPLE, mutation))))
+
+
+@pytest.mark.parametrize("mutation", TABLE_MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_the_checker_notices_a_broken_table(mutation: Callable[[Operations], None]) -> None:
+    assert list(contradictions(gathered(TABLE_ABOUT, mutated(TABLE_SAMPLE, mutation))))
 
 
 def _with_table(*values: int, begin: int = 50) -> list[str]:
@@ -93,8 +109,9 @@ def _imports(text: str) -> list[str]:
 @needs_go
 @pytest.mark.process
 @pytest.mark.slow
-def test_porcupine_accepts_the_sample(porcupine: Path, tmp_path: Path) -> None:
-    assert _porcupine(porcupine, tmp_path, SAMPLE) == 0
+def test_porcupine_accepts_the_samples(porcupine: Path, tmp_path: Path) -> None:
+    assert _porcupine(porcupine, tmp_path, ABOUT, SAMPLE) == 0
+    assert _porcupine(porcupine, tmp_path, TABLE_ABOUT, TABLE_SAMPLE) == 0
 
 
 @needs_go
@@ -104,12 +121,22 @@ def test_porcupine_accepts_the_sample(porcupine: Path, tmp_path: Path) -> None:
 def test_porcupine_notices_a_broken_guarantee(
     porcupine: Path, tmp_path: Path, mutation: Callable[[Operations], None]
 ) -> None:
-    assert _porcupine(porcupine, tmp_path, mutated(SAMPLE, mutation)) == 1
+    assert _porcupine(porcupine, tmp_path, ABOUT, mutated(SAMPLE, mutation)) == 1
 
 
-def _porcupine(program: Path, folder: Path, operations: Operations) -> int:
+@needs_go
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", TABLE_MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_porcupine_notices_a_broken_table(
+    porcupine: Path, tmp_path: Path, mutation: Callable[[Operations], None]
+) -> None:
+    assert _porcupine(porcupine, tmp_path, TABLE_ABOUT, mutated(TABLE_SAMPLE, mutation)) == 1
+
+
+def _porcupine(program: Path, folder: Path, about: dict[str, Any], operations: Operations) -> int:
     history = folder / "history.jsonl"
-    write_history(history, {"floor": ABOUT["floor"]}, operations)
+    write_history(history, {"floor": about["floor"]}, operations)
     return subprocess.run([program, history], check=False).returncode
 
 

@@ -155,18 +155,24 @@ def _decided(
 
 
 def read(worker: Worker, options: dict[str, str]) -> None:
-    """Scan the log from its beginning or from a position, and replay it from a cursor."""
+    """Scan the log from its beginning or from a position, and replay it from a cursor.
+
+    If the log has a table, also read both as one.
+    """
     replayed: tuple[str | None, int | None] = None, None
     following = 0
+    kinds = ["scan", "follow", "replay", *(["total"] * ("table" in options))]
     while not worker.ended.is_set():
         worker.pause(float(options.get("pause", "0.4")))
-        kind = worker.rng.choice(["scan", "follow", "replay"])
+        kind = worker.rng.choice(kinds)
         try:
             log = sparkwal.Log(worker.path, **worker.options)
             if kind == "scan":
                 scan(worker, log, None)
             elif kind == "follow":
                 following = scan(worker, log, following)
+            elif kind == "total":
+                with_table("total", worker, log)
             else:
                 replayed = replay(worker, log, *replayed)
         except SparkWalError:
@@ -217,6 +223,13 @@ def with_spark(role: str, worker: Worker, options: dict[str, str]) -> None:
     getattr(spark_worker, role)(worker, options)
 
 
+def with_table(name: str, worker: Worker, *arguments: object) -> None:
+    """A function of `lake_worker`: only these processes import delta-rs."""
+    from . import lake_worker
+
+    getattr(lake_worker, name)(worker, *arguments)
+
+
 # The floor.
 
 
@@ -245,6 +258,8 @@ ROLES: dict[str, Callable[[Worker, dict[str, str]], None]] = {
     "read": read,
     "keep": keep,
     "stream": partial(with_spark, "stream"),
+    "compact": partial(with_table, "compact"),
+    "compact-by-spark": partial(with_spark, "compact"),
 }
 
 

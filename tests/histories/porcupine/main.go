@@ -3,7 +3,8 @@
 //	porcupine HISTORY.jsonl
 //
 // The model is a list of rows in the order of (position, value). An append adds the next row of
-// this order. A read returns the rows from its first position to the end. Exit codes: 0 the history
+// this order. A read returns the rows from its first position to the end, and a total, which reads
+// table and log as one, all of them. The ranges of compaction and the table are compared with it. Exit codes: 0 the history
 // is linearizable, 1 it is not, 2 Porcupine did not decide in time.
 package main
 
@@ -30,6 +31,8 @@ type operation struct {
 	Position *int64     `json:"position"`
 	Start    *int64     `json:"start"`
 	Rows     [][2]int64 `json:"rows"`
+	To       *int64     `json:"to"`
+	Cut      int64      `json:"cut"`
 	Floor    bool       `json:"floor"`
 }
 
@@ -122,19 +125,40 @@ func main() {
 			}
 		}
 	}
-	var reads []operation
+	seen := func(value, end int64) {
+		of, ok := appends[value]
+		if !ok || !of.may {
+			fail("value %d was read, and no append may have written it", value)
+		}
+		// What was read is in the log since the read ended, or earlier.
+		of.end = min(of.end, end)
+	}
+	var reads, totals, tables, ranges []operation
 	for _, one := range operations {
-		if one.Op == "read" && one.Outcome == "ok" {
+		if one.Outcome != "ok" {
+			continue
+		}
+		switch {
+		case one.Op == "read":
 			reads = append(reads, one)
-			for _, pair := range one.Rows {
-				place(pair[1], pair[0])
-				of, ok := appends[pair[1]]
-				if !ok || !of.may {
-					fail("value %d was read, and no append may have written it", pair[1])
-				}
-				// What was read is in the log since the read ended, or earlier.
-				of.end = min(of.end, *one.End)
-			}
+		case one.Op == "total":
+			totals = append(totals, one)
+		case one.Op == "table":
+			tables = append(tables, one)
+		case one.To != nil:
+			ranges = append(ranges, one)
+		default:
+			continue
+		}
+		for _, pair := range one.Rows {
+			place(pair[1], pair[0])
+			seen(pair[1], *one.End)
+		}
+		if one.Op != "total" && one.Op != "table" {
+			continue
+		}
+		for _, value := range one.Values {
+			seen(value, *one.End)
 		}
 	}
 	var order []row
@@ -164,6 +188,24 @@ func main() {
 			add(input, one.Begin, *one.End)
 		}
 	}
+	for _, one := range totals {
+		input := step{isRead: true, count: prefix(one.Values, order)}
+		input.name = fmt.Sprintf("total by %s of %d rows", one.Process, len(one.Values))
+		add(input, one.Begin, *one.End)
+	}
+	for _, one := range tables {
+		below := sort.Search(len(order), func(i int) bool { return order[i].position >= one.Cut })
+		if prefix(one.Values, order) != below {
+			fail("the table does not have the %d rows below %d", below, one.Cut)
+		}
+	}
+	for _, one := range ranges {
+		last := expected(one, order, hasFloor)
+		below := sort.Search(len(order), func(i int) bool { return order[i].position >= *one.To })
+		if last != below {
+			fail("%s compacted other rows than those below %d", one.Process, *one.To)
+		}
+	}
 	model := porcupine.Model{
 		Init: func() any { return 0 },
 		Step: func(state, input, _ any) (bool, any) {
@@ -188,6 +230,31 @@ func main() {
 		fail("not linearizable: see %s", picture)
 	}
 	fmt.Printf("linearizable: %d operations\n", len(history))
+}
+
+// prefix is how many of the first rows of the log these values are; -1 if they are others. Values
+// that no position is known of do not count.
+func prefix(values []int64, order []row) int {
+	rank := map[int64]int{}
+	for number, one := range order {
+		rank[one.value] = number
+	}
+	got := map[int64]bool{}
+	count, last := 0, -1
+	for _, value := range values {
+		if got[value] {
+			return -1
+		}
+		got[value] = true
+		if number, ok := rank[value]; ok {
+			count++
+			last = max(last, number)
+		}
+	}
+	if count != last+1 {
+		return -1
+	}
+	return count
 }
 
 // expected is how many rows the log has if it returns the rows of a read; -1 if it cannot.
