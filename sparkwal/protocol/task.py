@@ -136,7 +136,7 @@ def write_partition(
 
 
 def _most_objects(plan: TaskPlan) -> int:
-    """The number of partitions that may have an object: the window has a number for each."""
+    """The number of partitions for whose objects the window has numbers."""
     return plan.bare.leadership.window - 1
 
 
