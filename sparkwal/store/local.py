@@ -17,6 +17,7 @@ from sparkwal.store.local_files import (
     errors,
     key_of_temp,
     keys_after,
+    open_regular,
     sync,
     temp_name,
     write_at,
@@ -162,8 +163,8 @@ class LocalStore:
     def _reading(self, key: str) -> Iterator[BinaryIO]:
         with errors("get", key, self.url):
             try:
-                file = self.path(key).open("rb")
-            except (*_ABSENT, IsADirectoryError):
+                file = open_regular(self.path(key))
+            except _ABSENT:
                 self._check_root()
                 raise NotFound(key) from None
             with file:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from heapq import nsmallest
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from sparkwal.errors import OptionError, StoreUnavailableError
@@ -117,6 +118,19 @@ def keep_private(folder: Path, name: str) -> None:
 def no_link(path: str, flags: int) -> int:
     """An opener for `open(…, opener=no_link)` that does not follow a link of another user."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. To open a pipe could take for ever.
+
+    Raises:
+        FileNotFoundError: the path is missing, or a pipe, a device or a folder.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:

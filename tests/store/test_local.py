@@ -474,3 +474,13 @@ def test_a_folder_that_cannot_be_created_is_no_transient_error() -> None:
         with pytest.raises(OptionError, match="no folder can be made in /proc.* another path"):
             put("k", b"x")
     assert store.list("").entries == []
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_an_object_is_none(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    (tmp_path / "wal").mkdir()
+    os.mkfifo(tmp_path / "wal" / "a")
+    with pytest.raises(NotFound):
+        store.get("wal/a")
+    assert list(store.list("wal/").entries) == []
