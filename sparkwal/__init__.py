@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sparkwal.appender.aio import durable as durable
     from sparkwal.appender.appender import Appender as Appender
     from sparkwal.appender.appender import Ticket as Ticket
+    from sparkwal.checkpoints.fork import Fork as Fork
     from sparkwal.checkpoints.rebuild import checkpoint as checkpoint
     from sparkwal.lifecycle.consumers import consumers as consumers
     from sparkwal.lifecycle.consumers import forget_consumer as forget_consumer
@@ -78,6 +79,7 @@ def register(spark: SparkSession) -> None:
 _LAZY = {
     "sparkwal.appender.aio": ["AsyncAppender", "durable"],
     "sparkwal.appender.appender": ["Appender", "Ticket"],
+    "sparkwal.checkpoints.fork": ["Fork"],
     "sparkwal.checkpoints.rebuild": ["checkpoint"],
     "sparkwal.lifecycle.consumers": ["consumers", "forget_consumer"],
     "sparkwal.log": ["Log"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from sparkwal.store.parallel import run_parallel
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sparkwal.checkpoints.queries import QueryInfo
     from sparkwal.lifecycle.snapshot import Current
 
 
@@ -123,6 +125,32 @@ class Log:
 
     def _first(self, log: LogRange, start: int | None) -> int:
         return log.start() if start is None else log.checked(start, "start")
+
+    def queries(self, at: int | str | datetime | None = None) -> list[QueryInfo]:
+        """Read the streaming queries of the log: how far each is, and where its sources stand.
+
+        It costs 2 LIST and 2 GETs, and for each query 1 GET and log₂ n GETs.
+
+        Examples:
+            >>> [(query.name, query.position, query.sources) for query in log.queries()]
+
+        Args:
+            at: a position, or a moment as for `startingTimestamp`: the queries as they were then.
+                The default is the log's end.
+
+        Returns:
+            One entry for each query that has carried a checkpoint, the last writer last.
+
+        Raises:
+            OptionError: there is no log, no such position, or `at` is wrong.
+            InvalidLogError: a record is damaged or missing.
+            StoreUnavailableError: the store did not answer.
+        """
+        from sparkwal.checkpoints.fork import parse_at
+        from sparkwal.checkpoints.queries import read_queries
+
+        position, moment_ms = (None, None) if at is None else parse_at(at)
+        return read_queries(self._log, position, moment_ms)
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[SlotHeader]:
         """Read the headers of the live records, in the order of their positions.

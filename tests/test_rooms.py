@@ -32,7 +32,17 @@ MAY_KNOW = {
     "protocol": {"errors", "events", "format", "store"},
     "reading": {"errors", "events", "format", "options", "protocol", "store"},
     "sql": {"errors", "format", "protocol", "reading", "store"},
-    "log": {"errors", "format", "lifecycle", "options", "protocol", "reading", "sql", "store"},
+    "log": {
+        "checkpoints",
+        "errors",
+        "format",
+        "lifecycle",
+        "options",
+        "protocol",
+        "reading",
+        "sql",
+        "store",
+    },
     "journal": {"errors", "events", "store"},
     "appender": {
         "errors",

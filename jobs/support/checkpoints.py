@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sparkwal
 from sparkwal import events
@@ -40,7 +40,9 @@ def checkpoint_from_log(
         if isinstance(event, events.CheckpointRebuilt):
             rebuilt.append(event)
 
-    log_options = {name: value for name, value in options.items() if name.lower() != "path"}
+    log_options: dict[str, Any] = {
+        name: value for name, value in options.items() if name.lower() != "path"
+    }
     unsubscribe = events.subscribe(note)
     try:
         checkpoint = sparkwal.checkpoint(log, name, folder=folder, **log_options)

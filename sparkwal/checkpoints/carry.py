@@ -18,7 +18,15 @@ from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, limits
 from sparkwal.format.content import Content
-from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, Checkpoint, CommitHeader
+from sparkwal.format.header import (
+    HERE,
+    NOWHERE,
+    REMOTE,
+    STATEFUL,
+    Checkpoint,
+    CommitHeader,
+    Origin,
+)
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.holds import Holds, Span
@@ -111,6 +119,7 @@ class StreamCheckpoint:
             )
         if f"offsets/{batch_id}" not in sizes:
             return self._remote(batch_id, last)
+        self._check_same_origin(owner, last)
         if last is not None:
             self._check_same_input(path, last)
         earlier = last.files if last else {}
@@ -121,7 +130,8 @@ class StreamCheckpoint:
             if position == NOWHERE and earlier.get(name, (0, 0))[0] != NOWHERE:
                 events.emit(events.CheckpointTooLarge(name, size, self.max_bytes))
         inputs = folder.inputs(path, batch_id, sizes)
-        return replace(carried, inputs=inputs, name=owner.name if owner else "")
+        origin = last.origin if last else owner.origin if owner else None
+        return replace(carried, inputs=inputs, name=owner.name if owner else "", origin=origin)
 
     def without_rows(
         self,
@@ -146,9 +156,13 @@ class StreamCheckpoint:
             OptionError: see `capture`.
         """
         path = self._folder()
-        if path is None or folder.owner_of(path) is None:
+        owner = None if path is None else folder.owner_of(path)
+        if path is None or owner is None:
             return None
         before, last = last_record()
+        if before < 0 and owner.origin is not None:
+            before = owner.origin.batch_id
+        self._check_same_origin(owner, last)
         # SAFETY(note-after-same-input) §12: a folder notes a microbatch without rows only after the
         # input that the log holds
         if last is not None:
@@ -165,6 +179,25 @@ class StreamCheckpoint:
             if spans is not None and self._save(path, spans, note):
                 return None
         return self.capture(batch_id, last)
+
+    def _check_same_origin(self, owner: folder.Owner | None, last: Checkpoint | None) -> None:
+        """Check that the folder was forked from the same place as the query in the log.
+
+        Raises:
+            DivergedCheckpointError: another machine began this query, from another place.
+        """
+        if owner is None or last is None:
+            return
+        begins = [origin and origin.begin for origin in (owner.origin, last.origin)]
+        # SAFETY(same-fork) §12: a folder continues only a query that was forked from the same place
+        if begins[0] != begins[1]:
+            raise DivergedCheckpointError(
+                f"the checkpoint {self.location} begins {beginning(owner.origin)}, and position "
+                f"{last.position} of the log holds this query, which began "
+                f"{beginning(last.origin)}: another machine began it. sparkwal wrote nothing, no "
+                "row is lost: restart with the folder that sparkwal.checkpoint makes, with the "
+                "same fork on each machine"
+            )
 
     def _save(self, path: Path, spans: Mapping[str, Sequence[Span]], note: bytes) -> bool:
         """Write the note and the spans. False if the disk refused a write."""
@@ -266,8 +299,16 @@ class StreamCheckpoint:
         return (
             "sparkwal wrote nothing, no row is lost: restart with the folder that "
             "sparkwal.checkpoint(path, name) makes from the log (the query's name: the one that "
-            f"it already has, or {self.query_id!r})"
+            f"it already has, or {self.query_id!r}). A changed query begins again from any "
+            "position of its log: sparkwal help fork"
         )
+
+
+def beginning(origin: Origin | None) -> str:
+    """The place where a query begins, for messages."""
+    if origin is None:
+        return "with the first rows of its source"
+    return f"as a fork of {origin.name!r} at position {origin.position} of {origin.log}"
 
 
 def stateful_refused() -> OptionError:
@@ -383,9 +424,11 @@ def _after(text: str, at: int, sign: str) -> int:
     return at + len(sign)
 
 
-def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict[str, bytes]:
+def read_block(
+    log: LogStore, window: int, query_id: str, position: int, front: bytes | None = None
+) -> dict[str, bytes]:
     """Read the files that the record at `position` carries for a query: 1 GET, or 2 for a large
-    block.
+    block. If the record's first bytes are known as `front`, one GET less.
 
     Raises:
         InvalidLogError: the record is missing, of another query or damaged.
@@ -394,9 +437,9 @@ def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict
         raise InvalidLogError(f"{log.url}: no log comes to position {position}, which it names")
     number = keys.slot(position, window)
     label = log.locate(number, window)
-    front = fetch_slot(log, position, window)
-    record = open_slot(log, position, window, front)
-    if record is None or not isinstance(front, bytes):
+    fetched = fetch_slot(log, position, window) if front is None else front
+    record = open_slot(log, position, window, fetched)
+    if record is None or not isinstance(fetched, bytes):
         raise InvalidLogError(
             f"the record of position {position} of {log.url} is missing, and it holds the "
             f"checkpoint of query {query_id}"
@@ -407,7 +450,7 @@ def read_block(log: LogStore, window: int, query_id: str, position: int) -> dict
     if not entry.bytes:
         return {}
     start = arrowfile.block_offset(record.size)
-    block = front[start : start + entry.bytes]
+    block = fetched[start : start + entry.bytes]
     if len(block) < entry.bytes:
         block = log.store.get_range(log.key(number), start, entry.bytes)
     if crc32(block) != entry.crc32:

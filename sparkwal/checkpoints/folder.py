@@ -32,7 +32,7 @@ from sparkwal.checkpoints.names import (
 from sparkwal.checkpoints.offsets import by_source, input_text, listed, positions
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import checked, keys
-from sparkwal.format.header import Checkpoint
+from sparkwal.format.header import Checkpoint, Origin
 from sparkwal.format.limits import json_in
 from sparkwal.protocol.holds import Span
 from sparkwal.store.path import folder, is_local
@@ -42,12 +42,19 @@ _NUMBERED = re.compile(r"([0-9]{1,19})(\.compact)?")
 
 @dataclass(frozen=True)
 class Owner:
-    """The log and query of a folder: `log` is `LogStore.identity`; `log_id` may be of a future
-    log."""
+    """The log and query of a folder.
+
+    Attributes:
+        log: the log, as `LogStore.identity`.
+        log_id: its id; it may be of a future log.
+        name: the query's name.
+        origin: the place from which the query was forked, or None.
+    """
 
     log: str
     log_id: str
     name: str
+    origin: Origin | None = None
 
 
 def local_folder(location: str) -> Path | None:
@@ -80,14 +87,20 @@ def query_of(path: Path) -> str | None:
 def owner_of(path: Path) -> Owner | None:
     """The owner that `sparkwal.checkpoint` wrote into the folder, or None without one."""
     try:
-        return Owner(**read_json(path / OWNER))
-    except TypeError:
+        fields = dict(read_json(path / OWNER))
+        if "origin" in fields:
+            fields["origin"] = checked.read(Origin, fields["origin"], OWNER)
+        return Owner(**fields)
+    except (TypeError, ValueError, InvalidLogError):
         return None
 
 
 def owner_text(owner: Owner) -> bytes:
     """The content of `sparkwal.json`."""
-    return json.dumps(asdict(owner), indent=1).encode()
+    fields = asdict(owner)
+    if owner.origin is None:
+        del fields["origin"]
+    return json.dumps(fields, indent=1).encode()
 
 
 def read_json(path: Path) -> Any:

@@ -94,3 +94,21 @@ def positions(offset: bytes) -> dict[str, int]:
         if name.startswith(LOG_ID)
         and isinstance(position := fields.get(name.removeprefix(LOG_ID)), int)
     }
+
+
+def is_of_files(offset: object) -> bool:
+    """Whether this is the offset of a file source, as JSON."""
+    return isinstance(offset, dict) and offset.keys() == {"logOffset"}
+
+
+def listed_until(offset: object) -> int:
+    """The last entry of its list that a file source has read; −1 for none."""
+    match offset:
+        case {"logOffset": int(number)}:
+            return number
+    return -1
+
+
+def is_of_log(offset: object) -> bool:
+    """Whether this is the offset of a log source, as JSON."""
+    return isinstance(offset, dict) and any(name.startswith(LOG_ID) for name in offset)

@@ -13,8 +13,18 @@ from sparkwal import events
 from sparkwal.checkpoints import carry, folder, names
 from sparkwal.checkpoints.accepting import accepted
 from sparkwal.checkpoints.folder import Owner, owner_of, sweep
+from sparkwal.checkpoints.fork import (
+    Base,
+    Fork,
+    check_name,
+    check_same_fork,
+    find_base,
+    open_forked,
+    query_id_of,
+)
 from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.checkpoints.replacing import alone, replace
+from sparkwal.checkpoints.unread import check_files
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
@@ -49,6 +59,7 @@ class State:
         window: the log's window.
         batch_id: the query's last microbatch in the log; −1 without one.
         entry: its checkpoint in the log.
+        front: the first bytes of the record that carries it, if they were read.
     """
 
     query_id: str
@@ -56,10 +67,16 @@ class State:
     window: int
     batch_id: int
     entry: Checkpoint | None
+    front: bytes | None = None
 
 
 def checkpoint(
-    path: str, name: str, *, folder: str | os.PathLike[str] | None = None, **options: object
+    path: str,
+    name: str,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    fork: Fork | None = None,
+    **options: object,
 ) -> str:
     """Prepare a local folder for `.option("checkpointLocation", …)` that continues the log.
 
@@ -77,6 +94,8 @@ def checkpoint(
             query began with another checkpoint, use its id (a UUID).
         folder: the checkpoint's folder. It holds nothing else, and lies outside of the log. The
             default is below ``$XDG_STATE_HOME/sparkwal`` or ``~/.local/state/sparkwal``.
+        fork: the place in another log at which this query begins. Once the log has a microbatch of
+            the query, the fork is only compared with the one that the log names.
         **options: the options of the store, as for the sink (docs/options.md).
 
     Returns:
@@ -84,11 +103,12 @@ def checkpoint(
 
     Raises:
         OptionError: the log cannot carry the query's checkpoint (stateful, too large), the folder
-            belongs to another query, or an argument is wrong.
+            belongs to another query, the query began with another fork, or an argument is wrong.
+        CollectedError: the record at the place of the fork was collected.
         InvalidLogError: the log's end, or the record that carries the checkpoint, is damaged.
         StoreUnavailableError: the store did not answer.
     """
-    return str(prepare_checkpoint(path, name, folder, options)[0])
+    return str(prepare_checkpoint(path, name, folder, options, fork)[0])
 
 
 @dataclass(frozen=True)
@@ -102,23 +122,28 @@ class Decision:
 
 
 def prepare_checkpoint(
-    path: str, name: str, folder: str | os.PathLike[str] | None, options: Mapping[str, object]
+    path: str,
+    name: str,
+    folder: str | os.PathLike[str] | None,
+    options: Mapping[str, object],
+    fork: Fork | None = None,
 ) -> tuple[Path, Decision]:
     """Do the work of `checkpoint`. Returns the folder, and why it was rebuilt or used."""
     sink_options = from_keywords(SinkOptions, path, options)
     sink_options = dataclasses.replace(sink_options, path=absolute(sink_options.path))
-    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
-        raise OptionError(f"name is {repr(name)[:80]}; a short printable text is expected")
+    check_name(name)
     log = open_log(sink_options, fail_fast=True)
+    forking = _opened(fork, log, options)
     target = _target(log, name, folder)
     _check_apart(target, sink_options)
     try:
         with alone(target):
             if target.exists():
                 keep_private(target, "checkpoint folder")
-            head = find_head(log)
+            # Without a folder, none is emptied; and the first leader record needs a proof.
+            head = find_head(log, proven=forking is None or target.exists())
             _check_owner(target, owner_of(target), log, head, name)
-            decision = decide(log, head, name, target, uuid.uuid4().hex)
+            decision = decide(log, head, name, target, uuid.uuid4().hex, forking)
             if decision.why is None:
                 sweep(target)
             else:
@@ -135,13 +160,47 @@ def prepare_checkpoint(
     else:
         events.emit(events.CheckpointRebuilt(*event, decision.why))
     checkpoints = head.live.header.checkpoints if head.live else {}
-    if checkpoints and decision.batch_id < 0:
+    if checkpoints and decision.batch_id < 0 and forking is None:
         report_new_query(log.url, name, checkpoints)
     _report_slow_files()
     return target, decision
 
 
-def decide(log: LogStore, head: Head, name: str, target: Path, new_log_id: str) -> Decision:
+@dataclass(frozen=True)
+class Forking:
+    """A fork and the log that it names."""
+
+    fork: Fork
+    log: LogStore
+
+
+def _opened(fork: Fork | None, log: LogStore, options: Mapping[str, object]) -> Forking | None:
+    """Open the log of a fork. Raises OptionError if it is the log of the new query."""
+    if fork is None:
+        return None
+    if not isinstance(fork, Fork):
+        raise OptionError(f"fork is a {type(fork).__name__}; a sparkwal.Fork is expected")
+    forked = open_forked(fork, options)
+    if forked.identity == log.identity:
+        raise _same_log(log)
+    return Forking(fork, forked)
+
+
+def _same_log(log: LogStore) -> OptionError:
+    return OptionError(
+        f"{log.url} is the log that is forked: its rows would be in it twice. Give the new query a "
+        "path of its own, or a sequencer under the same path"
+    )
+
+
+def decide(
+    log: LogStore,
+    head: Head,
+    name: str,
+    target: Path,
+    new_log_id: str,
+    forking: Forking | None = None,
+) -> Decision:
     """Decide whether a folder continues the log, and collect the files of a new one.
 
     Args:
@@ -150,51 +209,85 @@ def decide(log: LogStore, head: Head, name: str, target: Path, new_log_id: str) 
         name: the query's name.
         target: the folder.
         new_log_id: the id for a log that does not exist yet.
+        forking: the place where the query begins, or None for its source's first rows.
 
     Returns:
         The decision, with the files of a new folder.
 
     Raises:
-        OptionError: the folder is of a query that the log does not hold, or the log does not carry
-            all files.
+        OptionError: the folder is of a query that the log does not hold, the log does not carry
+            all files, or the query began elsewhere.
+        CollectedError: the record at the place of the fork was collected.
     """
     owner = owner_of(target)
     live = head.live.header if head.live else None
     # If the log does not exist yet, its first query creates it with this id.
     log_id = live.log_id if live else new_log_id
-    query_id = _query_id(log_id, name)
+    query_id = query_id_of(log_id, name)
     last, entry = recall(lambda: log, live, query_id) if live else (-1, None)
     state = State(query_id, live.log_id if live else None, head.window, last, entry)
+    base = None
+    if forking is not None and last >= 0:
+        check_same_fork(forking.fork, forking.log, log, name, entry.origin if entry else None)
+    elif forking is not None:
+        base = find_base(forking.fork, forking.log)
+        if base.origin.log_id == log_id:
+            raise _same_log(log)
     is_users_folder = owner is None and target.parts[-3:] != _default(log, name)
     if is_users_folder and last < 0 and folder.query_of(target) is not None:
         raise OptionError(
             f"{log.url} holds no microbatch of query {query_id}, whose checkpoint {target} is: "
             "check the path"
         )
-    why = why_rebuild(log, state, target, owner)
+    why = why_rebuild(log, state, target, owner, base)
+    last = base.origin.batch_id if base else last
     if why is None:
         # Without a log, keep the id that an earlier call drew for the query.
         return Decision(folder.query_of(target) or query_id, last, None, {})
-    files = {
-        **_files(log, state),
+    origin = entry.origin if entry else None
+    if base is None:
+        files = _files(log, state)
+    else:
+        origin = base.origin
+        files = _files(base.log, _forked(base))
+        check_files(base, files)
+        why = f"{why}; the query begins {carry.beginning(origin)}"
+    own = {
         names.METADATA: b'{"id":"%s"}' % query_id.encode(),
-        names.OWNER: folder.owner_text(Owner(log.identity, log_id, name)),
+        names.OWNER: folder.owner_text(Owner(log.identity, log_id, name, origin)),
     }
-    return Decision(query_id, last, why, files)
+    return Decision(query_id, last, why, {**files, **own})
 
 
-def why_rebuild(log: LogStore, state: State, target: Path, owner: Owner | None) -> str | None:
+def _forked(base: Base) -> State:
+    """The state of the forked query at the place of the fork."""
+    origin = base.origin
+    return State(
+        origin.query_id, origin.log_id, base.window, origin.batch_id, base.entry, base.front
+    )
+
+
+def why_rebuild(
+    log: LogStore, state: State, target: Path, owner: Owner | None, base: Base | None = None
+) -> str | None:
     """The reason to rebuild a folder, or None if it continues the log: at most 1 GET, or 2."""
     if owner is None:
         return "there is no checkpoint of this query"
     if (name := folder.torn(target)) is not None:
         return f"{name} in it is incomplete"
     offsets, commits = folder.latest(target, "offsets"), folder.latest(target, "commits")
-    if state.log_id is None:
+    if state.log_id is None and base is None:
         return None if commits < 0 else "its log was deleted"
+    if state.log_id is None:
+        # The folder's query begins the log that the folder names.
+        query_id = folder.query_of(target) or ""
+        state = dataclasses.replace(state, log_id=owner.log_id, query_id=query_id)
     # SAFETY(folder-of-this-log) §12: a folder serves only the log and query that it was made for
     if owner.log_id != state.log_id or folder.query_of(target) != state.query_id:
         return "it belongs to another log"
+    # Without a microbatch in the log, the folder is compared with the log that was forked.
+    if base is not None:
+        log, state = base.log, _forked(base)
     last, entry = state.batch_id, state.entry
     if last < 0:
         # SAFETY(no-folder-ahead) §12: a folder with commits is ahead of a log that holds no
@@ -202,6 +295,10 @@ def why_rebuild(log: LogStore, state: State, target: Path, owner: Owner | None) 
         return None if commits < 0 else "it is ahead of the log"
     if entry is None:
         return "the log carries none of its files"
+    origin = base.origin if base else entry.origin
+    # SAFETY(folder-same-fork) §12: a folder serves only a query that was forked from the same place
+    if (owner.origin and owner.origin.begin) != (origin and origin.begin):
+        return "it begins elsewhere"
     # SAFETY(folder-not-behind) §12: a folder that is behind the log is rebuilt
     if offsets < last or commits < last - 1:
         return "the log is ahead of it"
@@ -214,7 +311,7 @@ def why_rebuild(log: LogStore, state: State, target: Path, owner: Owner | None) 
         return "it lacks a commit"
     if commits > last:
         return None
-    logged = carry.read_block(log, state.window, state.query_id, entry.position)
+    logged = carry.read_block(log, state.window, state.query_id, entry.position, state.front)
     # SAFETY(folder-same-plan) §12: a folder is used only if it plans N as the log holds it
     if folder.other_input(logged, entry.files, target, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
@@ -252,7 +349,7 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
             f"cannot rebuild the checkpoint of query {state.query_id} from {log.url} (microbatch "
             f"{last}): {why}"
         )
-    files = carry.read_block(log, state.window, state.query_id, entry.position)
+    files = carry.read_block(log, state.window, state.query_id, entry.position, state.front)
     for earlier in sorted({position for position, _ in entry.files.values()} - {entry.position}):
         carried = carry.read_block(log, state.window, state.query_id, earlier)
         wanted = {name for name, (at, _) in entry.files.items() if at == earlier}
@@ -273,13 +370,6 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     # SAFETY(rebuild-offsets) §12: a rebuilt folder holds offsets/N
     # SAFETY(rebuild-from-last) §12: a folder is rebuilt from the query's last record
     return {**files, f"commits/{last}": done}
-
-
-def _query_id(log_id: str, name: str) -> str:
-    try:
-        return str(uuid.UUID(name))
-    except ValueError:
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"sparkwal:{log_id}/{name}"))
 
 
 def _target(log: LogStore, name: str, location: str | os.PathLike[str] | None) -> Path:
@@ -360,7 +450,7 @@ def _check_owner(target: Path, owner: Owner | None, log: LogStore, head: Head, n
         return
     # Spark made the folder for the query of this id, or only the owner's note in a default folder
     # is damaged.
-    if folder.query_of(target) == _query_id("", name) or target.parts[-3:] == _default(log, name):
+    if folder.query_of(target) == query_id_of("", name) or target.parts[-3:] == _default(log, name):
         return
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise OptionError(

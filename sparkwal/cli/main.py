@@ -17,6 +17,11 @@ COMMANDS = {
     "show": "Show the record at POSITION of the log at PATH and check all of its bytes.",
     "at": "Find the first position of the log at PATH that is not older than TIME.",
     "consumers": "List the consumers of the log at PATH, and which of them hold its floor back.",
+    "queries": "List the streaming queries of the log at PATH: where their sources stand, and from "
+    "where each can be forked.",
+    "audit": "Prove from the records at PATH that the microbatches of its queries follow each "
+    "other without hole or overlap.",
+    "diff": "Compare a query of the log at PATH with one of another log, over the same sources.",
     "verify": "Read every byte of the log at PATH and check it; works while others write.",
     "collect": "List the objects that the log at PATH no longer needs; --delete deletes them.",
     "checkpoint": "Build a local checkpoint folder for the query NAME from the log at PATH, if it "
@@ -43,6 +48,9 @@ _MODULES = {
     "consumers": "status",
     "show": "checks",
     "verify": "checks",
+    "queries": "queries",
+    "audit": "queries",
+    "diff": "queries",
     "checkpoint": "operate",
     "collect": "operate",
     "repair": "operate",

@@ -30,6 +30,34 @@ Txns = dict[str, _Pair]
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The place in another log from which a query was forked (PROTOCOL §12).
+
+    Attributes:
+        log: that log, as `LogStore.identity`.
+        log_id: its id.
+        query_id: the query that was forked.
+        name: its name, as the fork gave it.
+        at: the position or moment that the fork gave.
+        position: the position of the last record of the forked query at or before that.
+        batch_id: the microbatch in that record.
+    """
+
+    log: str
+    log_id: str
+    query_id: str
+    name: str
+    at: str
+    position: Whole
+    batch_id: Whole
+
+    @property
+    def begin(self) -> tuple[str, str, int]:
+        """Equal for forks that continue the same microbatch."""
+        return self.log_id, self.query_id, self.position
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The checkpoint of one query. The last record of the query carries it in a block of files.
 
@@ -43,6 +71,7 @@ class Checkpoint:
             is NOWHERE for a file that was too large.
         inputs: {name: CRC-32} of the files that describe the input of the microbatch.
         name: the name of the query, if it was given to `sparkwal.checkpoint`.
+        origin: the place from which the query was forked, or None.
     """
 
     position: Whole
@@ -53,6 +82,7 @@ class Checkpoint:
     files: dict[str, _Pair]
     inputs: dict[str, Crc]
     name: Annotated[str, LATER] = ""
+    origin: Annotated[Origin | None, LATER] = None
 
 
 # {query_id: …} of every stream that wrote to the log.
@@ -232,7 +262,7 @@ class LeaderHeader(Header):
 
 SlotHeader = CommitHeader | LeaderHeader
 _KINDS = (DataHeader, CommitHeader, LeaderHeader)
-checked.prepare(*_KINDS, QueryProgress)
+checked.prepare(*_KINDS, QueryProgress, Origin)
 
 
 def host_of(header: SlotHeader) -> str:

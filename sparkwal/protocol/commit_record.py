@@ -14,6 +14,7 @@ from sparkwal.format.header import (
     Checkpoint,
     CommitHeader,
     Inline,
+    Origin,
     check_parts,
 )
 from sparkwal.protocol.clock import Clock, next_timestamp
@@ -40,6 +41,7 @@ class Carried:
     files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     inputs: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
+    origin: Origin | None = None
 
 
 def microbatch_record(
@@ -116,8 +118,18 @@ def next_record(
         files = {name: (position if at == HERE else at, size) for name, (at, size) in places}
         crc = crc32(block)
         inputs = dict(carried.inputs)
-        name = carried.name
-        entry = Checkpoint(position, rows, len(block), crc, carried.reason, files, inputs, name)
+        entry = Checkpoint(
+            position,
+            rows,
+            len(block),
+            crc,
+            carried.reason,
+            files,
+            inputs,
+            carried.name,
+            # SAFETY(fork-recorded) §12: each record of a forked query names the place of its fork
+            carried.origin,
+        )
         checkpoints = {**checkpoints, query_id: entry}
     # Drop the entries of earlier anonymous appends.
     named = {query: last for query, last in lead.txns.items() if not query.startswith(ANONYMOUS)}

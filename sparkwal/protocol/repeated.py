@@ -114,7 +114,7 @@ def other_rows(
     name = f"position {header.position} of the log"
     if header.rows != content.rows:
         return f"it has {content.rows} rows now, but {header.rows} at {name}"
-    if _stored(log, record, header) != content:
+    if stored_content(log, record, header) != content:
         return f"it has {content.rows} rows now as at {name}, but not the same ones"
     return None
 
@@ -134,7 +134,7 @@ def _find(
     return None
 
 
-def _stored(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
+def stored_content(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
     """The content of a commit record and its objects."""
     name = log.locate(header.number)
     data = record.inlined

@@ -98,7 +98,9 @@ class _Writer(PickledByValue):
         path = folder.local_folder(self.checkpoint)
         owner = folder.owner_of(path) if path else None
         noted = log_of(path) if path and owner is None else None
-        continues = path is not None and folder.latest(path, "commits") >= 0
+        # A fork begins with the commit of the microbatch before its first.
+        forked = owner.origin.batch_id if owner and owner.origin else -1
+        continues = path is not None and folder.latest(path, "commits") > forked
         # A checkpoint folder that sparkwal built names its log. In another folder, the first plan
         # writes a note of its log.
         log_id = owner.log_id if owner else noted if continues else None

@@ -52,7 +52,8 @@ class Row:
 
 def _from_log(place: Place) -> str:
     folder = Path(tempfile.mkdtemp(prefix="sparkwal-benchmark-")) / "checkpoint"
-    return sparkwal.checkpoint(place.s3, "benchmark", folder=folder, **place.options)
+    options: dict[str, Any] = {**place.options}
+    return sparkwal.checkpoint(place.s3, "benchmark", folder=folder, **options)
 
 
 def _on_s3(place: Place) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sparkwal
 from sparkwal import events
-from sparkwal.checkpoints import rebuild
+from sparkwal.checkpoints import fork, rebuild, unread
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.records import live_records
@@ -18,6 +19,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.faulty_store import stored
+from tests.checkpoints.forks import Logs
 from tests.checkpoints.stream import FileStream
 
 
@@ -73,3 +75,20 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield Room(store, log, tmp_path, reported)
     unsubscribe()
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Logs:
+    """Logs in one store in memory, and `sparkwal.checkpoint` over them."""
+    store = MemoryStore()
+
+    def opened_log(options: Any, **_: object) -> LogStore:
+        root = LogStore(store, options.path.removeprefix("s3://bucket/"))
+        return root.sequencer(options.sequencer)
+
+    monkeypatch.setattr(rebuild, "open_log", opened_log)
+    monkeypatch.setattr(fork, "open_log", opened_log)
+    # The files of these streams are nowhere.
+    monkeypatch.setattr(unread, "is_missing", lambda _: False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Logs(store, tmp_path)

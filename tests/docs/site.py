@@ -47,7 +47,7 @@ COPIED = (
 REFERENCE: dict[str, tuple[str, list[str]]] = {
     "Spark": (
         'The data source `format("weaselwal")`, configured by [options](../options.md).',
-        ["register", "checkpoint", "read_current"],
+        ["register", "checkpoint", "Fork", "read_current"],
     ),
     "Log": (
         "A log without Spark: its end, its records, its rows.",
@@ -56,6 +56,7 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
             "log.HeadInfo",
             "format.header.CommitHeader",
             "format.header.LeaderHeader",
+            "checkpoints.queries.QueryInfo",
             "reading.replaying.Replay",
             "reading.replaying.Entry",
             "reading.replaying.Stop",

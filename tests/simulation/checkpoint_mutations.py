@@ -55,6 +55,27 @@ MUTATIONS = [
         "            if False:\n",
     ),
     Mutation(
+        "same-fork",
+        "two machines fork a query at two places",
+        "checkpoints/carry.py",
+        "        if begins[0] != begins[1]:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "folder-same-fork",
+        "two machines fork a query at two places",
+        "checkpoints/rebuild.py",
+        "    if (owner.origin and owner.origin.begin) != (origin and origin.begin):\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "fork-recorded",
+        "two machines fork a query at two places",
+        "protocol/commit_record.py",
+        "            carried.origin,\n",
+        "            None,\n",
+    ),
+    Mutation(
         "checkpoint-position",
         _BEGIN,
         "protocol/commit_record.py",

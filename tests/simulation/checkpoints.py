@@ -12,7 +12,7 @@ from tests.simulation.configuration import Configuration
 from tests.simulation.endings import all_in
 from tests.simulation.explore import Budget
 from tests.simulation.machine import Machine, Process
-from tests.simulation.queries import BY_ID, Kind, backup, query, source
+from tests.simulation.queries import BY_ID, Forked, Kind, backup, query, source
 from tests.simulation.world import State, apply, without
 
 NAMED = Kind()
@@ -98,6 +98,7 @@ def exhaustive() -> dict[str, Configuration]:
             begin=lambda: replace(_written(NAMED, 1), source=3, dropped=frozenset({1, 2})),
             follows={"A2": "A"},
         ),
+        "two machines fork a query at two places": _forks(1, 3),
         "a consumer that passes over rows, a lost disk": _passing(CONSUMER, 100),
         "a consumer that passes over rows, a record now and then, a lost disk": _passing(
             CONSUMER, 2
@@ -152,6 +153,8 @@ def large() -> dict[str, Configuration]:
             {"A": query("A", "m1", SHARED), "B": query("B", "m1", SHARED), "S": source(1, 1, 1)},
             Budget(),
         ),
+        "two machines fork a query at once, a crash": _forks(1, 1, crashes=1),
+        "two machines fork a query at two places, a crash": _forks(1, 3, crashes=1),
         "a log that a backup has put back by 2": _put_back_by(2),
     }
 
@@ -175,6 +178,21 @@ def _restored(
     lives = {"A": query("A", "m1", kind), "A2": query("A2", "m1", kind, restarts=2)}
     processes = {**lives, **others, "K": backup("m1"), "S": source(*growth)}
     return _queries(kind, processes, Budget(crashes, 0, 1), follows={"A2": "A"})
+
+
+def _forks(one: int, two: int, crashes: int = 0) -> Configuration:
+    """Two machines continue another log's query after so many of its microbatches, each of a
+    row."""
+    written = _written(NAMED, 3)
+    commits = [position for position, _, _ in oracle.committed(written)]
+    forked = Forked(tuple(written.objects.items()))
+    kinds = [replace(NAMED, forked=(forked, commits[number - 1])) for number in (one, two)]
+    return _queries(
+        kinds[0],
+        {"A": query("A", "m1", kinds[0], most=1), "B": query("B", "m2", kinds[1])},
+        Budget(crashes),
+        begin=lambda: State(source=4, forks=frozenset({one, two})),
+    )
 
 
 def _passing(kind: Kind, forward: int) -> Configuration:

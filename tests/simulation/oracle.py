@@ -269,7 +269,7 @@ def _check_rows(record: dict[str, Any], state: State) -> None:
 def _check_source(records: list[dict[str, Any]], state: State) -> None:
     """The log holds the rows of the source from its first on, in order, each once. A record without
     rows carries a checkpoint."""
-    wanted, last = wanted_rows(state), records[-1]
+    wanted, last = wanted_rows(state, records), records[-1]
     before = sum(record["rows"] for record in records[:-1] if record["kind"] == "commit")
     found = values(state.objects[slot_key(last["position"])])
     carries = last["checkpoints"][last["query_id"]]["position"] == last["position"]
@@ -280,16 +280,24 @@ def _check_source(records: list[dict[str, Any]], state: State) -> None:
         )
 
 
-def wanted_rows(state: State) -> list[int]:
-    """The rows of the source that the log must hold in the end."""
-    return [row for row in range(state.source) if row not in state.dropped]
+def wanted_rows(state: State, records: list[dict[str, Any]]) -> list[int]:
+    """The rows of the source that the log must hold in the end: of a forked query from the row on
+    with which the first record begins."""
+    begin = min(state.forks, default=0)
+    with_rows = (record for record in records if record["kind"] == "commit" and record["rows"])
+    if state.forks and (first := next(with_rows, None)) is not None:
+        row = values(state.objects[slot_key(first["position"])])[0]
+        begin = row if row in state.forks else begin
+    return [row for row in range(begin, state.source) if row not in state.dropped]
 
 
 def check_complete(state: State) -> None:
     """Raises Violation unless the log holds all rows of the source."""
-    rows = sum(record["rows"] for record in live(state) if record["kind"] == "commit")
-    if rows != len(wanted_rows(state)):
-        raise Violation(f"{rows} of the rows {wanted_rows(state)} are in the log, and it is over")
+    records = live(state)
+    rows = sum(record["rows"] for record in records if record["kind"] == "commit")
+    wanted = wanted_rows(state, records)
+    if rows != len(wanted):
+        raise Violation(f"{rows} of the rows {wanted} are in the log, and it is over")
 
 
 _literal = lru_cache(maxsize=10_000)(ast.literal_eval)

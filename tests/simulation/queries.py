@@ -12,9 +12,11 @@ from pathlib import Path
 
 from sparkwal.checkpoints import folder, names, rebuild
 from sparkwal.checkpoints.carry import StreamCheckpoint
+from sparkwal.checkpoints.fork import Fork
 from sparkwal.errors import (
     DivergedCheckpointError,
     FencedError,
+    OptionError,
     SparkWalError,
     StoreUnavailableError,
 )
@@ -26,8 +28,9 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.base import LogStore
+from sparkwal.testing.memory import MemoryStore
 from tests.simulation.clients import WorldClock, WorldHints, WorldStore, world_log
-from tests.simulation.data import SCHEMA, source_batch
+from tests.simulation.data import PREFIX, SCHEMA, source_batch
 from tests.simulation.folders import real, replacing
 from tests.simulation.machine import Ask, Process
 from tests.simulation.spark import Query, Stopped
@@ -49,6 +52,8 @@ class Kind:
         remote: the checkpoint is in an object store, which the sink cannot read.
         shared: two lives may run on one machine at the same time.
         lists, archives, consumer: see `spark.Query`.
+        forked: the log of another query of the same source, and a position there; a query that
+            has no row in its log begins after it.
     """
 
     name: str = "q"
@@ -58,6 +63,19 @@ class Kind:
     lists: bool = False
     archives: bool = False
     consumer: bool = False
+    forked: tuple[Forked, int] | None = None
+
+
+@dataclass(frozen=True)
+class Forked:
+    """The log of another world, which no process changes."""
+
+    objects: tuple[tuple[str, bytes], ...]
+
+    def open(self) -> LogStore:
+        store = MemoryStore("memory://forked")
+        store.objects.update(self.objects)
+        return LogStore(store, PREFIX)
 
 
 @dataclass(frozen=True)
@@ -116,17 +134,26 @@ def _checkpoint(ask: Ask, log: LogStore, machine: str, kind: Kind, life: str, dr
     if kind.shared:
         ask(Call("lock", (machine, life)))
     try:
-        _rebuild(ask, log, machine, kind.name, drawn)
+        _rebuild(ask, log, machine, kind, drawn)
     except SparkWalError:
         ask(Call("unlock", (life,)))
         raise
     ask(Call("unlock", (life,)))
 
 
-def _rebuild(ask: Ask, log: LogStore, machine: str, name: str, drawn: str) -> None:
+def _rebuild(ask: Ask, log: LogStore, machine: str, kind: Kind, drawn: str) -> None:
     head = find_head(log)
     before = ask(Call("read_folder", (machine,)))
-    decision = rebuild.decide(log, head, name, real(before), drawn)
+    forking = None
+    if kind.forked is not None:
+        forked, position = kind.forked
+        fork = Fork("memory://forked", kind.name, at=position)
+        forking = rebuild.Forking(fork, forked.open())
+    try:
+        decision = rebuild.decide(log, head, kind.name, real(before), drawn, forking)
+    except OptionError:
+        # The query began with another fork: its user corrects the job.
+        decision = rebuild.decide(log, head, kind.name, real(before), drawn)
     if decision.why is not None:
         for content in replacing(before, tuple(decision.files.items())):
             ask(Call("set_folder", (machine, content)))

@@ -119,6 +119,7 @@ class State:
         locks: (machine, process) that replaces the machine's folder and excludes others from it.
         source: the number of rows that the queries' source has; −1 if no query has a source.
         dropped: rows of the source that the query filters out.
+        forks: the rows with which forks of the query begin; empty if none is a fork.
         archived: rows below this number are no longer in the source.
         modified: key → time of the last write, of objects whose age a process reads.
         tables: the versions of the log's table, and of its former tables.
@@ -150,6 +151,7 @@ class State:
     locks: frozenset[tuple[str, str]] = frozenset()
     source: int = -1
     dropped: frozenset[int] = frozenset()
+    forks: frozenset[int] = frozenset()
     archived: int = 0
     modified: dict[str, int] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()

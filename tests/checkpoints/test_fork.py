@@ -1,0 +1,342 @@
+"""`sparkwal.checkpoint(…, fork=…)`: a query that begins at a place of another log."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparkwal
+from sparkwal import CollectedError, DivergedCheckpointError, OptionError
+from sparkwal.checkpoints import folder, fork, rebuild, unread
+from sparkwal.format import keys
+from sparkwal.protocol.chain import beginning, put_next
+from sparkwal.protocol.clock import SYSTEM
+from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.recovery import find_head
+from sparkwal.store.base import LogStore
+from tests.checkpoints.forks import Logs, OffsetStream, fork_of
+from tests.protocol.query import Query, StoppedClock
+
+
+@pytest.mark.parametrize("at", [1, 5, 10, 11, 20, 24, 25])
+def test_a_fork_writes_exactly_the_source_after_its_position(logs: Logs, at: int) -> None:
+    logs.written(25)
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(at))
+    logs.stream("wal-v2", place).run(range(40))
+    # Position 0 is the leader record, so position `at` holds file `at` − 1.
+    assert logs.values("wal-v2") == [*range(at, 40)]
+    assert logs.values("wal") == [*range(25)]
+    numbers = [commit.batch_id for commit in logs.commits("wal-v2")]
+    assert numbers == [*range(at, 40)]
+    ids = {commit.query_id for name in ("wal", "wal-v2") for commit in logs.commits(name)}
+    assert len(ids) == 2
+
+
+def test_the_line_stays_in_the_job(logs: Logs) -> None:
+    logs.written(12)
+    for files in (12, 14, 14, 20):
+        place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(7))
+        logs.stream("wal-v2", place).run(range(files))
+    # Another machine rebuilds from the new log, also without the fork.
+    for machine, line in (("two", fork_of(7)), ("three", None)):
+        place = logs.checkpoint("wal-v2", "orders-v2", machine, line)
+        logs.stream("wal-v2", place).run(range(22 + len(machine)))
+    assert logs.values("wal-v2") == [*range(7, 27)]
+    (origin,) = {commit.checkpoints[commit.query_id].origin for commit in logs.commits("wal-v2")}
+    assert origin is not None
+    assert (origin.name, origin.at, origin.position, origin.batch_id) == ("orders", "7", 7, 6)
+
+
+def test_a_folder_that_is_lost_before_the_first_commit_is_forked_again(logs: Logs) -> None:
+    logs.written(12)
+    first = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(7))
+    names = sorted(path.name for path in first.rglob("*"))
+    assert logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(7)) == first
+    assert sorted(path.name for path in first.rglob("*")) == names
+    shutil.rmtree(first)
+    logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(7))
+    assert sorted(path.name for path in first.rglob("*")) == names
+    # Another place before the first commit: the folder is made anew.
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(9))
+    logs.stream("wal-v2", place).run(range(13))
+    assert logs.values("wal-v2") == [*range(9, 13)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [fork_of(8), fork_of("2026-01-31T12:00:00Z"), fork_of(7, name="bills")],
+    ids=["position", "moment", "name"],
+)
+def test_another_fork_of_a_query_that_has_begun_is_refused(logs: Logs, other: Any) -> None:
+    logs.written(12)
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(7))
+    logs.stream("wal-v2", place).run(range(13))
+    with pytest.raises(OptionError) as error:
+        logs.checkpoint("wal-v2", "orders-v2", fork=other)
+    assert "'orders' at position 7" in str(error.value) and other.text in str(error.value)
+
+
+def test_a_query_that_began_without_a_fork_is_not_forked(logs: Logs) -> None:
+    logs.written(5)
+    logs.stream("wal-v2", logs.checkpoint("wal-v2", "orders-v2")).run(range(2))
+    with pytest.raises(OptionError, match="began with the first rows of its source"):
+        logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(3))
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same place", "other places"])
+@pytest.mark.parametrize("begun", [True, False], ids=["a log of another query", "no log"])
+@pytest.mark.proves("same-fork", "checkpoint-of-this-log")
+def test_two_machines_fork_at_once(logs: Logs, same: bool, begun: bool) -> None:
+    logs.written(12)
+    if begun:
+        Query(logs.store, Hints("wal-v2", logs.tmp / "other"), prefix="wal-v2").microbatch(0, (90,))
+    one = logs.checkpoint("wal-v2", "orders-v2", "one", fork_of(3))
+    two = logs.checkpoint("wal-v2", "orders-v2", "two", fork_of(3 if same else 8))
+    winner, loser = logs.stream("wal-v2", one), logs.stream("wal-v2", two)
+    winner.step(range(12), each=4)
+    with pytest.raises(DivergedCheckpointError):
+        loser.run(range(14))
+    before = [90] if begun else []
+    assert logs.values("wal-v2") == [*before, *range(3, 7)]
+    # The next start of the loser continues.
+    again = logs.checkpoint("wal-v2", "orders-v2", "two", fork_of(3))
+    logs.stream("wal-v2", again).run(range(14))
+    assert logs.values("wal-v2") == [*before, *range(3, 14)]
+
+
+@pytest.mark.proves("same-fork")
+def test_a_folder_without_a_fork_does_not_continue_a_forked_query(logs: Logs) -> None:
+    logs.written(9)
+    Query(logs.store, Hints("wal-v2", logs.tmp / "other"), prefix="wal-v2").microbatch(0, (90,))
+    late = logs.checkpoint("wal-v2", "orders-v2", "late", fork_of(6))
+    early = logs.stream("wal-v2", logs.checkpoint("wal-v2", "orders-v2", "early"))
+    early.step(range(9))
+    with pytest.raises(DivergedCheckpointError, match="with the first rows of its source"):
+        logs.stream("wal-v2", late).run(range(9))
+    assert logs.values("wal-v2") == [90, 0]
+
+
+def test_a_fork_that_begins_without_rows_records_where_it_began(logs: Logs) -> None:
+    logs.written(9)
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(4))
+    logs.stream("wal-v2", place, hidden=frozenset({4, 5})).run(range(6))
+    assert [commit.rows for commit in logs.commits("wal-v2")] == [0]
+    shutil.rmtree(place)
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(4))
+    logs.stream("wal-v2", place, hidden=frozenset({4, 5})).run(range(9))
+    assert logs.values("wal-v2") == [6, 7, 8]
+
+
+def test_a_fork_of_a_fork(logs: Logs) -> None:
+    logs.written(20)
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(8))
+    logs.stream("wal-v2", place).run(range(24))
+    again = fork_of(5, "s3://bucket/wal-v2", "orders-v2")
+    third = logs.checkpoint("wal-v3", "orders-v3", fork=again)
+    logs.stream("wal-v3", third).run(range(26))
+    # Positions 1 … 5 of the second log hold the files 8 … 12.
+    assert logs.values("wal-v3") == [*range(13, 26)]
+
+
+def test_a_fork_at_a_position_between_two_leaders(logs: Logs) -> None:
+    place = logs.checkpoint("wal", "orders")
+    for files in (3, 6, 9):
+        logs.stream("wal", place).run(range(files))
+    # Each application begins with a leader record: positions 0, 4 and 8.
+    assert [commit.position for commit in logs.commits("wal")][3] == 5
+    for at, begin in ((4, 3), (8, 6), (12, 9)):
+        line = fork_of(at) if at < 12 else fork_of(11)
+        prefix = f"wal-{at}"
+        logs.stream(prefix, logs.checkpoint(prefix, "new", fork=line)).run(range(10))
+        assert logs.values(prefix) == [*range(begin, 10)]
+
+
+def test_a_fork_into_another_sequencer(logs: Logs) -> None:
+    logs.written(6)
+    options = {"sequencer": "v2", "folder": logs.tmp / "v2", "fork": fork_of(2)}
+    place = Path(sparkwal.checkpoint("s3://bucket/wal", "orders", **options))
+    logs.stream("wal/sequencers/v2", place).run(range(6))
+    assert logs.values("wal/sequencers/v2") == [2, 3, 4, 5]
+
+
+def test_a_moment_works_as_starting_timestamp(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = itertools.count(1_790_000_000_000, 250)
+    monkeypatch.setattr(StoppedClock, "now_ms", lambda _: next(times))
+    logs.written(9)
+    times_of = [commit.timestamp_ms for commit in logs.commits("wal")]
+    for late, begin in ((0, 4), (1, 5)):
+        moment = datetime.fromtimestamp((times_of[4] + late) / 1000, UTC)
+        for at in (moment, moment.isoformat(), str(times_of[4] + late)):
+            line = sparkwal.Fork("s3://bucket/wal", "orders", at=at)
+            place = logs.checkpoint(f"wal-{begin}", "orders-v2", fork=line)
+        logs.stream(f"wal-{begin}", place).run(range(9))
+        assert logs.values(f"wal-{begin}") == [*range(begin, 9)]
+        logs.checkpoint(f"wal-{begin}", "orders-v2", "elsewhere", line)
+    with pytest.raises(OptionError, match="nothing that was written before 1999"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of("1999-12-31"))
+
+
+@pytest.mark.parametrize(("source", "version"), [("0", 1), ("orders", 2), ("0", 2)])
+def test_offsets_of_kafka(logs: Logs, source: str, version: int) -> None:
+    more: Any = {"source": source, "version": version}
+    first = logs.checkpoint("wal", "orders")
+    hints = Hints("wal", logs.tmp / "hints-wal")
+    OffsetStream(logs.log("wal"), first, hints, **more).run(range(30), each=3)
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(4))
+    hints = Hints("wal-v2", logs.tmp / "hints-v2")
+    # The new query takes more rows at a time.
+    OffsetStream(logs.log("wal-v2"), place, hints, **more).run(range(40), each=5)
+    assert logs.values("wal-v2") == [*range(12, 40)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_two_sources(logs: Logs, version: int) -> None:
+    other = '{"default":17,"log_id:default":"abc"}'
+    more: Any = {"version": version, "source": "orders", "others": {"in": other}}
+    first = logs.checkpoint("wal", "orders")
+    OffsetStream(logs.log("wal"), first, Hints("wal", logs.tmp / "h"), **more).run(range(9))
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(4))
+    text = (place / "offsets/3").read_text()
+    assert other in text and '{"orders":{"0":4}}' in text
+    OffsetStream(logs.log("wal-v2"), place, Hints("v2", logs.tmp / "g"), **more).run(range(9))
+    assert logs.values("wal-v2") == [*range(4, 9)]
+
+
+# Refusals
+
+
+def test_the_forked_log_itself_is_refused(logs: Logs) -> None:
+    logs.written(3)
+    with pytest.raises(OptionError, match="is the log that is forked"):
+        logs.checkpoint("wal", "orders-v2", fork=fork_of(2))
+
+
+def test_a_query_that_never_wrote_there_is_refused(logs: Logs) -> None:
+    logs.written(3)
+    with pytest.raises(OptionError, match=r"'bills' wrote nothing up to position 2.*'orders'"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(2, name="bills"))
+    with pytest.raises(OptionError, match="wrote nothing up to position 0"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(0))
+    with pytest.raises(OptionError, match="the last position of .* is 3"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(4))
+    with pytest.raises(OptionError, match="there is no log"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(4, "s3://bucket/none"))
+    assert not (logs.tmp / "new-wal-v2").exists()
+
+
+def test_commits_without_offsets_are_refused(logs: Logs) -> None:
+    query = Query(logs.store, Hints("wal", logs.tmp / "hints"))
+    query.microbatch(0, (1,))
+    with pytest.raises(OptionError, match="as an appender, as a batch"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(1, name=query.query_id))
+
+
+def test_a_record_that_carries_no_checkpoint_is_refused(logs: Logs) -> None:
+    logs.written(9)
+    place = logs.checkpoint("wal", "orders")
+    logs.stream("wal", place, max_bytes=150).run(range(12))
+    with pytest.raises(OptionError, match=r"9.compact was larger than checkpointMaxBytes"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(12))
+    # A position before is fine.
+    logs.checkpoint("wal-v2", "new", fork=fork_of(9))
+
+
+@pytest.mark.parametrize("reason", ["stateful", "remote"])
+def test_a_stateful_or_remote_query_is_refused(
+    logs: Logs, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = logs.tmp / "first"
+    stream = logs.stream("wal", first)
+    if reason == "stateful":
+        (first / "state").mkdir()
+    else:
+        monkeypatch.setattr(folder, "local_folder", lambda _: None)
+    stream.run(range(3))
+    monkeypatch.undo()
+    expected = "its state is not in the log" if reason == "stateful" else "not on the driver's disk"
+    monkeypatch.setattr(rebuild, "open_log", lambda options, **_: _opened(logs, options))
+    monkeypatch.setattr(fork, "open_log", lambda options, **_: _opened(logs, options))
+    with pytest.raises(OptionError, match=expected):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(2, name=stream.query_id))
+
+
+def _opened(logs: Logs, options: Any) -> LogStore:
+    return logs.log(options.path.removeprefix("s3://bucket/"))
+
+
+def test_a_file_that_the_fork_must_read_again_is_missing(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.written(25)
+    gone = {f"file:///data/in/{number:06d}.json" for number in (4, 17, 21)}
+    monkeypatch.setattr(unread, "is_missing", gone.__contains__)
+    with pytest.raises(OptionError, match=r"000017.json, .*000021.json after position 9.* 2 of"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(9))
+    logs.checkpoint("wal-v2", "new", fork=fork_of(22))
+    with pytest.raises(OptionError, match=r"000004.json"):
+        logs.checkpoint("wal-v3", "new", fork=fork_of(4))
+
+
+def test_a_position_below_the_floor_whose_record_is_missing_is_refused(logs: Logs) -> None:
+    logs.written(12)
+    log = logs.log()
+    log_id = find_head(log).live.header.log_id  # type: ignore[union-attr]
+    put_next(log, beginning(log_id, "default", 1), "floor", SYSTEM, "host", floor=9)
+    # Below the floor, and still there.
+    logs.checkpoint("wal-v2", "new", fork=fork_of(5))
+    for position in range(8):
+        logs.store.delete(log.key(keys.slot(position, 1000)))
+    with pytest.raises(CollectedError, match="below the log's floor 9") as error:
+        logs.checkpoint("wal-v3", "new", fork=fork_of(5))
+    assert error.value.floor == 9
+
+
+@pytest.mark.parametrize("at", [-1, True, "yesterday", 1.5, None])
+def test_a_wrong_place_is_refused(at: Any) -> None:
+    with pytest.raises(OptionError, match="a position such as 70412 or a moment"):
+        sparkwal.Fork("s3://bucket/wal", "orders", at=at)
+
+
+def test_a_fork_shows_no_secret() -> None:
+    line = sparkwal.Fork("s3://bucket/wal", "orders", at=3, secretAccessKey="hidden")
+    assert repr(line) == "Fork('s3://bucket/wal', 'orders', at='3')"
+
+
+# Requests
+
+
+@pytest.mark.parametrize("at", [25, 20, 12, 9, 5])
+def test_a_fork_costs_at_most_a_rebuild_and_two_requests(logs: Logs, at: int) -> None:
+    logs.written(25)
+    logs.store.counts.clear()
+    logs.checkpoint("wal", "orders", "elsewhere")
+    rebuilt = sum(logs.store.counts.values())
+    logs.store.counts.clear()
+    logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(at))
+    assert sum(logs.store.counts.values()) <= rebuilt + 2
+
+
+def test_a_fork_of_offsets_costs_at_most_a_rebuild_and_two_requests(logs: Logs) -> None:
+    first = logs.checkpoint("wal", "orders")
+    OffsetStream(logs.log("wal"), first, Hints("wal", logs.tmp / "h")).run(range(12))
+    logs.store.counts.clear()
+    logs.checkpoint("wal", "orders", "elsewhere")
+    assert logs.store.counts == {"LIST": 1, "GET": 2}
+    logs.store.counts.clear()
+    logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(5))
+    # The new log, the floor; the record.
+    assert logs.store.counts == {"LIST": 2, "GET": 1}
+
+
+def test_a_fork_that_the_log_names_costs_no_request(logs: Logs) -> None:
+    logs.written(9)
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(4))
+    logs.stream("wal-v2", place).run(range(9))
+    logs.store.counts.clear()
+    logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(4))
+    assert logs.store.counts == {"LIST": 1, "GET": 2}
