@@ -8,7 +8,7 @@ from typing import Any
 from sparkwal.checkpoints import carry
 from sparkwal.checkpoints.fork import after_the_end
 from sparkwal.checkpoints.history import floor_of, parsed
-from sparkwal.errors import OptionError
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format.header import NOWHERE, Origin
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.records import first_at_or_after
@@ -96,8 +96,14 @@ def read_queries(
             reason = "a file of its checkpoint was larger than checkpointMaxBytes"
         sources: dict[str, Any] = {}
         if entry.bytes:
-            files = carry.read_block(log, head.window, query_id, entry.position)
-            sources = parsed(files.get(f"offsets/{batch_id}", b"")) or {}
+            try:
+                files = carry.read_block(log, head.window, query_id, entry.position)
+                sources = parsed(files.get(f"offsets/{batch_id}", b"")) or {}
+            except InvalidLogError:
+                # A collection keeps only the records that the head names.
+                if entry.position >= floor:
+                    raise
+                reason = "its record was collected"
         begin = None if reason else _first(log, head, query_id, floor, entry.position)
         queries.append(
             QueryInfo(

@@ -296,6 +296,32 @@ def test_a_position_below_the_floor_whose_record_is_missing_is_refused(logs: Log
     assert error.value.floor == 9
 
 
+def test_far_below_the_floor_only_a_record_counts_that_the_head_names(logs: Logs) -> None:
+    logs.written(3)
+    query = Query(logs.store, Hints("wal", logs.tmp / "other"))
+    for number in range(1010):
+        query.microbatch(number, (number,))
+    log = logs.log()
+    log_id = find_head(log).live.header.log_id  # type: ignore[union-attr]
+    put_next(log, beginning(log_id, "default", 1), "floor", SYSTEM, "host", floor=1010)
+    # A freed slot may hold the late PUT of a fenced writer.
+    with pytest.raises(CollectedError, match="position 2 of .* below the log's floor 1010"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(2))
+    place = logs.checkpoint("wal-v2", "new", fork=fork_of(3))
+    logs.stream("wal-v2", place).run(range(5))
+    assert logs.values("wal-v2") == [3, 4]
+
+
+def test_a_fork_of_a_log_with_wide_windows(logs: Logs) -> None:
+    Query(logs.store, Hints("wal", logs.tmp / "other"), window=10_000).microbatch(0, (90,))
+    logs.written(6)
+    for at in (3, 5, 8):
+        place = logs.checkpoint(f"wal-{at}", "new", fork=fork_of(at))
+        logs.stream(f"wal-{at}", place).run(range(8))
+        # A leader and a commit of each of the two queries come first.
+        assert logs.values(f"wal-{at}") == [*range(at - 2, 8)]
+
+
 @pytest.mark.parametrize("at", [-1, True, "yesterday", 1.5, None])
 def test_a_wrong_place_is_refused(at: Any) -> None:
     with pytest.raises(OptionError, match="a position such as 70412 or a moment"):
