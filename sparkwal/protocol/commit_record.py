@@ -127,7 +127,6 @@ def next_record(
             files,
             inputs,
             carried.name,
-            # SAFETY(fork-recorded) §12: each record of a forked query names the place of its fork
             carried.origin,
         )
         checkpoints = {**checkpoints, query_id: entry}

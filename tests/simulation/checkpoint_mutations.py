@@ -69,13 +69,6 @@ MUTATIONS = [
         "    if False:\n",
     ),
     Mutation(
-        "fork-recorded",
-        "two machines fork a query at two places",
-        "protocol/commit_record.py",
-        "            carried.origin,\n",
-        "            None,\n",
-    ),
-    Mutation(
         "checkpoint-position",
         _BEGIN,
         "protocol/commit_record.py",
