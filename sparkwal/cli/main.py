@@ -24,6 +24,8 @@ COMMANDS = {
     "diff": "Compare a query of the log at PATH with one of another log, over the same sources.",
     "verify": "Read every byte of the log at PATH and check it; works while others write.",
     "collect": "List the objects that the log at PATH no longer needs; --delete deletes them.",
+    "segment": "Copy each thousand old records of the log at PATH into one object, for readers of "
+    "long ranges.",
     "checkpoint": "Build a local checkpoint folder for the query NAME from the log at PATH, if it "
     "is needed.",
     "cost": "Estimate what the log at PATH costs in each period: its writers' requests and its "

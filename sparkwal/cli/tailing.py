@@ -14,7 +14,8 @@ from sparkwal.errors import StoreUnavailableError
 from sparkwal.protocol.slots import WHOLE, SlotRecord
 from sparkwal.reading.history import Collected, Follower, apply_policy, walk
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.rows import Piece, pieces_of, split
+from sparkwal.reading.pieces import Piece
+from sparkwal.reading.rows import pieces_of, split
 from sparkwal.sql.database import Condition, Pushdown, join_batches
 from sparkwal.sql.relations import bounds, read, rows
 

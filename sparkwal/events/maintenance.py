@@ -73,6 +73,22 @@ class Collected(PathEvent):
     bytes: int
 
 
+class SegmentIgnored(PathEvent, level=logging.WARNING):
+    """A segment cannot be used, so readers take the records themselves: the same rows, slower.
+
+    `sparkwal segment` replaces it.
+    """
+
+    segment: str
+    reason: str
+
+
+class SegmentsMade(PathEvent):
+    """`segments` blocks of a thousand records each have a segment now."""
+
+    segments: int
+
+
 class ConsumerNotPublished(PathEvent, level=logging.WARNING):
     """A stream continues, but could not publish its position: the log keeps more than it needs."""
 

@@ -3,7 +3,7 @@
 import io
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pyarrow as pa
@@ -11,7 +11,15 @@ from isal.isal_zlib import crc32, crc32_combine
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import frames, schema
-from sparkwal.format.header import Frame, Header, crc_hex, from_metadata, to_json, to_metadata
+from sparkwal.format.header import (
+    HEADER_KEY,
+    Frame,
+    Header,
+    crc_hex,
+    from_metadata,
+    to_json,
+    to_metadata,
+)
 
 MAGIC = b"ARROW1\x00\x00"
 END = b"ARROW1"
@@ -171,6 +179,8 @@ class Opened:
     header: Header
     spark_schema: str
     body: int
+    # The text of the header, as its writer sent it.
+    text: bytes = field(default=b"", kw_only=True, repr=False, compare=False)
 
 
 def needed(front: bytes) -> int:
@@ -225,7 +235,7 @@ def open_front(data: bytes, location: str) -> Opened:
         raise InvalidLogError(f"{location}: the Spark schema is damaged: {error}") from None
     if not message.remove_metadata().equals(schema.to_arrow(spark_schema)):
         raise InvalidLogError(f"{location}: the Arrow schema does not match the Spark schema")
-    return Opened(header, spark_schema, body)
+    return Opened(header, spark_schema, body, text=metadata[HEADER_KEY])
 
 
 def read_frames(

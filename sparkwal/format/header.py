@@ -260,8 +260,44 @@ class LeaderHeader(Header):
     kind: ClassVar[str] = "leader"
 
 
+class Mark(NamedTuple):
+    """Identifies one record of a log. `crc32` is that of the text of its header."""
+
+    position: Whole
+    plan_id: str
+    crc32: Crc
+
+
+@dataclass(frozen=True)
+class SegmentHeader(Header):
+    """The header of a segment, a copy of one block of records (PROTOCOL §13).
+
+    `position` is the block's last position. Term, time and writer are those of the last record.
+
+    Attributes:
+        records: the number of live records in the block.
+        last: the last live record in the block.
+        follows: the last live record before the block, or None.
+        witness: the first live record after the block whose `decided` reaches the block's end.
+        frames: the frames of the records, then those of their rows.
+    """
+
+    records: Annotated[int, Meta(ge=1, le=keys.BLOCK)]
+    last: Mark
+    follows: Mark | None
+    witness: Mark
+    frames: tuple[Frame, ...]
+
+    kind: ClassVar[str] = "segment"
+
+    @property
+    def first(self) -> int:
+        """The first position of the block."""
+        return self.position + 1 - keys.BLOCK
+
+
 SlotHeader = CommitHeader | LeaderHeader
-_KINDS = (DataHeader, CommitHeader, LeaderHeader)
+_KINDS = (DataHeader, CommitHeader, LeaderHeader, SegmentHeader)
 checked.prepare(*_KINDS, QueryProgress, Origin)
 
 
@@ -296,6 +332,15 @@ def document_in(metadata: dict[bytes, bytes] | None, location: str, what: str) -
 
 def to_metadata(text: bytes, crc: bytes, spark_schema: str) -> dict[bytes, bytes]:
     return {HEADER_KEY: text, CRC_KEY: crc, SCHEMA_KEY: spark_schema.encode()}
+
+
+def parse_text(text: bytes, location: str) -> Header:
+    """The header in a text of `to_json`, checked as in an object.
+
+    Raises:
+        InvalidLogError: the header is damaged or wrong.
+    """
+    return _from_document(checked.parse(text, location, "log"), location)
 
 
 def from_metadata(metadata: dict[bytes, bytes] | None, location: str) -> tuple[Header, bytes]:
@@ -333,7 +378,26 @@ def _from_document(document: dict[str, Any], location: str) -> Header:
         )
     if header.decided >= header.position:
         raise InvalidLogError(f"{location}: field 'decided' must be below the position")
+    if isinstance(header, SegmentHeader):
+        _check_segment(header, location)
     return header
+
+
+def _check_segment(header: SegmentHeader, location: str) -> None:
+    """Check that a segment covers one block, and that its frames follow each other.
+
+    Raises:
+        InvalidLogError: it does not.
+    """
+    if (header.position + 1) % keys.BLOCK or not header.first <= header.last.position:
+        raise InvalidLogError(f"{location}: it does not cover a block of {keys.BLOCK} positions")
+    before = header.follows.position if header.follows else -1
+    if not before < header.first or not header.last.position <= header.position:
+        raise InvalidLogError(f"{location}: its records are not those of its block")
+    if header.witness.position <= header.position:
+        raise InvalidLogError(f"{location}: its witness is not after its block")
+    if any(one.end != other.offset for one, other in pairwise(header.frames)):
+        raise InvalidLogError(f"{location}: its frames do not follow each other")
 
 
 def check_parts(header: CommitHeader, location: str) -> None:

@@ -10,7 +10,18 @@ WINDOWS = (1_000, 10_000, 100_000, 1_000_000)
 # The sequencer's name of the log at the path itself.
 ROOT = "default"
 # Every folder below the path of a log.
-FOLDERS = ("batches", "consumers", "handover", "lifecycle", "proof", "sequencers", "txns")
+FOLDERS = (
+    "batches",
+    "consumers",
+    "handover",
+    "lifecycle",
+    "proof",
+    "segments",
+    "sequencers",
+    "txns",
+)
+# The positions that one segment covers.
+BLOCK = 1_000
 # The suffix of an object for a consumer of all logs under a path.
 OF_ALL = ".all"
 _NAME = re.compile(r"[0-9]{20}")
@@ -86,6 +97,15 @@ def batches_prefix(prefix: str) -> str:
 def key(prefix: str, number: int) -> str:
     """`{path}/batches/{number:020d}`, relative to the store's root."""
     return batches_prefix(prefix) + encode(number)
+
+
+def segments_prefix(prefix: str) -> str:
+    return join_key(prefix, "segments") + "/"
+
+
+def segment_key(prefix: str, block: int, window: int) -> str:
+    """The key of the segment of a block. Its number is that of the block's last slot."""
+    return segments_prefix(prefix) + encode(slot((block + 1) * BLOCK - 1, window))
 
 
 def handover_key(prefix: str, log_id: str, term: int) -> str:

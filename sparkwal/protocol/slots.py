@@ -1,13 +1,14 @@
 """Reads one slot: the record at a position, or none."""
 
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, check_parts
+from sparkwal.format.segment import Copied
 from sparkwal.store.base import Front, LogStore, NotFound, numbered
 from sparkwal.store.parallel import GetRange, Range
 
@@ -62,10 +63,12 @@ class SlotRecord(arrowfile.Opened):
     Attributes:
         body: the offset of its inlined rows.
         inlined: their bytes, if they were read with the header.
+        copied: the parts of its rows that a segment has, by partition.
     """
 
     header: SlotHeader
     inlined: bytes | None = None
+    copied: Mapping[int, Copied] = field(default_factory=dict, compare=False)
 
     @property
     def size(self) -> int:
@@ -301,7 +304,7 @@ def open_slot(
         raise
     body, end = opened.body, opened.body + _inlined(header)
     inlined = fetched[body:end] if end <= len(fetched) else None
-    record = SlotRecord(header, opened.spark_schema, body, inlined)
+    record = SlotRecord(header, opened.spark_schema, body, inlined, text=opened.text)
     # SAFETY(whole-rows) §4: a record whose rows are cut off is torn
     if total is not None and total < record.declared:
         raise TornRecord(name, position, total, record.declared)

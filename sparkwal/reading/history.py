@@ -53,7 +53,7 @@ def walk(
 
     It costs 1 GET for each position except the head's. The first step requests `at_once` records,
     each next step twice as many. With `newest_first` each takeover also costs a look-back (m − 1
-    GETs).
+    GETs). Oldest first, segments are read in place of the records that they copy.
 
     Args:
         log: a log that has looked.
@@ -67,6 +67,38 @@ def walk(
     Raises:
         AnotherLog: the log was recreated.
     """
+    if newest_first or most is not None:
+        yield from _walk(
+            log, start, end, newest_first=newest_first, most=most, seals=seals, at_once=at_once
+        )
+        return
+    for stretch in log.segments.stretches(start, end):
+        if isinstance(stretch, range):
+            first, after = max(stretch.start, start), stretch.stop
+            yield from _walk(
+                log, first, after, newest_first=False, most=None, seals=seals, at_once=at_once
+            )
+            continue
+        for record in stretch.records(start, end):
+            position, floor = record.header.position, log.floor.current()
+            if start <= position < floor:
+                yield Collected(position, floor)
+                start = floor
+            elif position >= start and (seals or not is_seal(record)):
+                yield record
+
+
+def _walk(
+    log: LogRange,
+    start: int,
+    end: int,
+    *,
+    newest_first: bool,
+    most: int | None,
+    seals: bool,
+    at_once: int,
+) -> Iterator[Found]:
+    """Do `walk` by the records in their slots."""
     assert log.live is not None and log.log_id is not None
     newest = log.live
     log_id = log.log_id

@@ -23,7 +23,9 @@ from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_any, read_slot
 from sparkwal.reading.damage import DamagePolicy, OnDamage
 from sparkwal.reading.floor import KEPT_SLOTS, Floor, Looked, ends_before
-from sparkwal.reading.rows import Checks, Piece, pieces_of, read_pieces
+from sparkwal.reading.pieces import Piece
+from sparkwal.reading.rows import Checks, pieces_of, read_pieces
+from sparkwal.reading.segments import Segments, read_records
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -92,6 +94,11 @@ class LogRange:
     def spark_schema(self) -> str | None:
         return self.live.spark_schema if self.live else None
 
+    @property
+    def segments(self) -> Segments:
+        """The segments of this log."""
+        return Segments(self.log, self.window, self.log_id or "")
+
     def records(
         self, start: int, end: int, *, at_once: int = WIDEST_PROBE, size: int = GLANCE
     ) -> Iterator[SlotRecord]:
@@ -103,20 +110,24 @@ class LogRange:
         """
         term = self._terms.get(start)
         head = self.head if self.damage.trusts_head else None
-        live = live_records(
-            self.log,
-            self.window,
-            start,
-            end,
-            log_id=self.log_id,
-            term=term,
-            head=head,
-            tolerant=self.damage.skips_lost,
-            cached=self._records,
-            size=size,
-            at_once=at_once,
-            on_damage=self.damage.report,
-        )
+
+        def read_slots(begin: int, after: int, term: int | None) -> Iterator[SlotRecord]:
+            return live_records(
+                self.log,
+                self.window,
+                begin,
+                after,
+                log_id=self.log_id,
+                term=term,
+                head=head,
+                tolerant=self.damage.skips_lost,
+                cached=self._records,
+                size=size,
+                at_once=at_once,
+                on_damage=self.damage.report,
+            )
+
+        live = read_records(self.segments, start, end, read_slots, term)
         last = start - 1
         for record in self.floor.usable(start, end, live):
             term, last = record.header.term, record.header.position

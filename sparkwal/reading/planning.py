@@ -13,9 +13,12 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.records import WIDEST_PROBE, about_bytes, live_records
+from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.floor import NEW_LOG, Floor, Looked
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
-from sparkwal.reading.rows import Checks, Piece, pack, pieces_of, read_pieces, split
+from sparkwal.reading.pieces import Piece
+from sparkwal.reading.rows import Checks, pack, pieces_of, read_pieces, split
+from sparkwal.reading.segments import Segments, read_records
 from sparkwal.store.base import LogStore, Store
 
 # In a range above PLANNED_RECORDS each task reads the records of its positions itself. This many
@@ -207,15 +210,21 @@ def task_rows(
     floor = Floor(LogStore(store, looked.prefix), looked.log_id, clock, looked)
     pieces: Iterable[Piece] | None = task.pieces
     if pieces is None:
-        live = live_records(
-            floor.log,
-            task.window,
-            task.start,
-            task.end,
-            log_id=floor.log_id,
-            tolerant=not options.fail_on_data_loss,
-            at_once=WIDEST_PROBE,
-        )
+
+        def read_slots(begin: int, after: int, term: int | None) -> Iterator[SlotRecord]:
+            return live_records(
+                floor.log,
+                task.window,
+                begin,
+                after,
+                log_id=floor.log_id,
+                term=term,
+                tolerant=not options.fail_on_data_loss,
+                at_once=WIDEST_PROBE,
+            )
+
+        segments = Segments(floor.log, task.window, floor.log_id or "")
+        live = read_records(segments, task.start, task.end, read_slots)
         records = floor.usable(task.start, task.end, live)
         pieces = (piece for record in records for piece in pieces_of(floor.log, record))
     yield from read_pieces(

@@ -1,13 +1,14 @@
 """Reads a commit's rows: finds their bytes, divides them among read tasks, checks and decodes
 them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from operator import attrgetter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 
 from sparkwal import events
@@ -16,8 +17,10 @@ from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.format.merging import narrower
 from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.copied_rows import Run, ignore, runs_in
 from sparkwal.reading.damage import OnDamage
 from sparkwal.reading.metadata import METADATA, RESERVED, ROW
+from sparkwal.reading.pieces import Piece
 from sparkwal.store.base import LogStore, NotFound, Store
 from sparkwal.store.parallel import GetRange, Range, read_parallel
 
@@ -41,53 +44,6 @@ class Checks:
 _ALL_CHECKS = Checks()
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive frames of one object, which one range GET reads.
-
-    Attributes:
-        inlined: the rows are in the commit record. All rows of one partition are one frame then,
-            because they share a CRC.
-        data: the bytes of an inlined piece, if they were read with the record.
-        first_row: the number of rows of the same partition and commit before this piece.
-    """
-
-    key: str
-    frames: tuple[Frame, ...]
-    spark_schema: str
-    position: int
-    timestamp_ms: int
-    partition: int
-    leader_id: str
-    batch_id: int
-    query_id: str = ""
-    inlined: bool = False
-    data: bytes | None = None
-    first_row: int = 0
-
-    @property
-    def offset(self) -> int:
-        return self.frames[0].offset
-
-    @property
-    def length(self) -> int:
-        return sum(frame.length for frame in self.frames)
-
-    @property
-    def rows(self) -> int:
-        return sum(frame.rows for frame in self.frames)
-
-    @property
-    def first_rows(self) -> Iterator[int]:
-        """The `first_row` of each frame."""
-        return accumulate((frame.rows for frame in self.frames), initial=self.first_row)
-
-    @property
-    def timestamp(self) -> int:
-        """The value of the column, in microseconds."""
-        return self.timestamp_ms * 1000
-
-
 def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
     """The pieces of a record's rows, in partition order. A leader record has none."""
     header = record.header
@@ -103,8 +59,12 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
         query_id=header.query_id,
     )
     pieces: list[Piece] = []
+    place_of = record.copied.get
     for batch in header.batches:
-        of_batch = partial(piece, key=log.key(batch.number), partition=batch.partition)
+        partition = batch.partition
+        of_batch = partial(
+            piece, key=log.key(batch.number), partition=partition, copied=place_of(partition)
+        )
         run, first = list[Frame](), 0
         for frame in batch.frames:
             if run and (frame.offset != run[-1].end or frame.end - run[0].offset > RUN_SIZE):
@@ -118,9 +78,10 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
         end = begin + part.bytes
         data = None if record.inlined is None else record.inlined[begin:end]
         frame = Frame(record.body + begin, part.bytes, part.rows, part.crc32)
-        pieces.append(of_record(frames=(frame,), partition=part.partition, data=data))
+        place = place_of(part.partition)
+        pieces.append(of_record(frames=(frame,), partition=part.partition, data=data, copied=place))
         begin = end
-    return sorted(pieces, key=lambda piece: piece.partition)
+    return sorted(pieces, key=attrgetter("partition"))
 
 
 def split(pieces: Sequence[Piece]) -> list[Piece]:
@@ -174,45 +135,89 @@ def read_pieces(
         OptionError: a column is wider than in `target`.
     """
 
-    def first_range(piece: Piece) -> Range | None:
-        if piece.data is not None:
-            return None
-        return Range(piece.key, piece.offset, piece.length, likely=piece.length)
+    def first_range(unit: Piece | Run) -> Range | None:
+        if isinstance(unit, Piece):
+            return None if unit.data is not None else _range_of(unit)
+        return None if unit.is_cached else Range(unit.key, unit.offset, unit.size, unit.size)
 
-    def fetch(piece: Piece, get_range: GetRange) -> tuple[Piece, bytes | InvalidLogError]:
-        if piece.data is not None:
-            return piece, piece.data
+    def fetch(
+        unit: Piece | Run, get_range: GetRange
+    ) -> tuple[Piece | Run, bytes | InvalidLogError]:
+        if isinstance(unit, Run):
+            return unit, unit.fetch(get_range)
+        if unit.data is not None:
+            return unit, unit.data
         try:
-            return piece, get_range(piece.key, piece.offset, piece.length)
+            return unit, get_range(unit.key, unit.offset, unit.length)
         except NotFound:
-            return piece, InvalidLogError(
-                f"{_name(store, piece)} is missing, though its commit record names it. It was "
+            return unit, InvalidLogError(
+                f"{_name(store, unit)} is missing, though its commit record names it. It was "
                 "deleted from outside, or collected meanwhile: restore it, or start after it"
             )
 
     fetched = read_parallel(
         store,
         fetch,
-        pieces,
+        runs_in(pieces, target),
         first_range=first_range,
         at_once=at_once,
         weigh=attrgetter("length"),
         capacity=AHEAD,
     )
-    for piece, data in fetched:
-        check(piece.position)
+    for unit, data in fetched:
+        check(unit.position)
+        if isinstance(unit, Run):
+            left = yield from _read_run(unit, data, target, checks)
+            if left:
+                # The records themselves have the same rows.
+                alone = [replace(piece, copied=None) for piece in left]
+                yield from read_pieces(
+                    store, alone, target, checks=checks, check=check, on_damage=on_damage
+                )
+            continue
         try:
             if isinstance(data, InvalidLogError):
                 raise data
-            sound = _sound(store, piece, data, verify=checks.checksums)
+            sound = _sound(store, unit, data, verify=checks.checksums)
             if sound is not data:
-                check(piece.position)
-            yield from _decode(store, piece, sound, target, texts=checks.texts)
+                check(unit.position)
+            yield from _decode(store, unit, sound, target, texts=checks.texts)
         except InvalidLogError as error:
-            error.key = piece.key
+            error.key = unit.key
             if on_damage is None:
                 raise
             on_damage(error)
+
+
+def _range_of(piece: Piece) -> Range:
+    return Range(piece.key, piece.offset, piece.length, likely=piece.length)
+
+
+def _read_run(
+    run: Run, data: bytes | InvalidLogError, target: pa.Schema, checks: Checks
+) -> Generator[pa.RecordBatch, None, list[Piece]]:
+    """Read the rows of a run from its segment.
+
+    Yields:
+        The rows with exactly `target`'s columns.
+
+    Returns:
+        The pieces that are left, because the segment is damaged.
+    """
+    left = run.pieces
+    try:
+        if isinstance(data, InvalidLogError):
+            raise data
+        for pieces, batch in run.batches(data, target, texts=checks.texts):
+            stored = batch.schema.names
+            if not {*target.names} <= {*stored}:
+                added = max(_added_bytes(piece, target, stored) for piece in pieces)
+                _check_added(run.segment.location, batch.num_rows, added)
+            yield schema.conform(_with_metadata_of(batch, pieces, target), target)
+            left = left[len(pieces) :]
+    except InvalidLogError as error:
+        ignore(run.segment, str(error))
+    return left
 
 
 def _sound(store: Store, piece: Piece, data: bytes, *, verify: bool) -> bytes:
@@ -266,7 +271,7 @@ def _decode(
         )
     indices = {name: index for index, name in enumerate(stored.names)}
     wanted = [indices[name] for name in target.names if name in indices]
-    added = sum(_added_bytes(piece, field) for field in target if field.name not in indices)
+    added = _added_bytes(piece, target, stored.names)
     rows = 0
     # For an empty list of columns Arrow reads all. One column is enough to count the rows.
     batches = arrowfile.read_frames(
@@ -276,19 +281,31 @@ def _decode(
         before, rows = rows, rows + batch.num_rows
         if rows > piece.rows:
             break
-        if batch.num_rows * added > MAX_ADDED_BYTES:
-            raise InvalidLogError(
-                f"{object_name}: the columns that a frame of {batch.num_rows} rows does not hold "
-                f"take {added} bytes for each row; the limit is {MAX_ADDED_BYTES} in all. Read "
-                "fewer columns"
-            )
+        _check_added(object_name, batch.num_rows, added)
         yield schema.conform(with_metadata(batch, piece, target, before), target)
     if rows != piece.rows:
         raise InvalidLogError(f"{object_name}: {rows} rows or more, {piece.rows} expected")
 
 
-def _added_bytes(piece: Piece, field: pa.Field) -> int:
-    """About the bytes in each row of a column that the frames do not hold."""
+def _check_added(name: str, rows: int, added: int) -> None:
+    """Check the size of the columns that a frame does not hold.
+
+    Raises:
+        InvalidLogError: they are too large.
+    """
+    if rows * added > MAX_ADDED_BYTES:
+        raise InvalidLogError(
+            f"{name}: the columns that a frame of {rows} rows does not hold take {added} bytes for "
+            f"each row; the limit is {MAX_ADDED_BYTES} in all. Read fewer columns"
+        )
+
+
+def _added_bytes(piece: Piece, target: pa.Schema, stored: Sequence[str]) -> int:
+    """About the bytes in each row of the columns that the frames do not hold."""
+    return sum(_width(piece, field) for field in target if field.name not in stored)
+
+
+def _width(piece: Piece, field: pa.Field) -> int:
     if pa.types.is_string(field.type) and field.name in METADATA:
         return len(getattr(piece, field.name.removeprefix(RESERVED)))
     return field.type.bit_width // 8 if pa.types.is_primitive(field.type) else 8
@@ -314,6 +331,28 @@ def with_metadata(
                 value = getattr(piece, field.name.removeprefix(RESERVED))
                 column = pa.repeat(pa.scalar(value, field.type), batch.num_rows)
             batch = batch.append_column(field, column)
+    return batch
+
+
+def _with_metadata_of(
+    batch: pa.RecordBatch, pieces: Sequence[Piece], target: pa.Schema
+) -> pa.RecordBatch:
+    """As `with_metadata`, for a batch with the rows of several pieces."""
+    missing = [f for f in target if f.name in _ADDED and f.name not in batch.schema.names]
+    if not missing:
+        return batch
+    ends = [*accumulate((piece.rows for piece in pieces), initial=0)]
+    rows = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.nulls(batch.num_rows))
+    piece_of_row = pc.list_parent_indices(rows)
+    for field in missing:
+        if field.name == ROW:
+            row = pa.array(range(batch.num_rows), field.type)
+            column = pc.subtract(row, pa.array(ends[:-1], field.type).take(piece_of_row))
+        else:
+            name = field.name.removeprefix(RESERVED)
+            values = pa.array([getattr(piece, name) for piece in pieces], field.type)
+            column = values.take(piece_of_row)
+        batch = batch.append_column(field, column)
     return batch
 
 

@@ -18,7 +18,8 @@ from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
 from sparkwal.reading.history import apply_policy, walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import ROW, with_metadata_columns
-from sparkwal.reading.rows import RUN_SIZE, Piece, pieces_of, with_metadata
+from sparkwal.reading.pieces import Piece
+from sparkwal.reading.rows import RUN_SIZE, pieces_of, with_metadata
 from sparkwal.sql.database import LAST, Pushdown, Relation
 from sparkwal.store.base import PART_SIZE, LogStore
 

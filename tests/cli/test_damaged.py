@@ -20,7 +20,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.protocol.task import TaskAttempt, TaskLimits, write_partition
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.rows import Piece
+from sparkwal.reading.pieces import Piece
 from sparkwal.sql import relations
 from tests.cli.logs import append, document, opened
 from tests.protocol.query import Query, hints_in, rows

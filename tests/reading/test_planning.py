@@ -14,8 +14,9 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.records import live_records
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
+from sparkwal.reading.pieces import Piece
 from sparkwal.reading.planning import read_tasks
-from sparkwal.reading.rows import Piece, pack, pieces_of
+from sparkwal.reading.rows import pack, pieces_of
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import LIMITS, Query, hints_in

@@ -1,0 +1,301 @@
+"""Makes segments: copies of blocks of decided records (PROTOCOL §13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from sparkwal import events
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys, schema
+from sparkwal.format.arrowfile import LARGEST_FRAME
+from sparkwal.format.header import Mark, SegmentHeader
+from sparkwal.format.merging import narrower
+from sparkwal.format.segment import (
+    LARGEST_PART,
+    MOST_ROWS,
+    Source,
+    encode,
+    has_room,
+    parts_of,
+)
+from sparkwal.protocol.records import WIDEST_PROBE, live_records
+from sparkwal.protocol.slots import GLANCE, SlotRecord
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.pieces import Piece
+from sparkwal.reading.rows import pieces_of, read_pieces
+from sparkwal.reading.segments import Opened, listed_blocks, mark_of, open_blocks
+from sparkwal.store.base import NotFound
+
+# The most bytes of one unpacked part, and of all unpacked parts, in a segment.
+_LARGEST_UNPACKED = 8 * 2**20
+_MOST_UNPACKED = 128 * 2**20
+
+
+@dataclass
+class Made:
+    """The result of `make_segments`.
+
+    Attributes:
+        blocks: the blocks that have a new segment.
+        replaced: those of them whose former segment no reader could use.
+        others: the blocks that had one.
+        skipped: {block: reason} of those that cannot have one.
+        bytes: the size of the new segments.
+    """
+
+    blocks: list[int] = field(default_factory=list)
+    replaced: list[int] = field(default_factory=list)
+    others: int = 0
+    skipped: dict[int, str] = field(default_factory=dict)
+    bytes: int = 0
+
+
+def decided_blocks(log: LogRange) -> range:
+    """The blocks of a log that has looked of which no record changes or may be deleted."""
+    if log.live is None:
+        return range(0)
+    first = -(-log.floor.current() // keys.BLOCK)
+    return range(first, max((log.live.header.decided + 1) // keys.BLOCK, first))
+
+
+def make_segments(
+    log: LogRange,
+    *,
+    every: bool = True,
+    done: Callable[[int, int], None] = lambda blocks, of: None,
+) -> Made:
+    """Make the segments of a log that are missing, oldest first.
+
+    It costs 1 LIST; 1 GET for each segment; 1,000 GETs and 1 PUT for each missing one.
+
+    Args:
+        log: a log that has looked.
+        every: check every segment. Otherwise only those after the newest usable one are made.
+        done: called with the number of blocks that are done, and of all.
+
+    Raises:
+        InvalidLogError: a record is missing or damaged.
+        CollectedError: the floor passed a block meanwhile.
+    """
+    made = Made()
+    blocks = decided_blocks(log)
+    if not blocks:
+        return made
+    wanted = _wanted(log, blocks, made, every=every)
+    for count, block in enumerate(wanted):
+        done(count, len(wanted))
+        try:
+            body = segment_of(log, block)
+        except Unfit as reason:
+            made.skipped[block] = str(reason)
+            continue
+        if block in made.replaced:
+            log.log.store.delete(keys.segment_key(log.log.prefix, block, log.window))
+        if put_segment(log, block, body):
+            made.blocks.append(block)
+            made.bytes += len(body)
+        else:
+            made.others += 1
+    done(len(wanted), len(wanted))
+    if made.blocks:
+        events.emit(events.SegmentsMade(log.log.url, len(made.blocks)))
+    return made
+
+
+def _wanted(log: LogRange, blocks: range, made: Made, *, every: bool) -> list[int]:
+    """The blocks of a range without a usable segment."""
+    start, end = blocks.start * keys.BLOCK, blocks.stop * keys.BLOCK
+    listed = set(listed_blocks(log.log, log.window, start, end))
+    if every:
+        usable = unusable_blocks(log, sorted(listed & {*blocks}))
+        made.replaced = sorted(usable)
+        made.others = len(listed) - len(usable)
+        return [block for block in blocks if block not in listed or block in usable]
+    wanted: list[int] = []
+    for block in reversed(blocks):
+        if block in listed:
+            if not unusable_blocks(log, [block]):
+                break
+            made.replaced.append(block)
+        wanted.append(block)
+    return wanted[::-1]
+
+
+def unusable_blocks(log: LogRange, blocks: Sequence[int]) -> dict[int, str]:
+    """The blocks whose segment no reader uses, each with the reason. 1 GET each, and 1 GET."""
+    reasons: dict[int, str] = {}
+    opened: dict[int, Opened] = {}
+    for block, found in open_blocks(log.log, log.window, blocks):
+        if isinstance(found, Opened):
+            opened[block] = found
+        else:
+            reasons[block] = str(found)
+    trusted = log.segments.trusted(opened)
+    for block in opened.keys() - trusted.keys():
+        reasons[block] = opened[block].segment.state.faults[0]
+    return reasons
+
+
+def compare_segments(log: LogRange) -> Iterator[tuple[int, str]]:
+    """Compare all segments of a log that has looked with its records. 1,001 GETs each.
+
+    Yields:
+        The blocks of the segments that differ or that no reader uses, each with the reason.
+    """
+    blocks = decided_blocks(log)
+    start, end = blocks.start * keys.BLOCK, blocks.stop * keys.BLOCK
+    if not blocks:
+        return
+    listed = [block for block in listed_blocks(log.log, log.window, start, end) if block in blocks]
+    unusable = unusable_blocks(log, listed[::-1])
+    for block in listed[::-1]:
+        key = keys.segment_key(log.log.prefix, block, log.window)
+        if block in unusable:
+            yield block, f"{log.log.store.url}/{key}: no reader uses it: {unusable[block]}"
+            continue
+        try:
+            is_equal = log.log.store.get(key) == segment_of(log, block)
+        except (InvalidLogError, NotFound, Unfit):
+            # The check of the records reports it.
+            continue
+        if not is_equal:
+            yield block, f"{log.log.store.url}/{key}: it differs from the records that it copies"
+
+
+def put_segment(log: LogRange, block: int, body: bytes) -> bool:
+    """Create a segment: 1 conditional PUT. False if there is one."""
+    return log.log.store.put_if_absent(keys.segment_key(log.log.prefix, block, log.window), body)
+
+
+class Unfit(Exception):
+    """A block that has no segment; the text is the reason."""
+
+
+def segment_of(log: LogRange, block: int) -> bytes:
+    """Read the records of a block, and encode its segment: a GET for each position.
+
+    Raises:
+        Unfit: the block can have no segment.
+        InvalidLogError: a record is missing or damaged.
+        CollectedError: the floor passed the block.
+    """
+    first, after = block * keys.BLOCK, (block + 1) * keys.BLOCK
+    # One record before the block, and those after it up to its witness.
+    begin = max(first - 1, 0)
+    records = live_records(
+        log.log,
+        log.window,
+        begin,
+        log.gap,
+        log_id=log.log_id,
+        head=log.head,
+        size=GLANCE,
+        at_once=WIDEST_PROBE,
+    )
+    follows: Mark | None = None
+    of_block: list[SlotRecord] = []
+    for record in records:
+        position = record.header.position
+        if position < first:
+            follows = mark_of(record)
+        elif position < after:
+            of_block.append(record)
+        # §13: a record after the block proves that it is decided
+        elif record.header.decided >= after - 1:
+            body = _encoded(log, of_block, after - 1, follows, mark_of(record))
+            # A collection may have freed slots meanwhile, and late PUTs may have filled them.
+            log.floor.check(first)
+            return body
+    raise Unfit("no record after the block shows that it is decided")
+
+
+def _encoded(
+    log: LogRange,
+    records: Sequence[SlotRecord],
+    last_position: int,
+    follows: Mark | None,
+    witness: Mark,
+) -> bytes:
+    """Encode the segment of a block from its records.
+
+    Raises:
+        Unfit: the block can have no segment.
+    """
+    if not records:
+        raise Unfit("no record of the block is live")
+    last = records[-1]
+    if sum(len(record.text) for record in records) > LARGEST_FRAME:
+        raise Unfit("the headers of its records are too large")
+    if not has_room(last.spark_schema):
+        raise Unfit("a column of the log has a name that segments use")
+    header = SegmentHeader(
+        number=keys.slot(last_position, log.window),
+        position=last_position,
+        window=log.window,
+        leader_id=last.header.leader_id,
+        term=last.header.term,
+        plan_id=last.header.plan_id,
+        in_flight_limit=last.header.in_flight_limit,
+        timestamp_ms=last.header.timestamp_ms,
+        schema_crc32=0,
+        log_id=last.header.log_id,
+        records=len(records),
+        last=mark_of(last),
+        follows=follows,
+        witness=witness,
+        frames=(),
+    )
+    return encode(header, last.spark_schema, [*_sources(log, records, last.spark_schema)])
+
+
+def _sources(log: LogRange, records: Sequence[SlotRecord], spark_schema: str) -> Iterator[Source]:
+    """The records, with the rows that the segment gets."""
+    target = schema.to_arrow(spark_schema)
+    chosen = _chosen(log, records, target)
+    pieces = [piece for by_partition in chosen for piece in by_partition.values() if piece.rows]
+    batches = read_pieces(log.log.store, pieces, target, check=log.floor.check)
+    empty = pa.RecordBatch.from_pylist([], schema=target)
+    size = 0
+    for record, by_partition in zip(records, chosen, strict=True):
+        parts: list[pa.RecordBatch | None] = []
+        for partition, _, _ in parts_of(record.header):
+            piece = by_partition.get(partition)
+            if piece is None or not piece.rows:
+                parts.append(piece and empty)
+                continue
+            rows = _rows(batches, piece.rows)
+            is_copied = rows.nbytes <= _LARGEST_UNPACKED and size + rows.nbytes <= _MOST_UNPACKED
+            size += rows.nbytes * is_copied
+            parts.append(rows if is_copied else None)
+        yield Source(record.text, record.spark_schema, record.body, parts)
+
+
+def _chosen(
+    log: LogRange, records: Sequence[SlotRecord], target: pa.Schema
+) -> list[dict[int, Piece]]:
+    """The small parts of each record, by partition, up to MOST_ROWS bytes in all."""
+    chosen: list[dict[int, Piece]] = []
+    size = 0
+    for record in records:
+        fits = narrower(schema.to_arrow(record.spark_schema), target) is None
+        small = [part for part in parts_of(record.header) if fits and part[2] <= LARGEST_PART]
+        partitions = set()
+        for partition, _, stored in small:
+            size += stored
+            if size <= MOST_ROWS:
+                partitions.add(partition)
+        pieces = pieces_of(log.log, record) if partitions else []
+        chosen.append({p.partition: p for p in pieces if p.partition in partitions})
+    return chosen
+
+
+def _rows(batches: Iterator[pa.RecordBatch], count: int) -> pa.RecordBatch:
+    """The next rows of a reader. No batch has rows of two parts."""
+    taken: list[pa.RecordBatch] = []
+    while sum(batch.num_rows for batch in taken) < count:
+        taken.append(next(batches))
+    (batch,) = pa.Table.from_batches(taken).combine_chunks().to_batches()
+    return batch

@@ -1,0 +1,230 @@
+"""Finds the segments of a range, and decides which of them a reader may use (PROTOCOL §13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+
+from sparkwal import events
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import Mark
+from sparkwal.format.segment import Copy, Segment, open_segment
+from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
+from sparkwal.reading.copied_rows import ignore
+from sparkwal.store.base import LogStore, NotFound, Refusal, numbered
+from sparkwal.store.parallel import GetRange, Range, read_parallel
+
+# The bytes of a segment that are read first: its header and its records, unless these are large.
+_FRONT = 256 * 2**10
+# The segments that a reader opens together, first and later.
+_FIRST, _MOST = 4, 32
+
+# Reads the live records of positions start … end−1 from their slots. The third argument is the term
+# of the last live record before them, or None.
+ReadSlots = Callable[[int, int, int | None], Iterator[SlotRecord]]
+
+
+class Opened:
+    """A segment whose header and records are decoded.
+
+    Attributes:
+        block: the number of its block.
+        segment: its front.
+        copies: its records.
+    """
+
+    def __init__(self, block: int, segment: Segment, copies: Sequence[Copy]) -> None:
+        self.block = block
+        self.segment = segment
+        self.copies = copies
+
+    def records(self, start: int, end: int) -> Iterator[SlotRecord]:
+        """The records of positions start … end−1."""
+        for copy in self.copies:
+            if start <= copy.header.position < end:
+                yield SlotRecord(
+                    copy.header,
+                    copy.spark_schema,
+                    copy.body,
+                    text=copy.text,
+                    copied=copy.parts,
+                )
+
+
+def mark_of(record: SlotRecord) -> Mark:
+    """The mark that identifies a record."""
+    header = record.header
+    return Mark(header.position, header.plan_id, arrowfile.crc32(record.text))
+
+
+def listed_blocks(log: LogStore, window: int, start: int, end: int) -> list[int]:
+    """The blocks with positions of start … end−1 that have an object: 1 LIST for each thousand."""
+    last = (end - 1) // keys.BLOCK
+    try:
+        number = keys.slot((last + 1) * keys.BLOCK - 1, window)
+    except ValueError:
+        number = keys.LEAST_NUMBER
+    prefix = keys.segments_prefix(log.prefix)
+    after = prefix + keys.encode(number - 1)
+    positions = (
+        keys.position(number, window)
+        for number, _ in numbered(log.store, prefix, after)
+        if keys.is_slot(number, window)
+    )
+    in_range = takewhile(lambda position: position >= start, positions)
+    return [position // keys.BLOCK for position in in_range if (position + 1) % keys.BLOCK == 0]
+
+
+def open_blocks(
+    log: LogStore, window: int, blocks: Sequence[int]
+) -> Iterator[tuple[int, Opened | InvalidLogError]]:
+    """Read header and records of the segments of blocks: 1 GET each, 2 if the records are large.
+
+    Yields:
+        Each block with its segment, or with the reason why it cannot be used.
+    """
+
+    def first_range(block: int) -> Range:
+        return Range(keys.segment_key(log.prefix, block, window), 0, _FRONT, likely=_FRONT)
+
+    def fetch(block: int, get_range: GetRange) -> tuple[int, Opened | InvalidLogError]:
+        key = keys.segment_key(log.prefix, block, window)
+        location = f"{log.store.url}/{key}"
+        try:
+            return block, _open(key, location, block, window, get_range)
+        except NotFound:
+            return block, InvalidLogError(f"{location}: it was deleted meanwhile")
+        except InvalidLogError as error:
+            return block, error
+
+    return read_parallel(log.store, fetch, blocks, first_range=first_range)
+
+
+def _open(key: str, location: str, block: int, window: int, get_range: GetRange) -> Opened:
+    front = get_range(key, 0, _FRONT)
+    needed = arrowfile.needed(front)
+    if len(front) == _FRONT < needed <= arrowfile.LARGEST_FRONT:
+        front += get_range(key, _FRONT, needed - _FRONT)
+    number = keys.slot((block + 1) * keys.BLOCK - 1, window)
+    segment = open_segment(front, number, key, location)
+    if segment.end > len(front):
+        front += get_range(key, len(front), segment.end - len(front))
+    if segment.runs and segment.of_rows[segment.runs[0].stop - 1].end <= len(front):
+        # The rows of a small segment came with its records.
+        segment.state.frames = segment.runs[0]
+        segment.state.data = front[segment.end :]
+    return Opened(block, segment, segment.records(front[needed : segment.end]))
+
+
+class Segments:
+    """The segments of one log, for one reader.
+
+    Args:
+        log: the log.
+        window: its window.
+        log_id: its id.
+    """
+
+    def __init__(self, log: LogStore, window: int, log_id: str) -> None:
+        self._log = log
+        self._window = window
+        self._log_id = log_id
+
+    def stretches(self, start: int, end: int) -> Iterator[Opened | range]:
+        """Divide positions start … end−1, in order, into segments and ranges without one.
+
+        It costs no request for fewer positions than a block has. For others it costs 1 LIST, 1 GET
+        for each segment, and 1 GET for up to 32 segments that follow each other.
+        """
+        if end - start < keys.BLOCK:
+            yield range(start, end)
+            return
+        reached = start
+        try:
+            blocks = listed_blocks(self._log, self._window, start, end)[::-1]
+        except Refusal as refusal:
+            # A policy from before there were segments lets a reader see the records alone.
+            events.emit(events.SegmentIgnored(self._log.url, "segments/", str(refusal)))
+            blocks = []
+        size = _FIRST
+        while blocks:
+            group, blocks = blocks[:size], blocks[size:]
+            size = _MOST
+            usable = self._usable(group)
+            for block in (block for block in group if block in usable):
+                begin = max(block * keys.BLOCK, start)
+                if reached < begin:
+                    yield range(reached, begin)
+                yield usable[block]
+                reached = min((block + 1) * keys.BLOCK, end)
+        if reached < end:
+            yield range(reached, end)
+
+    def _usable(self, blocks: Sequence[int]) -> Mapping[int, Opened]:
+        """Open the segments of blocks, and return those that a reader may use."""
+        opened: dict[int, Opened] = {}
+        for block, found in open_blocks(self._log, self._window, blocks):
+            if isinstance(found, InvalidLogError):
+                key = keys.segment_key(self._log.prefix, block, self._window)
+                events.emit(events.SegmentIgnored(self._log.url, key, str(found)))
+            else:
+                opened[block] = found
+        return self.trusted(opened)
+
+    def trusted(self, opened: Mapping[int, Opened]) -> Mapping[int, Opened]:
+        """The segments that are copies of the records that are in the slots now.
+
+        It costs 1 GET for segments that follow each other.
+        """
+        trusted: dict[int, Opened] = {}
+        for block in sorted(opened, reverse=True):
+            candidate = opened[block]
+            header = candidate.segment.header
+            # §13: a segment of another log_id is no copy of this log
+            if header.log_id != self._log_id:
+                ignore(candidate.segment, f"it is of the log {header.log_id}")
+                continue
+            later = trusted.get(block + 1)
+            # §13: a segment is trusted if the trusted one after it follows
+            # its last record
+            is_followed = later is not None and later.segment.header.follows == header.last
+            if is_followed or self._is_witnessed(header.witness):
+                trusted[block] = candidate
+            else:
+                ignore(candidate.segment, "the log has another record since it was made")
+        return trusted
+
+    def _is_witnessed(self, witness: Mark) -> bool:
+        """Whether the slot of a witness holds it. 1 GET."""
+        try:
+            record = read_slot(self._log, witness.position, self._window, GLANCE, tolerant=True)
+        except ValueError:
+            return False
+        # §13: a segment is trusted if the slot of its witness holds it
+        return record is not None and mark_of(record) == witness
+
+
+def read_records(
+    segments: Segments, start: int, end: int, read_slots: ReadSlots, term: int | None = None
+) -> Iterator[SlotRecord]:
+    """Read the live records of positions start … end−1: from segments, and others from their slots.
+
+    Args:
+        segments: the segments of the log.
+        start: the first position.
+        end: the position after the last.
+        read_slots: reads records from their slots.
+        term: the term of the last live record before `start`, if it is known.
+    """
+    last = start - 1
+    for stretch in segments.stretches(start, end):
+        if isinstance(stretch, range):
+            # After a torn or dead record only a look-back decides which records are live.
+            known = term if last == stretch.start - 1 else None
+            records = read_slots(stretch.start, stretch.stop, known)
+        else:
+            records = stretch.records(start, end)
+        for record in records:
+            term, last = record.header.term, record.header.position
+            yield record
