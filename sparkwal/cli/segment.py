@@ -25,7 +25,7 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
     \b
     sparkwal segment s3://bucket/wal
 
-    Requests: 3 LIST; 1 GET for each segment; 1,001 GET and 1 PUT for each one that it makes.
+    Requests: 3 LIST; 2 GET for each segment; 1,001 GET and 1 PUT for each one that it makes.
     """
     rows: list[dict[str, Any]] = []
     for log in logs_at(path, log_options):
@@ -41,7 +41,7 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
 
 def _about(made: Made) -> dict[str, Any]:
     new = len(made.blocks)
-    requests = {"GET": new * (keys.BLOCK + 1) + made.others + len(made.replaced), "PUT": new}
+    requests = {"GET": new * (keys.BLOCK + 1) + 2 * (made.others + len(made.replaced)), "PUT": new}
     return {
         "made": new,
         "replaced": len(made.replaced),

@@ -12,6 +12,7 @@ from itertools import islice
 from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
+from sparkwal.format.arrowfile import open_front
 from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.lifecycle.compaction import confirm_table
 from sparkwal.lifecycle.consumers import bound as consumers_bound
@@ -23,6 +24,8 @@ from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.store.base import Entry, LogStore, NotFound, numbered
 
+# The bytes of a segment that hold its header.
+_FRONT = 256 * 2**10
 # Keys in one DELETE.
 _KEYS_OF_DELETE = 1000
 
@@ -125,7 +128,7 @@ def collect(
     """Delete data objects, orphans and unfinished uploads below the bound, and slot records below
     bound − KEPT_SLOTS.
 
-    It costs 1 LIST and 1 DELETE for each thousand objects.
+    It costs 1 LIST and 1 DELETE for each thousand objects, and as much for the segments.
 
     Args:
         log: the log.
@@ -161,6 +164,12 @@ def collect(
             # If the store compares ETags, an object that replaced one since the LIST stays.
             names = [entry.key for entry in batch]
             log.store.delete_many(names, [entry.etag for entry in batch])
+    old = [*unneeded_segments(log, head, bound)]
+    objects += len(old)
+    size += sum(entry.size for entry in old)
+    for begin in range(0, 0 if dry_run else len(old), _KEYS_OF_DELETE):
+        batch = old[begin : begin + _KEYS_OF_DELETE]
+        log.store.delete_many([entry.key for entry in batch], [entry.etag for entry in batch])
     uploads = _discard_uploads(log, head, bound, dry_run=dry_run)
     if not dry_run:
         forget_expired_leases(log)
@@ -192,6 +201,28 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, bool]
         # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
         may_stay = position >= bound - KEPT_SLOTS or position in pinned
         yield entry, may_stay and keys.is_slot(number, window)
+
+
+def unneeded_segments(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:
+    """The segments that end below the bound or beyond the head, and those of another log.
+
+    It costs 1 LIST for each thousand segments, and 1 GET for each one that stays.
+    """
+    assert head.live is not None
+    log_id = head.live.header.log_id
+    # Readers that need a segment take the records, so no delete harms one.
+    for number, entry in numbered(log.store, keys.segments_prefix(log.prefix)):
+        position = keys.position(number, head.window)
+        if position < bound or position > head.position:
+            yield entry
+            continue
+        try:
+            front = open_front(log.store.get_range(entry.key, 0, _FRONT), entry.key)
+        except (InvalidLogError, NotFound):
+            # `sparkwal segment` replaces a damaged one.
+            continue
+        if front.header.log_id != log_id:
+            yield entry
 
 
 def _discard_uploads(log: LogStore, head: Head, bound: int, *, dry_run: bool) -> int:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import ANONYMOUS, CommitHeader, QueryProgress, SlotHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.liveness import Slot, check_torn, passes
@@ -18,7 +19,9 @@ from sparkwal.protocol.records import LONG_HOLE
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, TornRecord, open_again
 from sparkwal.reading.floor import Floor, ends_before
+from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of, read_pieces, split
+from sparkwal.reading.segmenting import compare_segments
 from sparkwal.store.base import Front, LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
 
@@ -180,9 +183,22 @@ def verify_store(
         else:
             report.orphans.append(key)
     report.orphans.sort()
+    if report.head + 1 >= keys.BLOCK:
+        report.problems += _of_segments(log)
     # The head is read twice, and may be reported twice.
     report.problems = list(dict.fromkeys(report.problems))
     return report
+
+
+def _of_segments(log: LogStore) -> Iterator[str]:
+    """A line for each segment that differs from the records that it copies."""
+    seen = LogRange(SourceOptions(path=log.url), keys.ROOT, log)
+    try:
+        seen.refresh()
+        yield from compare_segments(seen)
+    except (InvalidLogError, CollectedError):
+        # The check of the records reports it, or another collection deletes it.
+        return
 
 
 def _positions(log: LogStore, report: Report, window: int, listed: Set[str]) -> Iterator[int]:

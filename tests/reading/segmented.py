@@ -25,6 +25,7 @@ from tests.appender.faulty_store import FaultyStore
 from tests.protocol.query import LIMITS, SCHEMA, Query, hints_in
 
 BLOCK = 8
+INLINED = replace(LIMITS, inline_threshold=None)
 WIDER = schema.from_arrow(pa.schema([("v", pa.int64()), ("w", pa.string())]))
 
 
@@ -105,7 +106,7 @@ def random_log(seed: int, folder: Path, positions: int = 60) -> MemoryStore:
 def small_commits(folder: Path, positions: int) -> MemoryStore:
     """A log of one query: its leader record, and commits of one row each."""
     store = MemoryStore()
-    query = query_in(store, folder, limits=replace(LIMITS, inline_threshold=None))
+    query = query_in(store, folder, limits=INLINED)
     for batch_id in range(positions - 1):
         query.microbatch(batch_id, (batch_id,))
     return store

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sparkwal.format import segment
+from sparkwal import events
+from sparkwal.errors import CollectedError
+from sparkwal.events import Event
+from sparkwal.format import arrowfile, keys, schema, segment
+from sparkwal.format.header import SegmentHeader, crc_hex, to_json, to_metadata
 from sparkwal.reading import segmenting, segments
+from sparkwal.reading.repair import give_up_record
+from sparkwal.reading.verification import verify_store
+from sparkwal.store.base import Page, Refusal
+from sparkwal.testing.memory import MemoryStore
+from tests.reading.collected import move_floor
 from tests.reading.segmented import (
     BLOCK,
+    INLINED,
     all_of,
+    log_of,
     looked,
     opened,
+    query_in,
     random_log,
     segmented,
     segments_in,
@@ -100,3 +114,187 @@ def test_rows_in_several_frames_and_runs(tmp_path: Path, monkeypatch: pytest.Mon
     segmented(store)
     for start in (None, 3, 11):
         assert [*all_of(store, start)] == [*all_of(plain, start)]
+
+
+@pytest.fixture
+def seen() -> Iterator[list[Event]]:
+    found: list[Event] = []
+    forget = events.subscribe(found.append)
+    yield found
+    forget()
+
+
+def ignored(seen: Sequence[Event]) -> list[str]:
+    return [event.segment for event in seen if isinstance(event, events.SegmentIgnored)]
+
+
+def everything(store: MemoryStore) -> object:
+    log = opened(store)
+    return [*log.records()], log.scan(include_metadata=True).read_all().to_pylist()
+
+
+@pytest.mark.parametrize("part", range(12))
+def test_a_flipped_bit_anywhere_in_a_segment_is_one_event(
+    part: int, tmp_path: Path, seen: list[Event]
+) -> None:
+    store = random_log(2, tmp_path)
+    expected = everything(without_segments(store))
+    segmented(store)
+    key = segments_in(store)[1]
+    body = bytearray(store.objects[key])
+    body[len(body) * part // 12] ^= 0x40
+    sound, store.objects[key] = store.objects[key], bytes(body)
+    seen.clear()
+    assert opened(store).scan(include_metadata=True).read_all().to_pylist() == expected[1]
+    assert ignored(seen) in ([], [key])
+    assert everything(store) == expected
+    assert any(key in problem for problem in verify_store(log_of(store), "wal").problems)
+    segmented(store)
+    assert store.objects[key] == sound
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 500, -200, -1])
+def test_a_segment_that_is_cut_off_is_one_event(
+    size: int, tmp_path: Path, seen: list[Event]
+) -> None:
+    store = random_log(2, tmp_path)
+    expected = everything(without_segments(store))
+    segmented(store)
+    key = segments_in(store)[1]
+    store.objects[key] = store.objects[key][:size]
+    seen.clear()
+    assert everything(store) == expected
+    assert {*ignored(seen)} <= {key}
+    if 0 <= size <= 500:
+        assert ignored(seen) == [key, key]
+
+
+def test_a_missing_segment_is_no_event(tmp_path: Path, seen: list[Event]) -> None:
+    store = random_log(2, tmp_path)
+    expected = everything(without_segments(store))
+    segmented(store)
+    del store.objects[segments_in(store)[2]]
+    assert everything(store) == expected
+    assert ignored(seen) == []
+    assert segmented(store).blocks == [2]
+
+
+def test_a_segment_under_the_key_of_another_is_one_event(tmp_path: Path, seen: list[Event]) -> None:
+    store = random_log(2, tmp_path)
+    expected = everything(without_segments(store))
+    segmented(store)
+    first, second, *_ = segments_in(store)
+    store.objects[second] = store.objects[first]
+    assert everything(store) == expected
+    assert ignored(seen) == [second, second]
+
+
+def test_a_header_that_lies_is_one_event(tmp_path: Path, seen: list[Event]) -> None:
+    store = random_log(2, tmp_path)
+    expected = everything(without_segments(store))
+    segmented(store)
+    key = segments_in(store)[1]
+    front = arrowfile.open_front(store.objects[key], key)
+    assert isinstance(front.header, SegmentHeader)
+    lies = [
+        {"records": front.header.records - 1},
+        {"last": front.header.last._replace(position=front.header.last.position - 1)},
+        {"frames": front.header.frames[1:]},
+        {"frames": (*front.header.frames, front.header.frames[-1]._replace(offset=0))},
+        {"witness": front.header.witness._replace(position=10**9)},
+        {"log_id": "another"},
+    ]
+    body = store.objects[key][front.body :]
+    for lie in lies:
+        seen.clear()
+        text = to_json(replace(front.header, **lie))
+        metadata = to_metadata(text, crc_hex(text), front.spark_schema)
+        schema_message = schema.to_arrow(front.spark_schema).with_metadata(metadata).serialize()
+        store.objects[key] = arrowfile.MAGIC + bytes(schema_message) + body
+        assert everything(store) == expected
+        assert ignored(seen) == [key, key], lie
+
+
+def test_a_log_made_again_at_the_path_ignores_the_segments_of_the_former(
+    tmp_path: Path, seen: list[Event]
+) -> None:
+    former = small_commits(tmp_path / "former", 3 * BLOCK)
+    segmented(former)
+    store = small_commits(tmp_path / "new", 4 * BLOCK)
+    expected = everything(store)
+    left = {key: former.objects[key] for key in segments_in(former)}
+    store.objects |= left
+    assert everything(store) == expected
+    assert {*ignored(seen)} == {*left}
+    made = segmented(store, every=False)
+    assert made.blocks == [0, 1, 2] and made.replaced == [1, 0]
+    assert everything(store) == expected
+
+
+def test_a_restore_of_an_older_copy_leaves_segments_that_nobody_uses(
+    tmp_path: Path, seen: list[Event]
+) -> None:
+    store = MemoryStore()
+    query = query_in(store, tmp_path, limits=INLINED)
+    for batch_id in range(2 * BLOCK + 3):
+        query.microbatch(batch_id, (batch_id,))
+    copy = dict(store.objects)
+    for batch_id in range(2 * BLOCK + 3, 5 * BLOCK):
+        query.microbatch(batch_id, (batch_id,))
+    segmented(store)
+    kept = {key: store.objects[key] for key in segments_in(store)}
+    # The records are those of the older copy, and the log goes another way from there.
+    store.objects = copy | kept
+    query = query.restarted()
+    for batch_id in range(2 * BLOCK + 3, 5 * BLOCK):
+        query.microbatch(batch_id, (-batch_id,))
+    expected = everything(without_segments(store))
+    assert everything(store) == expected
+    assert {*ignored(seen)} == {*segments_in(store)[2:]}
+    made = segmented(store)
+    assert made.blocks == made.replaced == [2, 3, 4][: len(made.blocks)]
+    assert everything(store) == expected
+
+
+def test_no_segment_is_made_of_what_is_not_decided(tmp_path: Path) -> None:
+    store = small_commits(tmp_path, 2 * BLOCK)
+    # No record after the second block proves that it is decided.
+    assert segmented(store).blocks == [0]
+
+
+def test_no_segment_is_made_below_the_floor_and_the_floor_rules_over_segments(
+    tmp_path: Path,
+) -> None:
+    store = small_commits(tmp_path, 4 * BLOCK)
+    segmented(store)
+    move_floor(log_of(store), BLOCK + 2)
+    plain = without_segments(store)
+    assert everything(store) == everything(plain)
+    with pytest.raises(CollectedError):
+        opened(store).scan(BLOCK, None)
+    assert segmented(plain).blocks == [2]
+
+
+def test_a_record_that_is_given_up_leaves_the_segment(tmp_path: Path) -> None:
+    store = small_commits(tmp_path, 3 * BLOCK + 2)
+    segmented(store)
+    position = BLOCK + 3
+    del store.objects[log_of(store).key(keys.slot(position, 1000))]
+    give_up_record(log_of(store), keys.slot(position, 1000))
+    assert opened(store).scan().read_all().num_rows == 3 * BLOCK
+    assert segmented(store).blocks == [1]
+    assert opened(store).scan().read_all().num_rows == 3 * BLOCK
+
+
+def test_a_reader_whom_a_policy_shows_no_segments_reads_the_records(tmp_path: Path) -> None:
+    store = small_commits(tmp_path, 3 * BLOCK)
+    segmented(store)
+    inner = store.list
+
+    def refuse(prefix: str, limit: int = 1000, after: str = "") -> Page:
+        if "/segments/" in prefix:
+            raise Refusal("no right to list segments/")
+        return inner(prefix, limit, after)
+
+    store.list = refuse  # type: ignore[method-assign]
+    assert opened(store).scan().read_all().num_rows == 3 * BLOCK - 1
