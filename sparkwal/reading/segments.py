@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
+from isal.isal_zlib import crc32
+
 from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
@@ -55,7 +57,7 @@ class Opened:
 def mark_of(record: SlotRecord) -> Mark:
     """The mark that identifies a record."""
     header = record.header
-    return Mark(header.position, header.plan_id, arrowfile.crc32(record.text))
+    return Mark(header.position, header.plan_id, crc32(record.text))
 
 
 def listed_blocks(log: LogStore, window: int, start: int, end: int) -> list[int]:
