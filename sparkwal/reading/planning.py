@@ -9,6 +9,7 @@ from math import inf
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
@@ -178,6 +179,10 @@ def read_tasks(
         size = about_bytes(log.log, log.window, start, end, _SAMPLES) + count * _RECORD
         tasks = min(max(least or 1, _by_size(size, parallelism)), count)
         bounds = [start + count * i // tasks for i in range(tasks + 1)]
+        if log.segments.listed(start, end):
+            # A task reads whole segments, so it gets whole blocks.
+            inner = (bound - bound % keys.BLOCK for bound in bounds[1:-1])
+            bounds = sorted({start, *(bound for bound in inner if bound > start), end})
         return [ReadTask(looked, None, log.window, *ends) for ends in pairwise(bounds)]
     pieces = [piece for record in log.records(start, end) for piece in pieces_of(log.log, record)]
     if least is not None and len(pieces) < least:

@@ -139,16 +139,8 @@ class Segments:
         It costs no request for fewer positions than a block has. For others it costs 1 LIST, 1 GET
         for each segment, and 1 GET for up to 32 segments that follow each other.
         """
-        if end - start < keys.BLOCK:
-            yield range(start, end)
-            return
         reached = start
-        try:
-            blocks = listed_blocks(self._log, self._window, start, end)[::-1]
-        except Refusal as refusal:
-            # A policy from before there were segments lets a reader see the records alone.
-            events.emit(events.SegmentIgnored(self._log.url, "segments/", str(refusal)))
-            blocks = []
+        blocks = self.listed(start, end)[::-1]
         size = _FIRST
         while blocks:
             group, blocks = blocks[:size], blocks[size:]
@@ -160,8 +152,22 @@ class Segments:
                     yield range(reached, begin)
                 yield usable[block]
                 reached = min((block + 1) * keys.BLOCK, end)
-        if reached < end:
+        if reached < end or start == end:
             yield range(reached, end)
+
+    def listed(self, start: int, end: int) -> list[int]:
+        """The blocks of positions start … end−1 that have a segment, newest first. 1 LIST.
+
+        It makes no request for fewer positions than a block has.
+        """
+        if end - start < keys.BLOCK:
+            return []
+        try:
+            return listed_blocks(self._log, self._window, start, end)
+        except Refusal as refusal:
+            # A policy from before there were segments lets a reader see the records alone.
+            events.emit(events.SegmentIgnored(self._log.url, "segments/", str(refusal)))
+            return []
 
     def _usable(self, blocks: Sequence[int]) -> Mapping[int, Opened]:
         """Open the segments of blocks, and return those that a reader may use."""

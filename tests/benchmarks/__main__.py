@@ -13,6 +13,7 @@ from benchmarks import (
     questions,
     restart,
     scale,
+    segments,
     sinks,
     small_commits,
     stalls,
@@ -36,6 +37,7 @@ for _command in (
     triggers.main,
     stalls.main,
     small_commits.main,
+    segments.main,
     questions.main,
     checks.main,
 ):

@@ -37,16 +37,16 @@ console = Console(stderr=True, highlight=False)
 ROWS = 200
 LARGE = 100
 TAIL = 1000
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [("id", pa.int64()), ("v", pa.float64()), ("t", pa.timestamp("us", "UTC")), ("s", pa.string())]
 )
 
 
-def _rows(count: int, rng: random.Random) -> pa.RecordBatch:
+def rows_of(count: int, rng: random.Random) -> pa.RecordBatch:
     ids = range(count)
     texts = [f"user-{rng.getrandbits(32)}-some text that is the same in all rows" for _ in ids]
     times = [1_700_000_000_000_000 + 1000 * each for each in ids]
-    return pa.record_batch([[*ids], [1.25 * each for each in ids], times, texts], schema=_SCHEMA)
+    return pa.record_batch([[*ids], [1.25 * each for each in ids], times, texts], schema=SCHEMA)
 
 
 def _serve(commits: int, seed: int, latency_ms: int, pipe: Connection) -> None:
@@ -55,9 +55,9 @@ def _serve(commits: int, seed: int, latency_ms: int, pipe: Connection) -> None:
 
     memory, rng = MemoryStore(), random.Random(seed)
     for name, count in (("small", commits), ("large", LARGE), ("tail", TAIL)):
-        rows = _rows(ROWS * commits // count if name == "large" else ROWS, rng)
+        rows = rows_of(ROWS * commits // count if name == "large" else ROWS, rng)
         options: Any = {"maxInFlightRequests": 1, "batchSizeThreshold": 1}
-        with Appender(LogStore(memory, name), _SCHEMA, producer_id="p", **options) as wal:
+        with Appender(LogStore(memory, name), SCHEMA, producer_id="p", **options) as wal:
             for _ in range(count):
                 wal.append(rows)
     objects = SortedDict({f"{BUCKET}/{key}": body for key, body in memory.objects.items()})

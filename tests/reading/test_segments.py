@@ -42,7 +42,9 @@ def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     short_blocks(monkeypatch)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [1, 5, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 30))]
+)
 def test_readers_get_the_same_with_and_without_segments(seed: int, tmp_path: Path) -> None:
     store = random_log(seed, tmp_path)
     plain = without_segments(store)
@@ -133,7 +135,7 @@ def everything(store: MemoryStore) -> object:
     return [*log.records()], log.scan(include_metadata=True).read_all().to_pylist()
 
 
-@pytest.mark.parametrize("part", range(12))
+@pytest.mark.parametrize("part", [0, 1, 3, 6, 9, 11])
 def test_a_flipped_bit_anywhere_in_a_segment_is_one_event(
     part: int, tmp_path: Path, seen: list[Event]
 ) -> None:
@@ -153,7 +155,7 @@ def test_a_flipped_bit_anywhere_in_a_segment_is_one_event(
     assert store.objects[key] == sound
 
 
-@pytest.mark.parametrize("size", [0, 1, 15, 500, -200, -1])
+@pytest.mark.parametrize("size", [0, 15, 500, -200])
 def test_a_segment_that_is_cut_off_is_one_event(
     size: int, tmp_path: Path, seen: list[Event]
 ) -> None:
