@@ -152,13 +152,14 @@ class StreamedLog(LogRange):
 @dataclass(frozen=True)
 class ReadTask:
     """The pieces that a task reads. If `pieces` is None, it reads the records of start … end−1
-    itself."""
+    itself; with `segmented` it looks for segments."""
 
     looked: Looked
     pieces: list[Piece] | None
     window: int
     start: int
     end: int
+    segmented: bool = False
 
 
 def read_tasks(
@@ -179,11 +180,12 @@ def read_tasks(
         size = about_bytes(log.log, log.window, start, end, _SAMPLES) + count * _RECORD
         tasks = min(max(least or 1, _by_size(size, parallelism)), count)
         bounds = [start + count * i // tasks for i in range(tasks + 1)]
-        if log.segments.listed(start, end):
+        segmented = bool(log.segments.listed(start, end))
+        if segmented:
             # A task reads whole segments, so it gets whole blocks.
             inner = (bound - bound % keys.BLOCK for bound in bounds[1:-1])
             bounds = sorted({start, *(bound for bound in inner if bound > start), end})
-        return [ReadTask(looked, None, log.window, *ends) for ends in pairwise(bounds)]
+        return [ReadTask(looked, None, log.window, *ends, segmented) for ends in pairwise(bounds)]
     pieces = [piece for record in log.records(start, end) for piece in pieces_of(log.log, record)]
     if least is not None and len(pieces) < least:
         pieces = split(pieces)
@@ -228,8 +230,11 @@ def task_rows(
                 at_once=WIDEST_PROBE,
             )
 
-        segments = Segments(floor.log, task.window, floor.log_id or "")
-        live = read_records(segments, task.start, task.end, read_slots)
+        if task.segmented:
+            segments = Segments(floor.log, task.window, floor.log_id or "")
+            live = read_records(segments, task.start, task.end, read_slots)
+        else:
+            live = read_slots(task.start, task.end, None)
         records = floor.usable(task.start, task.end, live)
         pieces = (piece for record in records for piece in pieces_of(floor.log, record))
     yield from read_pieces(

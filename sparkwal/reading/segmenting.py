@@ -15,7 +15,6 @@ from sparkwal.format.merging import narrower
 from sparkwal.format.segment import (
     LARGEST_PART,
     MOST_ROWS,
-    Segment,
     Source,
     encode,
     has_room,
@@ -134,7 +133,7 @@ def unusable_blocks(log: LogRange, blocks: Sequence[int], *, whole: bool = False
     for block, item in open_blocks(log.log, log.window, blocks):
         fault = str(item) if isinstance(item, InvalidLogError) else ""
         if isinstance(item, Opened):
-            fault = fault_of_rows(log, item.segment) if whole else ""
+            fault = _fault_of(log, item) if whole else ""
             opened[block] = item
         if fault:
             reasons[block] = fault
@@ -145,13 +144,15 @@ def unusable_blocks(log: LogRange, blocks: Sequence[int], *, whole: bool = False
     return reasons
 
 
-def fault_of_rows(log: LogRange, segment: Segment) -> str:
-    """The damage of the rows and the footer of a segment, or "". 1 GET."""
+def _fault_of(log: LogRange, opened: Opened) -> str:
+    """The damage of the records, the rows and the footer of a segment, or "". 1 GET."""
+    segment = opened.segment
     try:
-        data = log.log.store.get(segment.key)
+        segment_data = log.log.store.get(segment.key)
+        Opened(opened.block, segment, opened.data).decode()
         for frame in segment.of_rows:
-            segment.read(data[frame.offset : frame.end], frame)
-        arrowfile.check_footer(data, segment.location)
+            segment.read(segment_data[frame.offset : frame.end], frame)
+        arrowfile.check_footer(segment_data, segment.location)
     except NotFound:
         return "it was deleted meanwhile"
     except InvalidLogError as error:

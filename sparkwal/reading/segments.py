@@ -28,22 +28,31 @@ ReadSlots = Callable[[int, int, int | None], Iterator[SlotRecord]]
 
 
 class Opened:
-    """A segment whose header and records are decoded.
+    """A segment whose header is decoded, with the bytes of its records.
 
     Attributes:
         block: the number of its block.
         segment: its front.
-        copies: its records.
+        data: the bytes of its records.
     """
 
-    def __init__(self, block: int, segment: Segment, copies: Sequence[Copy]) -> None:
+    def __init__(self, block: int, segment: Segment, data: bytes) -> None:
         self.block = block
         self.segment = segment
-        self.copies = copies
+        self.data = data
+        self._copies: list[Copy] = []
+
+    def decode(self) -> None:
+        """Decode its records, which take much more memory than their bytes.
+
+        Raises:
+            InvalidLogError: they are damaged, or are not those of the block.
+        """
+        self._copies = self.segment.records(self.data)
 
     def records(self, start: int, end: int) -> Iterator[SlotRecord]:
-        """The records of positions start … end−1."""
-        for copy in self.copies:
+        """The decoded records of positions start … end−1."""
+        for copy in self._copies:
             if start <= copy.header.position < end:
                 yield SlotRecord(
                     copy.header,
@@ -81,7 +90,7 @@ def listed_blocks(log: LogStore, window: int, start: int, end: int) -> list[int]
 def open_blocks(
     log: LogStore, window: int, blocks: Sequence[int]
 ) -> Iterator[tuple[int, Opened | InvalidLogError]]:
-    """Read header and records of the segments of blocks: 1 GET each, 2 if the records are large.
+    """Read the segments of blocks up to their rows: 1 GET each, 2 if the records are large.
 
     Yields:
         Each block with its segment, or with the reason why it cannot be used.
@@ -116,7 +125,19 @@ def _open(key: str, location: str, block: int, window: int, get_range: GetRange)
         # The rows of a small segment came with its records.
         segment.state.frames = segment.runs[0]
         segment.state.data = front[segment.end :]
-    return Opened(block, segment, segment.records(front[needed : segment.end]))
+    return Opened(block, segment, front[needed : segment.end])
+
+
+def _decoded(opened: Opened | None) -> Opened | None:
+    """The segment with its records, or None if they are damaged."""
+    try:
+        if opened is not None:
+            opened.decode()
+    except InvalidLogError as error:
+        assert opened is not None
+        ignore(opened.segment, str(error))
+        return None
+    return opened
 
 
 class Segments:
@@ -146,11 +167,14 @@ class Segments:
             group, blocks = blocks[:size], blocks[size:]
             size = _MOST
             usable = self._usable(group)
-            for block in (block for block in group if block in usable):
+            for block in group:
+                segment = _decoded(usable.pop(block, None))
+                if segment is None:
+                    continue
                 begin = max(block * keys.BLOCK, start)
                 if reached < begin:
                     yield range(reached, begin)
-                yield usable[block]
+                yield segment
                 reached = min((block + 1) * keys.BLOCK, end)
         if reached < end or start == end:
             yield range(reached, end)
@@ -169,7 +193,7 @@ class Segments:
             events.emit(events.SegmentIgnored(self._log.url, "segments/", str(refusal)))
             return []
 
-    def _usable(self, blocks: Sequence[int]) -> Mapping[int, Opened]:
+    def _usable(self, blocks: Sequence[int]) -> dict[int, Opened]:
         """Open the segments of blocks, and return those that a reader may use."""
         opened: dict[int, Opened] = {}
         for block, found in open_blocks(self._log, self._window, blocks):
@@ -180,7 +204,7 @@ class Segments:
                 opened[block] = found
         return self.trusted(opened)
 
-    def trusted(self, opened: Mapping[int, Opened]) -> Mapping[int, Opened]:
+    def trusted(self, opened: Mapping[int, Opened]) -> dict[int, Opened]:
         """The segments that are copies of the records that are in the slots now.
 
         It costs 1 GET for segments that follow each other.
