@@ -82,7 +82,7 @@ ALL_VALUES: dict[str, list[str]] = {
     "time(6)": ["time'00:00:00'", "time'23:59:59.999999'"],
     "variant": ["parse_json('null')", """parse_json('{"a": [1, 2.5, null, "x"], "b": {}}')"""],
     "geometry(0)": [f"st_geomfromwkb({POINT})"],
-    "geometry(any)": [f"cast(st_geomfromwkb({POINT}, 4326) as geometry(any))"],
+    "geometry(any)": [f"cast(st_setsrid(st_geomfromwkb({POINT}), 4326) as geometry(any))"],
     "geography(4326)": [f"st_geogfromwkb({POINT})"],
     "struct<>": ["named_struct()"],
     "struct<a: int, b: struct<c: string>>": [
@@ -155,6 +155,8 @@ def content(rows: DataFrame) -> dict[str, list[Any]]:
 def types_enabled(spark: SparkSession) -> Iterator[None]:
     settings = {
         "spark.sql.timeType.enabled": "true",
+        # Spark 4.1 has the types and leaves them off.
+        "spark.sql.geospatial.enabled": "true",
         "spark.sql.session.timeZone": "America/New_York",
     }
     before = {name: spark.conf.get(name, None) for name in settings}
