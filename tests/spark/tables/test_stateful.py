@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -28,7 +27,9 @@ def settings() -> dict[str, str]:
 def checkpoint(delta: SparkSession, ministack_url: str, s3_bucket: str) -> Iterator[str]:
     """A checkpoint that the session reaches by the page's settings, and by credentials."""
     given = settings()
-    assert given.pop("spark.jars.packages") == spark_versions.hadoop_aws(pyspark.__version__)
+    # The page has the jars of the Spark that pip installs.
+    newest = spark_versions.text(spark_versions.NEWEST_WITH_DELTA)
+    assert given.pop("spark.jars.packages") == spark_versions.hadoop_aws(newest)
     names = {name.removeprefix("spark.hadoop."): text for name, text in given.items()}
     names = {name: text.replace(STORE, ministack_url) for name, text in names.items()}
     # The server has no other region than the tests', and takes their credentials only.
