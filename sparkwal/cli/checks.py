@@ -204,8 +204,8 @@ def _print_record(about: dict[str, str], header: Any, verdict: Text) -> None:
 @takes_logs
 @as_json
 def verify(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
-    """Requests: 1 GET for each object, and 1 LIST for each thousand objects. Exit code 1: a log is
-    damaged.
+    """Requests: 1 GET for each object, and 1 LIST for each thousand objects; for each segment 1,004
+    GET more, to compare it with its records. Exit code 1: a log is damaged.
     """
     sound = True
     for log in logs_at(path, log_options, read_heads=False):

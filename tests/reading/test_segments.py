@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from sparkwal import events
@@ -14,7 +16,8 @@ from sparkwal.errors import CollectedError
 from sparkwal.events import Event
 from sparkwal.format import arrowfile, keys, schema, segment
 from sparkwal.format.header import SegmentHeader, crc_hex, to_json, to_metadata
-from sparkwal.reading import segmenting, segments
+from sparkwal.reading import planning, segmenting, segments
+from sparkwal.reading.planning import read_tasks, task_rows
 from sparkwal.reading.repair import give_up_record
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import Page, Refusal
@@ -97,6 +100,27 @@ def test_a_read_of_less_than_a_block_makes_the_requests_of_before(tmp_path: Path
         each.counts.clear()
         opened(each).scan(2, BLOCK + 2).read_all()
     assert store.counts["LIST"] == plain.counts["LIST"] == 3
+
+
+@pytest.mark.parametrize("parallelism", [2, 5])
+def test_the_tasks_of_a_batch_read_take_whole_segments(
+    parallelism: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "PLANNED_RECORDS", 4)
+    store = random_log(6, tmp_path)
+    plain = without_segments(store)
+    segmented(store)
+    expected = opened(plain).scan(include_metadata=True).read_all()
+    log = looked(store)
+    tasks = read_tasks(log, log.start(), log.end(), None, parallelism)
+    assert all(task.segmented and task.start % BLOCK == 0 for task in tasks)
+    assert not any(task.segmented for task in read_tasks(looked(plain), 0, log.end(), None, 2))
+    batches = [
+        batch
+        for task in pickle.loads(pickle.dumps(tasks))
+        for batch in task_rows(store, task, expected.schema, log.options)
+    ]
+    assert pa.Table.from_batches(batches).to_pylist() == expected.to_pylist()
 
 
 def test_large_rows_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
