@@ -109,7 +109,7 @@ def test_the_schema_of_a_log_stays_equal_byte_for_byte() -> None:
     [
         (text(a="long"), False, "'a' is int in the log and bigint in these rows; set mergeSchema"),
         (text(a="string"), True, "'a' is int in the log and string in these rows; .* cannot"),
-        (text(a="string"), False, "a column's type cannot change so: cast it"),
+        (text(a="string"), False, "a column's type cannot change this way: cast it"),
         (text(A="long"), True, "'A' and the log's 'a' differ only in case"),
     ],
 )
