@@ -10,8 +10,7 @@ import sparkwal
 from sparkwal.appender.appender import Appender
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-
-from .logs import document, ran
+from tests.cli.logs import document, ran
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from reading.collected import move_floor
 
 import sparkwal
 from sparkwal.errors import FencedError
@@ -30,9 +29,12 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.handover import Lookout, Requests
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import TaskAttempt, write_partition
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.segmenting import make_segments
 from sparkwal.spark.source import StreamReader
 from tests.protocol.query import LIMITS, SCHEMA, Query, hints_in
 from tests.protocol.query import rows as rows_of
+from tests.reading.collected import move_floor
 from tests.spark.queries import append, numbers, write
 
 ROWS = pa.schema([("v", pa.int64())])
@@ -75,6 +77,14 @@ def short_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archive, "MOST", 1)
         patch.setattr(archive, "KEPT", 1)
+        yield
+
+
+@contextmanager
+def short_blocks() -> Iterator[None]:
+    """Segments of two positions, so that this short log can have some."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "BLOCK", 2)
         yield
 
 
@@ -123,10 +133,11 @@ def read_rows(place: Place) -> None:
     log = sparkwal.Log(place.path, **place.options)
     head = log.head()
     assert head is not None
-    assert list(log.records())[-1].position == head.position
+    with short_blocks():
+        assert list(log.records())[-1].position == head.position
     assert sparkwal.verify(place.path, **place.options).ok
     list(log.replay())
-    later = sparkwal.Log(place.path, startingTimestamp=1000, **place.options)
+    later = sparkwal.Log(place.path, startingTimestamp=1000, failOnDataLoss=False, **place.options)
     assert len(log.to_pandas()) == len(later.to_pandas())
     frame = place.spark.read.format("weaselwal").options(**place.options).load(place.path)
     assert frame.count() == len(log.to_pandas())
@@ -175,7 +186,12 @@ def read_with_a_lease(place: Place) -> None:
 
 
 def compact(place: Place) -> None:
-    """Retention, which moves the floor as a compaction into a table does."""
+    """Segments, and retention, which moves the floor as a compaction into a table does."""
+    settings = from_keywords(SourceOptions, place.path, place.options)
+    log = LogRange(settings, settings.sequencer, open_log(settings))
+    log.refresh()
+    with short_blocks():
+        assert make_segments(log).blocks
     life = sparkwal.Lifecycle(place.path, collects=False, retainBytes=1, **place.options)
     assert life.run_once().floor > 2
     assert life.recover().found == "at rest"
@@ -186,7 +202,8 @@ def collect(place: Place) -> None:
     settings = from_keywords(LifecycleOptions, place.path, place.options)
     life = Coordinator(open_log(settings), settings, gc_grace_ms=0)
     found = life.collect(dry_run=False)
-    while found is None or not found.objects:
+    # A segment beyond the head goes at once, the objects below the floor when they are old enough.
+    while found is None or not found.uploads:
         time.sleep(0.1)
         found = life.collect(dry_run=False)
     assert found.uploads == 1
@@ -219,5 +236,9 @@ def furnish(place: Place) -> None:
     now_ms = Clock().now_ms()
     publish(log, Consumer("lease-1", head.live.header.log_id, 9, now_ms, "host", "run", 1))
     move_floor(log, 2, grace_ms=0)
+    # A segment beyond the head, as an earlier log leaves it, and a damaged one at the head.
+    log.store.put(keys.segment_key(log.prefix, 0, head.window), b"left")
+    with short_blocks():
+        log.store.put(keys.segment_key(log.prefix, head.position // 2, head.window), b"damaged")
     at_the_end = sparkwal.Log(place.path, lease="1h", **place.options)
     assert at_the_end.scan().read_all().num_rows == 2
