@@ -418,7 +418,11 @@ def _files_in(text: str) -> dict[str, bytes]:
 
 
 def _after(text: str, at: int, sign: str) -> int:
-    """Where the text goes on after a sign. Raises ValueError where another one is there."""
+    """The index after `sign`, which must be at `at`.
+
+    Raises:
+        ValueError: something else is there.
+    """
     if not text.startswith(sign, at):
         raise ValueError(f"no {sign} at character {at}")
     return at + len(sign)

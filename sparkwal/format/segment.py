@@ -26,9 +26,14 @@ from sparkwal.format.header import (
     parse_text,
 )
 
-_RECORD, _SCHEMA, _BODY, _COPIED = "_wal_record", "_wal_schema", "_wal_body", "_wal_copied"
-# The text of a record's header; its Spark schema, or null if it is that of the record before; the
-# offset of its inlined rows; a digit for each part of its rows: 1 if this segment has them.
+# The text of a record's header.
+_RECORD = "_wal_record"
+# The Spark schema of a record, or null if it is that of the record before.
+_SCHEMA = "_wal_schema"
+# The offset of a record's inlined rows.
+_BODY = "_wal_body"
+# A digit for each part of a record's rows: 1 if this segment has them.
+_COPIED = "_wal_copied"
 _COLUMNS = {_RECORD: "binary", _SCHEMA: "string", _BODY: "long", _COPIED: "string"}
 # The most bytes of one part that is copied, and of all parts in a segment.
 LARGEST_PART = 2**20
