@@ -90,7 +90,7 @@ def _is_read(name: str, data: bytes, offsets: Mapping[str, bytes], record: str) 
 def _names_file(line: bytes) -> bool:
     """Whether Spark may take a line for an entry of a file source's list.
 
-    Spark's parser ignores what follows the object. Of two fields with one name it takes the first.
+    Spark's parser ignores what follows the object. If two fields have one name, it takes the first.
     """
     text = line.decode(errors="replace")
     begin = text.find("{")

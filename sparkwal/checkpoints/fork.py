@@ -11,7 +11,7 @@ from sparkwal.checkpoints import carry
 from sparkwal.checkpoints.offsets import by_source, listed
 from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format import keys
-from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint, Origin, SlotHeader
+from sparkwal.format.header import REMOTE, STATEFUL, Checkpoint, Origin, SlotHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
@@ -210,7 +210,7 @@ def find_base(fork: Fork, log: LogStore) -> Base:
     what = f"cannot fork query {fork.name!r} at position {entry.position} of {log.url}: "
     if entry.reason:
         raise OptionError(what + _NOT_CARRIED.get(entry.reason, "the record carries nothing of it"))
-    if too_large := [name for name, (at, _) in entry.files.items() if at == NOWHERE]:
+    if too_large := entry.too_large:
         raise OptionError(
             f"{what}{too_large[0]} was larger than checkpointMaxBytes there. Start that query with "
             "a larger checkpointMaxBytes: every later position can be forked"

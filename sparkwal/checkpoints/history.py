@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwal.checkpoints import carry
-from sparkwal.checkpoints.names import SOURCES
 from sparkwal.checkpoints.offsets import by_source, listed
 from sparkwal.checkpoints.unread import listed_files
 from sparkwal.errors import InvalidLogError
-from sparkwal.format.header import CommitHeader, Origin
+from sparkwal.format.header import CommitHeader
 from sparkwal.format.limits import json_in
 from sparkwal.protocol import chain
 from sparkwal.protocol.records import WIDEST_PROBE, live_records
@@ -47,16 +46,8 @@ class Input:
     def position(self) -> int:
         return self.header.position
 
-    @property
-    def origin(self) -> Origin | None:
-        """The place from which the query was forked."""
-        entry = self.header.checkpoints.get(self.header.query_id)
-        return entry.origin if entry else None
 
-
-def inputs(
-    log: LogStore, head: Head, start: int, end: int, query_id: str | None = None
-) -> Iterator[Input]:
+def inputs(log: LogStore, head: Head, start: int, end: int) -> Iterator[Input]:
     """Read the input of each microbatch of positions start … end−1: 1 GET for each position.
 
     Args:
@@ -64,7 +55,6 @@ def inputs(
         head: its head.
         start: the first position, not below the floor.
         end: at most the head's gap.
-        query_id: only this query. Without it all that carry a checkpoint.
 
     Raises:
         InvalidLogError: a record is damaged or missing.
@@ -104,8 +94,7 @@ def inputs(
             term, last = record.header.term, record.header.position
             front = fronts.get(last)
             header = record.header
-            is_wanted = isinstance(header, CommitHeader) and query_id in (None, header.query_id)
-            if is_wanted and isinstance(header, CommitHeader):
+            if isinstance(header, CommitHeader):
                 yield _input(log, record, header, front if isinstance(front, bytes) else None)
         if last != chunk.stop - 1:
             term = None
@@ -131,12 +120,9 @@ def read_input(header: CommitHeader, files: Mapping[str, bytes]) -> Input:
         return Input(header, reason="the record does not carry the plan of its microbatch")
     begin = parsed(before) if before is not None else None
     lists: dict[str, dict[str, int]] = {}
-    for name, data in files.items():
-        parts = name.split("/")
-        if parts[0] == SOURCES and len(parts) == 3:
-            entries = lists.setdefault(parts[1], {})
-            for path, entry in listed_files(data):
-                entries[path] = max(entry, entries.get(path, -1))
+    for source, path, entry in listed_files(files):
+        entries = lists.setdefault(source, {})
+        entries[path] = max(entry, entries.get(path, -1))
     is_listed = {source: listed(text) is not None for source, text in _texts(plan).items()}
     lists = {source: entries for source, entries in lists.items() if is_listed.get(source)}
     return Input(header, begin, end, _watermark(plan), lists)

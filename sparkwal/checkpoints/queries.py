@@ -9,7 +9,7 @@ from sparkwal.checkpoints import carry
 from sparkwal.checkpoints.fork import after_the_end
 from sparkwal.checkpoints.history import floor_of, parsed
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format.header import NOWHERE, Origin
+from sparkwal.format.header import REMOTE, STATEFUL, Origin
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.records import first_at_or_after
 from sparkwal.protocol.recovery import Head, find_head, last_live
@@ -92,7 +92,7 @@ def read_queries(
     for query_id, entry in entries.items():
         batch_id, timestamp_ms = txns.get(query_id, (-1, 0))
         reason = _REASONS.get(entry.reason, entry.reason)
-        if any(position == NOWHERE for position, _ in entry.files.values()):
+        if entry.too_large:
             reason = "a file of its checkpoint was larger than checkpointMaxBytes"
         sources: dict[str, Any] = {}
         if entry.bytes:
@@ -124,8 +124,8 @@ def read_queries(
 
 
 _REASONS = {
-    "stateful": "it is stateful, and its state is not in the log",
-    "remote": "its checkpoint was not on the driver's disk",
+    STATEFUL: "it is stateful, and its state is not in the log",
+    REMOTE: "its checkpoint was not on the driver's disk",
 }
 
 

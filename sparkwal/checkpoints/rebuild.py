@@ -27,7 +27,7 @@ from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.checkpoints.unread import check_files
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
-from sparkwal.format.header import NOWHERE, REMOTE, STATEFUL, Checkpoint
+from sparkwal.format.header import REMOTE, STATEFUL, Checkpoint
 from sparkwal.options.open import enclosing_data, open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.spark_versions import checkpoint_file_manager
@@ -317,14 +317,9 @@ def why_rebuild(
         return "it gave the number of a microbatch in the log to other input"
     # Without commits/N Spark would read its input again, which another machine may have archived.
     # SAFETY(folder-has-commit) §12: a folder is used only if it holds the log's last commits/N
-    if logged and commits != last and offsets == last and not _not_carried(entry):
+    if logged and commits != last and offsets == last and not entry.too_large:
         return "it lacks the commit of its last microbatch, which is in the log"
     return None
-
-
-def _not_carried(entry: Checkpoint) -> list[str]:
-    """The files that no record carries."""
-    return [name for name, (position, _) in entry.files.items() if position == NOWHERE]
 
 
 def _files(log: LogStore, state: State) -> dict[str, bytes]:
@@ -339,7 +334,7 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     why = f"nothing of its checkpoint is in the log. {_USE_OLD_LOCATION}"
     if entry is not None:
         why = _REASONS.get(entry.reason, "")
-        if too_large := _not_carried(entry):
+        if too_large := entry.too_large:
             why = (
                 f"{too_large[0]} was larger than checkpointMaxBytes. Start the query on the "
                 "machine where it ran, with a larger checkpointMaxBytes"

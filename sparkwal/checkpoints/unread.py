@@ -33,7 +33,7 @@ def check_files(base: Base, files: Mapping[str, bytes]) -> None:
         return
     missing = sorted(
         path
-        for source, path, number in _entries(_newest_files(base, files))
+        for source, path, number in listed_files(_newest_files(base, files))
         if number > begin.get(source, number) and is_missing(path)
     )
     if missing:
@@ -75,17 +75,17 @@ def _newest_files(base: Base, files: Mapping[str, bytes]) -> dict[str, bytes]:
     return carried
 
 
-def _entries(files: Mapping[str, bytes]) -> Iterator[tuple[str, str, int]]:
+def listed_files(files: Mapping[str, bytes]) -> Iterator[tuple[str, str, int]]:
     """(source, path, number of the entry) of each file in the lists of file sources."""
     for name, data in files.items():
         parts = name.split("/")
         if parts[0] != SOURCES or len(parts) != 3:
             continue
-        for path, number in listed_files(data):
+        for path, number in _files_in(data):
             yield parts[1], path, number
 
 
-def listed_files(data: bytes) -> Iterator[tuple[str, int]]:
+def _files_in(data: bytes) -> Iterator[tuple[str, int]]:
     """(path, number of the entry) of each file in one file of a source's list."""
     for line in data.splitlines():
         try:

@@ -84,6 +84,11 @@ class Checkpoint:
     name: Annotated[str, LATER] = ""
     origin: Annotated[Origin | None, LATER] = None
 
+    @property
+    def too_large(self) -> list[str]:
+        """The files that no record carries, because they were above `checkpointMaxBytes`."""
+        return [name for name, (position, _) in self.files.items() if position == NOWHERE]
+
 
 # {query_id: …} of every stream that wrote to the log.
 Checkpoints = dict[str, Checkpoint]

@@ -106,21 +106,28 @@ def make_segments(
 
 def _wanted(log: LogRange, blocks: range, made: Made, *, every: bool) -> list[int]:
     """The blocks of a range without a usable segment."""
-    start, end = blocks.start * keys.BLOCK, blocks.stop * keys.BLOCK
-    listed = set(listed_blocks(log.log, log.window, start, end))
+    listed = _listed(log, blocks)
+    missing = {*blocks} - {*listed}
     if every:
-        unusable = unusable_blocks(log, sorted(listed & {*blocks}), whole=True)
+        unusable = unusable_blocks(log, listed, whole=True)
         made.replaced = sorted(unusable)
-        made.others = len(listed & {*blocks}) - len(unusable)
-        return [block for block in blocks if block not in listed or block in unusable]
+        made.others = len(listed) - len(unusable)
+        return [block for block in blocks if block in missing or block in unusable]
     wanted: list[int] = []
     for block in reversed(blocks):
-        if block in listed:
+        if block not in missing:
             if not unusable_blocks(log, [block]):
                 break
             made.replaced.append(block)
         wanted.append(block)
     return wanted[::-1]
+
+
+def _listed(log: LogRange, blocks: range) -> list[int]:
+    """The blocks of a range that have a segment, oldest first. 1 LIST."""
+    start, end = blocks.start * keys.BLOCK, blocks.stop * keys.BLOCK
+    listed = listed_blocks(log.log, log.window, start, end)
+    return sorted(block for block in listed if block in blocks)
 
 
 def unusable_blocks(log: LogRange, blocks: Sequence[int], *, whole: bool = False) -> dict[int, str]:
@@ -169,11 +176,10 @@ def compare_segments(log: LogRange) -> Iterator[str]:
     blocks = decided_blocks(log)
     if not blocks:
         return
-    start, end = blocks.start * keys.BLOCK, blocks.stop * keys.BLOCK
-    listed = [block for block in listed_blocks(log.log, log.window, start, end) if block in blocks]
+    listed = _listed(log, blocks)
     unusable = unusable_blocks(log, listed, whole=True)
     action = "sparkwal segment replaces it"
-    for block in listed[::-1]:
+    for block in listed:
         key = keys.segment_key(log.log.prefix, block, log.window)
         name = f"{log.log.store.url}/{key}"
         if block in unusable:

@@ -163,7 +163,7 @@ MUTATIONS = [
         "folder-has-commit",
         _ARCHIVES,
         "checkpoints/rebuild.py",
-        "    if logged and commits != last and offsets == last and not _not_carried(entry):\n",
+        "    if logged and commits != last and offsets == last and not entry.too_large:\n",
         "    if False:\n",
     ),
     Mutation(
