@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from sparkwal import events
+from sparkwal.events import Event
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack, start_moto
 from tests import classes
@@ -44,6 +46,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """
     if item.get_closest_marker("spark") and "SPARK_SUBMIT_OPTS" not in os.environ:
         os.environ["SPARK_SUBMIT_OPTS"] = classes.options()
+
+
+@pytest.fixture
+def seen() -> Iterator[list[Event]]:
+    """The events of this process, in order."""
+    reported: list[Event] = []
+    unsubscribe = events.subscribe(reported.append)
+    yield reported
+    unsubscribe()
 
 
 @pytest.fixture(scope="session")

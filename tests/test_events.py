@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_type_hints
-
-import pytest
 
 import sparkwal
 from sparkwal import events
@@ -17,14 +14,6 @@ from tests.docs.tables import event_kinds
 from tests.protocol.query import Query, hints_in
 
 SOURCES = Path(sparkwal.__file__).parent
-
-
-@pytest.fixture
-def seen() -> Iterator[list[Event]]:
-    found: list[Event] = []
-    forget = events.subscribe(found.append)
-    yield found
-    forget()
 
 
 def test_every_event_is_emitted_somewhere() -> None:

@@ -117,21 +117,25 @@ def test_porcupine_accepts_the_samples(porcupine: Path, tmp_path: Path) -> None:
 @needs_go
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+@pytest.mark.parametrize(
+    ("about", "operations", "mutation"),
+    [
+        pytest.param(about, operations, mutation, id=mutation.__name__)
+        for about, operations, mutations in (
+            (ABOUT, SAMPLE, MUTATIONS),
+            (TABLE_ABOUT, TABLE_SAMPLE, TABLE_MUTATIONS),
+        )
+        for mutation in mutations
+    ],
+)
 def test_porcupine_notices_a_broken_guarantee(
-    porcupine: Path, tmp_path: Path, mutation: Callable[[Operations], None]
+    porcupine: Path,
+    tmp_path: Path,
+    about: dict[str, Any],
+    operations: Operations,
+    mutation: Callable[[Operations], None],
 ) -> None:
-    assert _porcupine(porcupine, tmp_path, ABOUT, mutated(SAMPLE, mutation)) == 1
-
-
-@needs_go
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", TABLE_MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_porcupine_notices_a_broken_table(
-    porcupine: Path, tmp_path: Path, mutation: Callable[[Operations], None]
-) -> None:
-    assert _porcupine(porcupine, tmp_path, TABLE_ABOUT, mutated(TABLE_SAMPLE, mutation)) == 1
+    assert _porcupine(porcupine, tmp_path, about, mutated(operations, mutation)) == 1
 
 
 def _porcupine(program: Path, folder: Path, about: dict[str, Any], operations: Operations) -> int:

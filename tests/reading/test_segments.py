@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,14 +140,6 @@ def test_rows_in_several_frames_and_runs(tmp_path: Path, monkeypatch: pytest.Mon
     segmented(store)
     for start in (None, 3, 11):
         assert [*all_of(store, start)] == [*all_of(plain, start)]
-
-
-@pytest.fixture
-def seen() -> Iterator[list[Event]]:
-    found: list[Event] = []
-    forget = events.subscribe(found.append)
-    yield found
-    forget()
 
 
 def ignored(seen: Sequence[Event]) -> list[str]:

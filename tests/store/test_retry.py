@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -150,14 +150,6 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path / "log")
-
-
-@pytest.fixture
-def seen() -> Iterator[list[events.Event]]:
-    caught: list[events.Event] = []
-    unsubscribe = events.subscribe(caught.append)
-    yield caught
-    unsubscribe()
 
 
 def test_repeats_until_it_works(bench: Bench, seen: list[events.Event]) -> None:
