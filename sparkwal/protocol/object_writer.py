@@ -182,9 +182,10 @@ def adopt(log: LogStore, own: DataHeader, content: Content | None, sent: Batch) 
     except InvalidLogError as error:
         raise _incomplete(name, str(error)) from None
     is_own = header.stage_attempt == own.stage_attempt
-    # An object of another size comes from another run of this attempt. It is complete, or `measure`
-    # would have failed.
-    if is_own and batch.bytes == sent.bytes and batch.crc32 != sent.crc32:
+    # Frames of other sizes come from another run of this attempt: a stall cuts them elsewhere. That
+    # object is complete, or `measure` would have failed.
+    is_cut_alike = [frame[:3] for frame in batch.frames] == [frame[:3] for frame in sent.frames]
+    if is_own and is_cut_alike and batch.bytes == sent.bytes and batch.crc32 != sent.crc32:
         raise _incomplete(name, f"{batch.bytes} other bytes")
     # A recomputed stage may distribute rows otherwise, so an old object would lose or double some.
     # Equal frames hold the same rows, even at other offsets: one header may be longer.

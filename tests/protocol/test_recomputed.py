@@ -88,6 +88,19 @@ def test_an_attempt_with_the_same_rows_adopts_the_object_however_its_frames_are_
     assert stored(query) == [1, 2, 3]
 
 
+def test_a_second_run_of_an_attempt_adopts_the_object_although_a_stall_cut_its_frames_elsewhere(
+    query: Query,
+) -> None:
+    plan = query.plan()
+    query.limits = replace(LIMITS, batch_size=1, codec=None)
+    eight = range(8)
+    first = run(query, plan, iter([rows(*eight[:2]), rows(*eight[2:])]), 7, again=False)
+    second = run(query, plan, iter([rows(*eight[:6]), rows(*eight[6:])]), 7, again=False)
+    assert first.batch is not None and second.batch == first.batch
+    query.commit([second])
+    assert stored(query) == [*eight]
+
+
 @pytest.mark.proves("adopt-what-is-there")
 def test_an_attempt_whose_reply_was_lost_adopts_its_own_object_unseen(tmp_path: Path) -> None:
     class LosesReplies(MemoryStore):
