@@ -256,7 +256,8 @@ def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
     Raises:
         AnotherLog: it does not.
     """
-    # Two logs share neither positions nor order, so a read must not mix their rows.
+    # SAFETY(records-of-one-log) §9: two logs share neither positions nor order, so no read mixes
+    # their records
     if record.header.log_id != log_id:
         raise AnotherLog(
             f"the log at {log.url} was recreated while it was read: position "

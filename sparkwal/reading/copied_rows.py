@@ -63,6 +63,7 @@ class Run:
             try:
                 data = get_range(self.key, self.offset, self.size)
             except NotFound:
+                # SAFETY(segment-rows-fall-back) §13: a reader without a segment reads the records
                 return InvalidLogError(f"{self.segment.location}: it was deleted meanwhile")
         # A reader that takes one record at a time needs them again.
         is_complete = _end(self.pieces[-1]) == (self._frames.stop - 1, self._last_row)

@@ -211,7 +211,26 @@ def segment_of(log: LogRange, block: int) -> bytes:
         InvalidLogError: a record is missing or damaged.
         CollectedError: the floor passed the block.
     """
-    first, after = block * keys.BLOCK, (block + 1) * keys.BLOCK
+    first = block * keys.BLOCK
+    try:
+        body = _segment_of(log, first, first + keys.BLOCK)
+    except InvalidLogError:
+        # A collection may have deleted the missing record: then that is the error.
+        log.floor.check(first)
+        raise
+    # SAFETY(segment-floor-after-read) §13: a maker checks the floor after it read: late PUTs may
+    # have filled collected slots
+    log.floor.check(first)
+    return body
+
+
+def _segment_of(log: LogRange, first: int, after: int) -> bytes:
+    """Do `segment_of` for positions first … after−1, without a look at the floor.
+
+    Raises:
+        Unfit: the block can have no segment.
+        InvalidLogError: a record is missing or damaged.
+    """
     # One record before the block, and those after it up to its witness.
     begin = max(first - 1, 0)
     records = live_records(
@@ -232,12 +251,9 @@ def segment_of(log: LogRange, block: int) -> bytes:
             follows = mark_of(record)
         elif position < after:
             of_block.append(record)
-        # §13: a record after the block proves that it is decided
+        # SAFETY(segment-decided) §13: a record after the block proves that it is decided
         elif record.header.decided >= after - 1:
-            body = _encoded(log, of_block, after - 1, follows, mark_of(record))
-            # A collection may have freed slots meanwhile, and late PUTs may have filled them.
-            log.floor.check(first)
-            return body
+            return _encoded(log, of_block, after - 1, follows, mark_of(record))
     raise Unfit("no record after the block shows that it is decided")
 
 

@@ -105,6 +105,7 @@ def open_blocks(
         try:
             return block, _open(key, location, block, window, get_range)
         except NotFound:
+            # SAFETY(segment-falls-back) §13: a reader without a segment reads the records
             return block, InvalidLogError(f"{location}: it was deleted meanwhile")
         except InvalidLogError as error:
             return block, error
@@ -213,12 +214,12 @@ class Segments:
         for block in sorted(opened, reverse=True):
             candidate = opened[block]
             header = candidate.segment.header
-            # §13: a segment of another log_id is no copy of this log
+            # SAFETY(segment-of-this-log) §13: a segment of another log_id is no copy of this log
             if header.log_id != self._log_id:
                 ignore(candidate.segment, f"it is of the log {header.log_id}")
                 continue
             later = trusted.get(block + 1)
-            # §13: a segment is trusted if the trusted one after it follows
+            # SAFETY(segment-followed) §13: a segment is trusted if the trusted one after it follows
             # its last record
             is_followed = later is not None and later.segment.header.follows == header.last
             if is_followed or self._is_witnessed(header.witness):
@@ -233,7 +234,7 @@ class Segments:
             record = read_slot(self._log, witness.position, self._window, GLANCE, tolerant=True)
         except ValueError:
             return False
-        # §13: a segment is trusted if the slot of its witness holds it
+        # SAFETY(segment-witness) §13: a segment is trusted if the slot of its witness holds it
         return record is not None and mark_of(record) == witness
 
 
@@ -252,7 +253,8 @@ def read_records(
     last = start - 1
     for stretch in segments.stretches(start, end):
         if isinstance(stretch, range):
-            # After a torn or dead record only a look-back decides which records are live.
+            # SAFETY(segment-then-look-back) §13: the term of a segment's last record counts for the
+            # next position only
             known = term if last == stretch.start - 1 else None
             records = read_slots(stretch.start, stretch.stop, known)
         else:

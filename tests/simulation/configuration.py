@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from sparkwal.format import keys
 from sparkwal.lifecycle import collection
 from sparkwal.protocol import archive, commit, recovery
+from sparkwal.reading import segments
 from tests.simulation.explore import Budget, Report, explore
 from tests.simulation.machine import Process
 from tests.simulation.world import State
@@ -25,6 +27,8 @@ class Configuration:
             checkpoint forward.
         kept: the number of slot records that a collection leaves, and that the search for the
             head lists.
+        block: the number of positions that a segment covers.
+        front: the bytes of a segment that are read first.
     """
 
     processes: dict[str, Process]
@@ -40,10 +44,17 @@ class Configuration:
     entries: tuple[int, int] = (archive.MOST, archive.KEPT)
     forward: int = commit.FORWARD
     kept: int = collection.KEPT_SLOTS
+    block: int = keys.BLOCK
+    front: int = segments._FRONT
 
     def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
         """See `explore.explore`."""
-        with archiving(self.entries), keeping(self.kept), forwarding(self.forward):
+        with (
+            archiving(self.entries),
+            keeping(self.kept),
+            forwarding(self.forward),
+            with_blocks(self.block, self.front),
+        ):
             return explore(
                 self.processes,
                 self.budget,
@@ -88,3 +99,13 @@ def keeping(slots: int) -> Iterator[None]:
         yield
     finally:
         collection.KEPT_SLOTS, recovery.LIST_LIMIT = before
+
+
+@contextmanager
+def with_blocks(size: int, front: int = segments._FRONT) -> Iterator[None]:
+    before = keys.BLOCK, segments._FRONT
+    keys.BLOCK, segments._FRONT = size, front
+    try:
+        yield
+    finally:
+        keys.BLOCK, segments._FRONT = before

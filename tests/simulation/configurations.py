@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tests.simulation import archives, checkpoints, lifecycles, sessions, transactions
+from tests.simulation import (
+    archives,
+    checkpoints,
+    lifecycles,
+    segmenting,
+    sessions,
+    transactions,
+)
 from tests.simulation.compacting import hours, others, outsider
 from tests.simulation.configuration import Configuration
 from tests.simulation.explore import Budget, died_in_flight
@@ -28,6 +35,7 @@ def exhaustive() -> dict[str, Configuration]:
         **archives.exhaustive(),
         **checkpoints.exhaustive(),
         **lifecycles.exhaustive(),
+        **segmenting.exhaustive(),
         **sessions.exhaustive(),
         **transactions.exhaustive(),
         "one life, two batches, two partitions, every fault twice": Configuration(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sparkwal.errors import CollectedError, SparkWalError
@@ -12,6 +13,7 @@ from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Target
 from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.lifecycle.current import plan_current
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import StreamedLog
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -111,8 +113,13 @@ def _opened(ask: Ask, log: LogStore, target: Target) -> WorldTable | WorldTombst
 
 
 def _rows(reading: LogRange, start: int, end: int) -> list[Row]:
+    return rows_of_records(reading, reading.records(start, end))
+
+
+def rows_of_records(reading: LogRange, records: Iterable[SlotRecord]) -> list[Row]:
+    """The rows of records, in order."""
     found: list[Row] = []
-    for record in reading.records(start, end):
+    for record in records:
         header = record.header
         if isinstance(header, CommitHeader):
             target = schema.to_arrow(record.spark_schema)

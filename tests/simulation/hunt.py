@@ -28,26 +28,31 @@ _AT_ONCE = 2
 
 
 class _Broken(SourceFileLoader):
-    """Loads the module that a mutation breaks; Python's cache of bytecode has no part in it."""
+    """Loads a module that a mutation breaks; Python's cache of bytecode has no part in it."""
 
-    mutation: Mutation
+    edits: Sequence[tuple[str, str]]
 
     def get_code(self, fullname: str) -> Any:
         text = Path(self.path).read_text()
-        for old, new in filter(None, [(self.mutation.old, self.mutation.new), self.mutation.also]):
-            assert old in text, f"{self.mutation.file} no longer has {old!r}"
+        for old, new in self.edits:
+            assert old in text, f"{self.path} no longer has {old!r}"
             text = text.replace(old, new)
         return self.source_to_code(text.encode(), self.path)
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules where Python does; `found` is whether the broken one was among them."""
+    """Finds modules where Python does; `found` is whether the broken one was among them.
 
-    def __init__(self, mutation: Mutation) -> None:
-        ours = mutation.file.startswith("simulation/")
-        name = mutation.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    Args:
+        file: the file of the broken module.
+        edits: the edits, as (old, new).
+    """
+
+    def __init__(self, file: str, *edits: tuple[str, str]) -> None:
+        ours = file.startswith("simulation/")
+        name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         self._name = f"{'tests' if ours else 'sparkwal'}.{name}"
-        self._mutation, self.found = mutation, False
+        self._edits, self.found = edits, False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: Any = None
@@ -57,19 +62,28 @@ class _Finder(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path)
         assert spec is not None and spec.origin is not None
         loader = _Broken(fullname, spec.origin)
-        loader.mutation, self.found = self._mutation, True
+        loader.edits, self.found = self._edits, True
         spec.loader = loader
         return spec
 
 
+def _finders(mutation: Mutation) -> list[_Finder]:
+    also = [mutation.also] if mutation.also else []
+    finders = [_Finder(mutation.file, (mutation.old, mutation.new), *also)]
+    if mutation.elsewhere:
+        file, old, new = mutation.elsewhere
+        finders.append(_Finder(file, (old, new)))
+    return finders
+
+
 def _hunt(mutation: Mutation) -> str | None:
     """The result of the search."""
-    finder = _Finder(mutation)
-    sys.meta_path.insert(0, finder)
+    finders = _finders(mutation)
+    sys.meta_path[:0] = finders
     journals = importlib.import_module(f"{_ROOM}.test_journals")
     shapes = importlib.import_module(f"{_ROOM}.journal_shapes")
     configurations = importlib.import_module(f"{_ROOM}.configurations")
-    assert finder.found, f"no search imports {mutation.file}"
+    assert all(finder.found for finder in finders), f"no search imports {mutation.file}"
     if mutation.where in shapes.SHAPES:
         return _failure(lambda: _run_journals(mutation.where))
     if mutation.where.startswith("test_"):

@@ -15,3 +15,5 @@ class Mutation:
     old: str
     new: str
     also: tuple[str, str] | None = None  # another edit of the file
+    # A second check of the same rule: its file, and the edit.
+    elsewhere: tuple[str, str, str] | None = None

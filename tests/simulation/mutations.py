@@ -7,6 +7,7 @@ from tests.simulation import (
     checkpoint_mutations,
     journal_mutations,
     lifecycle_mutations,
+    segment_mutations,
     session_mutations,
 )
 from tests.simulation.mutation import Mutation
@@ -16,6 +17,7 @@ MUTATIONS = [
     *checkpoint_mutations.MUTATIONS,
     *lifecycle_mutations.MUTATIONS,
     *journal_mutations.MUTATIONS,
+    *segment_mutations.MUTATIONS,
     *session_mutations.MUTATIONS,
     Mutation(
         "replay-writes-nothing",

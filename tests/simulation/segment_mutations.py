@@ -1,0 +1,80 @@
+"""The mutations of segments: their makers, and readers that use them."""
+
+from __future__ import annotations
+
+from tests.simulation.mutation import Mutation
+
+_AGAIN = "segments of a log that is recreated"
+_DELETED = "segments are deleted under a reader"
+_RESTORED = "segments of a former time line, a maker"
+
+MUTATIONS = [
+    Mutation(
+        "segment-of-this-log",
+        _AGAIN,
+        "reading/segments.py",
+        "if header.log_id != self._log_id:",
+        "if False:",
+    ),
+    Mutation(
+        "segment-followed",
+        _RESTORED,
+        "reading/segments.py",
+        "is_followed = later is not None and later.segment.header.follows == header.last",
+        "is_followed = later is not None",
+    ),
+    Mutation(
+        "segment-witness",
+        _RESTORED,
+        "reading/segments.py",
+        "return record is not None and mark_of(record) == witness",
+        "return True",
+    ),
+    Mutation(
+        "segment-then-look-back",
+        "two in flight, the store keeps a part, a takeover, a maker",
+        "reading/segments.py",
+        "known = term if last == stretch.start - 1 else None",
+        "known = term",
+    ),
+    Mutation(
+        "segment-falls-back",
+        _DELETED,
+        "reading/segments.py",
+        'return block, InvalidLogError(f"{location}: it was deleted meanwhile")',
+        "raise",
+    ),
+    Mutation(
+        "segment-rows-fall-back",
+        _DELETED,
+        "reading/copied_rows.py",
+        'return InvalidLogError(f"{self.segment.location}: it was deleted meanwhile")',
+        "raise",
+    ),
+    Mutation(
+        "segment-decided",
+        "a segment of a former time line whose last records are in the log",
+        "reading/segmenting.py",
+        "elif record.header.decided >= after - 1:",
+        "else:",
+    ),
+    Mutation(
+        "segment-floor-after-read",
+        "a maker while the log is collected, a stray leader",
+        "reading/segmenting.py",
+        "log.floor.check(first)\n    return body\n",
+        "return body\n",
+    ),
+    Mutation(
+        "records-of-one-log",
+        "a maker sleeps while its log is recreated",
+        "protocol/records.py",
+        "if record.header.log_id != log_id:",
+        "if False:",
+        elsewhere=(
+            "format/segment.py",
+            "(header.log_id, header.window) != (own.log_id, own.window)",
+            "False",
+        ),
+    ),
+]

@@ -1,0 +1,321 @@
+"""Logs with segments: their makers, and readers that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparkwal.errors import SparkWalError
+from sparkwal.format import keys
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.history import walk
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.segmenting import make_segments
+from tests.simulation import lifecycle_oracle, oracle
+from tests.simulation.clients import WorldClock, WorldStore, world_log
+from tests.simulation.codec import searching
+from tests.simulation.compacting import GRACE_MS, collector, compactor, hours, others, outsider
+from tests.simulation.configuration import Configuration, keeping, with_blocks
+from tests.simulation.data import PREFIX
+from tests.simulation.explore import Budget, died_in_flight
+from tests.simulation.following import follower, rows_of_records
+from tests.simulation.lake import undisturbed
+from tests.simulation.machine import Ask, Machine, Process
+from tests.simulation.processes import appender, driver
+from tests.simulation.world import Call, State, apply, without
+
+_OPTIONS = SourceOptions(path="/sim")
+_PAST = GRACE_MS + 1
+_LOG = f"{PREFIX}/batches/"
+_SEGMENTS = f"{PREFIX}/segments/"
+# No process writes to these folders.
+_STILL = "batches", "lifecycle", "consumers"
+
+
+def maker(name: str, *, every: bool = True) -> Process:
+    """Makes the segments that a log lacks; it may sleep anywhere.
+
+    Args:
+        name: unique.
+        every: see `make_segments`.
+    """
+
+    def run(ask: Ask) -> str:
+        Machine.current.name = name
+        log = world_log(WorldStore(ask, concurrency=1), 1)
+        reading = LogRange(_OPTIONS, "default", log, WorldClock(ask))
+        try:
+            reading.refresh()
+            make_segments(reading, every=every)
+        except SparkWalError as error:
+            return type(error).__name__
+        return "done"
+
+    return run
+
+
+def exhaustive() -> dict[str, Configuration]:
+    """Name → what is searched to the end. In each world that may be the last one, a reader that
+    uses segments gets all rows."""
+    two = {"A": maker("A"), "B": maker("B", every=False)}
+    again = outsider(Call("make_log_again"))
+    return {
+        "two makers and a reader of segments, a crash, a fault": Configuration(
+            {**two, "R": follower("R")},
+            Budget(1, 1),
+            begin=lambda: _written(4),
+            ends={"R": "delivered StoreUnavailableError"},
+            still=_STILL,
+            ending=_all_read,
+            block=2,
+        ),
+        "two makers and a reader, a segment that the store keeps in part": Configuration(
+            {**two, "R": follower("R")},
+            Budget(crashes=1, parts=1),
+            begin=lambda: _written(4),
+            ends={"R": "delivered"},
+            still=_STILL,
+            ending=_all_read,
+            block=2,
+        ),
+        "two in flight, a takeover, a maker": Configuration(
+            {"B": driver("B", "q", 3, inline=1000), "M": maker("M")},
+            Budget(1, 0),
+            begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
+            still=("lifecycle", "consumers"),
+            ending=_all_read,
+            block=2,
+        ),
+        "two in flight, the store keeps a part, a takeover, a maker": Configuration(
+            {
+                "B": driver("B", "q", 2, inline=1000),
+                "M": maker("M"),
+                "D": outsider(*_deletes(3)),
+            },
+            Budget(parts=1),
+            begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
+            follows={"M": "B", "D": "M"},
+            still=("lifecycle", "consumers"),
+            ending=_all_read,
+            block=2,
+        ),
+        "segments of a log that is recreated": Configuration(
+            {
+                "R": follower("R"),
+                "O": others(again, driver("X", "x", 5, inline=1000), maker("A")),
+                "B": maker("B"),
+            },
+            begin=lambda: _with_segments(_written(4)),
+            ends={"R": "delivered nothing InvalidLogError AnotherLog MissingRecord"},
+            still=("lifecycle", "consumers"),
+            deletes=True,
+            ending=_all_read,
+            block=2,
+        ),
+        "a maker sleeps while its log is recreated": Configuration(
+            {"A": maker("A"), "O": others(again, driver("X", "x", 5, inline=1000))},
+            begin=lambda: _written(4),
+            still=("lifecycle", "consumers"),
+            deletes=True,
+            ending=_all_read,
+            block=2,
+        ),
+        "segments are deleted under a reader": Configuration(
+            {"R": follower("R"), "D": outsider(*_deletes(3, 5))},
+            begin=lambda: _with_segments(_written(5)),
+            ends={"R": "delivered"},
+            still=_STILL,
+            ending=_all_read,
+            block=2,
+            front=64,
+        ),
+        "segments of a former time line, a maker": Configuration(
+            {"B": driver("B", "r", 4, inline=1000), "M": maker("M"), "R": follower("R")},
+            begin=_restored,
+            follows={"M": "B", "R": "B"},
+            ends={"R": "delivered"},
+            still=("lifecycle", "consumers"),
+            ending=_all_read,
+            block=2,
+        ),
+        "a segment of a former time line whose last records are in the log": Configuration(
+            {"B": driver("B", "r", 4, inline=1000), "M": maker("M")},
+            begin=_restored_in_flight,
+            still=("lifecycle", "consumers"),
+            ending=_all_read,
+            block=3,
+        ),
+        "segments while all is collected, a stray": Configuration(
+            {
+                "R": follower("R", 2),
+                "M": maker("M"),
+                "O": others(compactor("A"), hours(_PAST), collector("C")),
+            },
+            begin=lambda: _with_segments(_stray()),
+            ends={"R": "delivered collected"},
+            deletes=True,
+            kept=2,
+            ending=_all_read,
+            block=2,
+        ),
+        "a maker while the log is collected, a stray leader": Configuration(
+            {
+                "M": maker("M"),
+                "O": others(hours(_PAST), collector("C")),
+            },
+            begin=_compacted_in_a_block,
+            ends={"M": "done CollectedError"},
+            deletes=True,
+            kept=1,
+            ending=_all_read,
+            block=4,
+        ),
+    }
+
+
+def _all_read() -> Callable[[State], None]:
+    """A check that a reader that uses segments gets all rows in the end.
+
+    Raises:
+        Violation: rows are missing, or others came.
+    """
+    seen: set[object] = set()
+
+    def check(state: State) -> None:
+        key = state.contents, state.now_ms
+        if key in seen:
+            return
+        seen.add(key)
+        for reader in (follower("last"), _walker()):
+            outcome = _outcome(state, reader)
+            if outcome.startswith("delivered "):
+                lifecycle_oracle.check_delivered(outcome, state)
+            elif outcome != "nothing":
+                raise oracle.Violation(f"in the end a reader gets {outcome}")
+
+    return check
+
+
+def _walker() -> Process:
+    """Reads the rows of all records that `records` of a log shows."""
+
+    def run(ask: Ask) -> str:
+        log = world_log(WorldStore(ask, concurrency=1), 1)
+        reading = LogRange(_OPTIONS, "default", log, WorldClock(ask))
+        try:
+            reading.refresh()
+            if reading.log_id is None:
+                return "nothing"
+            start = reading.floor.current()
+            found = walk(reading, start, reading.gap, newest_first=False)
+            records = (record for record in found if isinstance(record, SlotRecord))
+            rows = tuple(rows_of_records(reading, records))
+        except SparkWalError as error:
+            return type(error).__name__
+        return f"delivered {(reading.log_id, start, reading.gap, rows)!r}"
+
+    return run
+
+
+def _outcome(state: State, process: Process) -> str:
+    machine = Machine(process)
+    while machine.calls:
+        thread, call = min(machine.calls.items())
+        state, answer = apply(state, call)
+        machine.answer(thread, answer)
+    assert machine.outcome is not None
+    return machine.outcome
+
+
+def _after(state: State, *processes: Process, kept: int = 1000) -> State:
+    """The world after these processes, one after the other, undisturbed."""
+    with searching(), keeping(kept):
+        for process in processes:
+            state, _ = undisturbed(state, process)
+    return replace(state, hints={}, plan=-1)
+
+
+def _written(batches: int, state: State | None = None, name: str = "W") -> State:
+    """A log whose first record is a leader record, and each other one has rows."""
+    return _after(state or State(), driver(name, "q", batches, inline=1000))
+
+
+def _with_segments(state: State, block: int = 2) -> State:
+    with with_blocks(block):
+        return _after(state, maker("0"))
+
+
+def _deletes(*last_positions: int) -> list[Call]:
+    """Deletes of the segments that end at these positions."""
+    numbers = [keys.slot(position, 1000) for position in last_positions]
+    return [Call("delete", (_SEGMENTS + keys.encode(number),)) for number in numbers]
+
+
+def _restored() -> State:
+    """A log that was put back to its first two positions, and went another way before. It left a
+    segment, and another one is still on its way."""
+    former = _with_segments(_written(5))
+    later = [oracle.slot_key(position) for position in range(2, 7)]
+    segments = sorted(item for item in former.objects.items() if item[0].startswith(_SEGMENTS))
+    newest = segments[0]
+    restored = without(former, *later, newest[0])
+    return replace(_forgotten(restored), late=frozenset({newest}))
+
+
+def _restored_in_flight() -> State:
+    """A log that was put back to a moment at which only the newest of three records in flight was
+    there. The others arrived before, and a segment has them."""
+    begun = died_in_flight(appender("A", "p", 3, 3))
+    former = replace(begun, late=frozenset())
+    for record in sorted(begun.late):
+        former, _ = apply(former, Call("put", record))
+    former = _with_segments(_written(3, former), 3)
+    # Keys count down.
+    newest = min(key for key, _ in begun.late)
+    lost = {key for key in former.objects if key.startswith(_LOG)} - {*begun.objects, newest}
+    return _forgotten(without(former, *lost))
+
+
+def _forgotten(state: State) -> State:
+    """The world without the promises of another time line."""
+    return replace(
+        state, acknowledged=frozenset(), denied=frozenset(), promised={}, checkpoint={}, hints={}
+    )
+
+
+def _stray() -> State:
+    """A log, and a PUT under way of a writer that lost position 3 to it."""
+    both = _written(1)
+    key = oracle.slot_key(3)
+    other = _after(both, driver("Z", "z", 1, inline=1000))
+    ours = _written(5, both, "X")
+    return replace(ours, late=frozenset({(key, other.objects[key])}))
+
+
+def _compacted_in_a_block() -> State:
+    """A log whose floor will be in its first block, and a PUT under way of a leader that lost
+    position 1 to it: it has the term of those after the block."""
+    stray = oracle.slot_key(1)
+    newest = oracle.slot_key(2)
+    with searching():
+        machine = Machine(driver("W", "q", 4, inline=1000))
+        state = State()
+        while newest not in state.objects:
+            state = _step(state, machine)
+        alone = _forgotten(without(state, stray, newest))
+        other, _ = undisturbed(alone, driver("Z", "z", 1, inline=1000))
+        state, _ = undisturbed(state, compactor("0"))
+        while machine.calls:
+            state = _step(state, machine)
+    state = _after(state, driver("V", "q", 7, inline=1000))
+    floor = min(key for key in state.objects if key.startswith(f"{PREFIX}/lifecycle/"))
+    late = {(stray, other.objects[stray]), (floor, state.objects[floor])}
+    return replace(without(state, floor), late=frozenset(late))
+
+
+def _step(state: State, machine: Machine) -> State:
+    thread, call = min(machine.calls.items())
+    state, answer = apply(state, call)
+    machine.answer(thread, answer)
+    return state
