@@ -21,6 +21,8 @@ from sparkwal.options import spark_versions
 RESULTS = Path(__file__).with_name("support.json")
 # How tests/capabilities.py gives the reason of a skip.
 LACKS = "Spark lacks "
+# A test that runs others in a separate process. Their outcomes have a report of their own.
+RUNS_TABLES = "tests.spark.test_delta"
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,13 @@ class Outcome:
 
     Attributes:
         spark: the version of Spark.
-        folder: the folder of the test.
+        file: the file of the test.
         lacks: the capability for which the test was skipped, or "".
     """
 
     spark: str
     test: str
-    folder: str
+    file: str
     passed: bool
     failed: bool
     lacks: str
@@ -47,7 +49,7 @@ class Support:
 
     Attributes:
         version: the newest version that ran the tests.
-        passed: the number of tests that passed, by folder.
+        passed: the number of tests that passed, by file. A file without a number was not run.
         failed: the tests that failed.
         lacks: the capabilities for which tests were skipped.
     """
@@ -57,10 +59,9 @@ class Support:
     failed: list[str] = field(default_factory=list)
     lacks: list[str] = field(default_factory=list)
 
-    @property
-    def tests(self) -> int:
-        """How many passed."""
-        return sum(self.passed.values())
+    def of_folder(self, folder: str) -> dict[str, int]:
+        """The part of `passed` in a folder, without the folders in it."""
+        return {file: count for file, count in self.passed.items() if parent(file) == folder}
 
 
 def outcomes(report: Path) -> Iterator[Outcome]:
@@ -70,15 +71,17 @@ def outcomes(report: Path) -> Iterator[Outcome]:
             entry.attrib["name"]: entry.attrib["value"]
             for entry in case.iterfind("properties/property")
         }
-        if (spark := properties.get("spark")) is None:
+        spark = properties.get("spark")
+        if spark is None or case.attrib["classname"] == RUNS_TABLES:
             continue
         skipped = case.find("skipped")
         reason = "" if skipped is None else skipped.attrib.get("message", "")
         failed = case.find("failure") is not None or case.find("error") is not None
+        file = f"{case.attrib['classname'].replace('.', '/')}.py"
         yield Outcome(
             spark,
-            f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name']}",
-            "/".join(case.attrib["classname"].split(".")[:2]),
+            f"{file}::{case.attrib['name']}",
+            file,
             skipped is None and not failed,
             failed,
             reason.removeprefix(LACKS) if reason.startswith(LACKS) else "",
@@ -98,12 +101,17 @@ def summary(reports: Iterable[Path]) -> dict[str, Support]:
 
 
 def _support(tests: list[Outcome]) -> Support:
+    passed = dict.fromkeys(sorted({outcome.file for outcome in tests}), 0)
     return Support(
         max((outcome.spark for outcome in tests), key=spark_versions.numbers),
-        dict(sorted(Counter(outcome.folder for outcome in tests if outcome.passed).items())),
+        passed | Counter(outcome.file for outcome in tests if outcome.passed),
         sorted(outcome.test for outcome in tests if outcome.failed),
         sorted({outcome.lacks for outcome in tests if outcome.lacks}),
     )
+
+
+def parent(file: str) -> str:
+    return file.rpartition("/")[0]
 
 
 def minor(version: str) -> str:
@@ -128,7 +136,8 @@ def main(folders: Iterable[str]) -> None:
     by_version = dict(sorted((results() | summary(reports)).items()))
     RESULTS.write_text(as_json(by_version))
     for version, support in by_version.items():
-        print(f"Spark {support.version}: {support.tests} passed, {len(support.failed)} failed")
+        passed = sum(support.passed.values())
+        print(f"Spark {support.version}: {passed} passed, {len(support.failed)} failed")
         for test in support.failed:
             print(f"  {version} failed: {test}")
 

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,14 @@ from sparkwal.options import spark_versions, types
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
-from tests.docs.support import Support
+from tests.docs.support import Support, parent
 from tests.docs.support import results as support_of_sparks
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
 IAM = Path(__file__).parents[2] / "conf" / "iam"
+# The folder of the tests that need Delta Lake.
+OF_DELTA = "tests/spark/tables"
 
 
 def event_kinds() -> list[type[Event]]:
@@ -149,28 +151,45 @@ def _below(place: str) -> str:
 
 
 def sparks() -> str:
-    """One row for each Spark: the capabilities that it lacks, and the jars of Delta Lake for it.
-
-    There is a column for the tests that passed if support.json has outcomes of each Spark.
-    """
-    outcomes = support_of_sparks()
-    versions = [*reversed(spark_versions.supported())]
-    heads = ["Spark", "tests that passed", "lacks", "Delta Lake, S3A"]
-    rows = [[version, _passed(outcomes.get(version)), *_of_spark(version)] for version in versions]
-    if not all(version in outcomes for version in versions):
-        for row in (heads, *rows):
-            del row[1]
-    table = [heads, ["---"] * len(heads), *rows]
-    lines = [f"| {' | '.join(row)} |" for row in table]
-    lines[1] = lines[1].replace(" ", "")
-    return "\n".join(lines)
+    """One row for each Spark: the capabilities that it lacks, and the jars of Delta Lake for it."""
+    versions = reversed(spark_versions.supported())
+    return _lines(
+        ["Spark", "lacks", "Delta Lake, S3A"],
+        [[version, *_of_spark(version)] for version in versions],
+    )
 
 
-def _passed(support: Support | None) -> str:
-    if support is None:
-        return ""
-    failed = f"; {len(support.failed)} failed" if support.failed else ""
-    return f"{support.tests} with {support.version}{failed}"
+def results_of_sparks(outcomes: Mapping[str, Support]) -> str:
+    """One row for each folder of tests, one column for each Spark: how many passed."""
+    versions = spark_versions.supported()
+    files = {file for support in outcomes.values() for file in support.passed}
+    heads = [outcomes[version].version if version in outcomes else version for version in versions]
+    rows = [
+        [
+            f"`{folder}`",
+            *(_passed(outcomes.get(version), version, folder, files) for version in versions),
+        ]
+        for folder in sorted({parent(file) for file in files})
+    ]
+    return _lines(["tests that passed with Spark", *heads], rows)
+
+
+def _lines(heads: list[str], rows: Iterable[list[str]]) -> str:
+    """A table."""
+    lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(heads)}", *lines[1:]])
+
+
+def _passed(support: Support | None, version: str, folder: str, files: set[str]) -> str:
+    """How many tests of a folder passed, and how many of its files were not run."""
+    if folder == OF_DELTA and not spark_versions.has_delta(version):
+        return "no Delta Lake"
+    ran = support.of_folder(folder) if support else {}
+    if not ran:
+        return "not run"
+    missing = sum(parent(file) == folder and file not in ran for file in files)
+    note = f"; {missing} {'file' if missing == 1 else 'files'} not run" if missing else ""
+    return f"{sum(ran.values())}{note}"
 
 
 def _of_spark(version: str) -> tuple[str, str]:
@@ -185,6 +204,7 @@ def _of_spark(version: str) -> tuple[str, str]:
 # The page and a heading in it → the first table after that heading.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("deploying.md", "## Which Spark, which Python"): sparks,
+    ("deploying.md", "### Tested"): lambda: results_of_sparks(support_of_sparks()),
     ("events.md", "# Events"): events,
     ("security.md", "## Policies"): policies,
     ("metrics.md", "## All metrics"): metrics,

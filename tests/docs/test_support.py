@@ -8,7 +8,8 @@ import pytest
 
 from sparkwal.options import spark_versions
 from tests import capabilities
-from tests.docs.support import as_json, results, summary
+from tests.docs.support import Support, as_json, results, summary
+from tests.docs.tables import results_of_sparks
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.spark.test_sink" name="test_a"><properties>
@@ -21,6 +22,8 @@ REPORT = """<testsuites><testsuite>
 <testcase classname="tests.spark.test_types" name="test_d"><properties>
 <property name="spark" value="4.1.4"/></properties><skipped message="no browser"/></testcase>
 <testcase classname="tests.format.test_keys" name="test_e"/>
+<testcase classname="tests.spark.test_delta" name="test_f"><properties>
+<property name="spark" value="4.1.4"/></properties></testcase>
 </testsuite></testsuites>"""
 
 
@@ -29,12 +32,35 @@ def test_a_later_report_of_a_test_counts(tmp_path: Path) -> None:
     first.write_text(REPORT.format('<failure message="no"/>'))
     by_version = summary([first])
     assert by_version["4.1"].failed == ["tests/spark/tables/test_merge.py::test_b"]
-    assert by_version["4.1"].passed == {"tests/spark": 1}
+    assert by_version["4.1"].passed == {
+        "tests/spark/tables/test_merge.py": 0,
+        "tests/spark/test_sink.py": 1,
+        "tests/spark/test_types.py": 0,
+    }
     second.write_text(REPORT.format(""))
     by_version = summary([second, first])
-    assert by_version["4.1"].failed == [] and by_version["4.1"].passed == {"tests/spark": 2}
+    assert by_version["4.1"].failed == []
+    assert by_version["4.1"].of_folder("tests/spark/tables") == {
+        "tests/spark/tables/test_merge.py": 1
+    }
     assert by_version["4.1"].version == "4.1.4" and by_version["4.1"].lacks == ["READ_LIMITS"]
     assert '"version": "4.1.4"' in as_json(by_version)
+
+
+def test_the_table_names_what_was_not_run() -> None:
+    merge = "tests/spark/tables/test_merge.py"
+    sink = {"tests/spark/test_sink.py": 24}
+    outcomes = {
+        "4.0": Support("4.0.5", {**sink, merge: 2, "tests/spark/test_types.py": 11}),
+        "4.1": Support("4.1.4", sink),
+        "4.3": Support("4.3.0", sink),
+    }
+    assert results_of_sparks(outcomes).splitlines() == [
+        "| tests that passed with Spark | 4.0.5 | 4.1.4 | 4.2 | 4.3.0 |",
+        "|---|---|---|---|---|",
+        "| `tests/spark` | 35 | 24; 1 file not run | not run | 24; 1 file not run |",
+        "| `tests/spark/tables` | 2 | not run | not run | no Delta Lake |",
+    ]
 
 
 def test_no_test_failed_under_a_supported_spark() -> None:
