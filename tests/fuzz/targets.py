@@ -72,6 +72,7 @@ from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.fuzz import segments
 from tests.journal.disk import MemoryFolder
 
 FOUND = Path(__file__).with_name("found")
@@ -478,10 +479,14 @@ def _compressed() -> Iterator[bytes]:
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression=codec)
         with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+            # The schema comes with the first batch.
+            writer.write_batch(rows)
             begin = sink.tell()
             writer.write_batch(rows)
             end = sink.tell()
-        yield bytes(sink.getvalue())[begin:end]
+        frame = bytes(sink.getvalue())[begin:end]
+        assert [*arrowfile.read_frames(frame, SCHEMA, "seed")] == [rows]
+        yield frame
 
 
 KINDS: dict[str, Kind] = {
@@ -497,6 +502,7 @@ KINDS: dict[str, Kind] = {
     "journal": Kind(journal, _journals),
     "condition": Kind(delete_condition, _conditions),
     "table": Kind(table, _tables),
+    "segment": Kind(segments.read, segments.seeds),
 }
 
 

@@ -134,6 +134,7 @@ _JSON = {
     "plan": _PLANS,
     "checkpoint": (*_PLANS, "offsets/7", "sources/../x", "sources/0/9.compact", "metadata"),
     "journal": (*_NOTES, *_POSITIONS),
+    "segment": (*_HEADERS, *_FIELDS, "", "0", "1", "01", "2"),
     "table": (*_ACTIONS, *_TYPES),
 }
 MUTATIONS: dict[str, Mutation] = {

@@ -1,0 +1,142 @@
+"""Damage in every part of a segment: readers get the same rows, and one event names it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from sparkwal import events
+from sparkwal.events import Event
+from sparkwal.format import arrowfile, segment
+from sparkwal.reading import segments
+from sparkwal.reading.verification import verify_store
+from sparkwal.testing.memory import MemoryStore
+from tests.reading.segmented import (
+    all_of,
+    log_of,
+    opened,
+    random_log,
+    segmented,
+    segments_in,
+    short_blocks,
+    without_segments,
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short blocks, and segments of several frames that a reader fetches one by one."""
+    short_blocks(monkeypatch)
+    monkeypatch.setattr(segment, "_FRAME", 400)
+    monkeypatch.setattr(segment, "RUN_SIZE", 1500)
+    monkeypatch.setattr(segments, "_FRONT", 1000)
+
+
+def ignored(seen: Sequence[Event]) -> list[str]:
+    return [event.segment for event in seen if isinstance(event, events.SegmentIgnored)]
+
+
+def parts_in(body: bytes) -> Iterator[tuple[str, range]]:
+    """The parts of a segment, each with its bytes."""
+    front = arrowfile.open_front(body, "segment")
+    part = segment.open_segment(body, front.header.number, "segment", "segment")
+    yield "mark", range(len(arrowfile.MAGIC))
+    yield "length of the header", range(8, 16)
+    yield "header and schema", range(16, front.body)
+    for number, frame in enumerate(part.of_records):
+        yield f"records {number}", range(frame.offset, frame.end)
+    for number, frame in enumerate(part.of_rows):
+        yield f"rows {number}", range(frame.offset, frame.end)
+    yield "footer", range(part.header.frames[-1].end, len(body))
+
+
+def check_readers(
+    store: MemoryStore, expected: object, key: str, seen: list[Event], *, at: object
+) -> int:
+    """Check the rows and the records; return the number of readers that emitted an event."""
+    readers = 0
+    rows, records = expected
+    for read in (rows_of, records_of):
+        seen.clear()
+        assert read(store) == (rows if read is rows_of else records), at
+        assert ignored(seen) in ([], [key]), at
+        readers += len(ignored(seen))
+    return readers
+
+
+def rows_of(store: MemoryStore) -> object:
+    return opened(store).scan(include_metadata=True).read_all().to_pylist()
+
+
+def records_of(store: MemoryStore) -> object:
+    return [*opened(store).records()]
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4))])
+def test_a_flip_in_each_part_gives_the_same_rows_and_one_event(
+    seed: int, tmp_path: Path, seen: list[Event]
+) -> None:
+    draw = random.Random(seed)
+    store = random_log(seed, tmp_path, 30)
+    plain = without_segments(store)
+    expected = rows_of(plain), records_of(plain)
+    segmented(store)
+    key = segments_in(store)[draw.randrange(len(segments_in(store)))]
+    sound = store.objects[key]
+    parts = [*parts_in(sound)]
+    assert len(parts) > 5
+    for part, span in parts:
+        for at in {span[0], span[-1], *draw.choices(span, k=3)}:
+            body = bytearray(sound)
+            body[at] ^= 1 << draw.randrange(8)
+            store.objects[key] = bytes(body)
+            readers = check_readers(store, expected, key, seen, at=(part, at))
+            # A CRC covers these bytes. A reader of records does not need the rows.
+            if part.startswith(("records", "rows")):
+                assert readers == (1 if part.startswith("rows") else 2), (part, at)
+        # The last flip of the part.
+        assert any(key in line for line in verify_store(log_of(store), "wal").problems), part
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4))])
+def test_a_cut_at_each_part_gives_the_same_rows_and_one_event(
+    seed: int, tmp_path: Path, seen: list[Event]
+) -> None:
+    draw = random.Random(seed)
+    store = random_log(seed, tmp_path, 30)
+    plain = without_segments(store)
+    expected = rows_of(plain), records_of(plain)
+    segmented(store)
+    key = segments_in(store)[draw.randrange(len(segments_in(store)))]
+    sound = store.objects[key]
+    for part, span in parts_in(sound):
+        for size in {span[0], span[len(span) // 2], span[-1]}:
+            store.objects[key] = sound[:size]
+            readers = check_readers(store, expected, key, seen, at=(part, size))
+            if part != "footer":
+                assert readers == (1 if part.startswith("rows") else 2), (part, size)
+        assert any(key in line for line in verify_store(log_of(store), "wal").problems), part
+    segmented(store)
+    assert store.objects[key] == sound
+
+
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.slow) for n in (5, 6, 7)])
+def test_all_readers_fall_back_from_damage(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    store = random_log(seed, tmp_path)
+    expected = [*all_of(without_segments(store))]
+    segmented(store)
+    sound = dict(store.objects)
+    for part in range(6):
+        store.objects = dict(sound)
+        # Damage in several segments at once.
+        for key in draw.sample(segments_in(store), 2):
+            spans = [span for _, span in parts_in(sound[key])]
+            span = spans[min(part, len(spans) - 1)]
+            body = bytearray(sound[key])
+            body[draw.choice(span)] ^= 0x10
+            store.objects[key] = bytes(body)
+        assert [*all_of(store)] == expected, part
