@@ -74,6 +74,7 @@ class RunOptions:
     Attributes:
         now: compact all rows, also those that are not due.
         collects: delete objects.
+        segments: make segments; None: if rows stay in the log.
         accept_table: accept the present table first.
         continuous: repeat until a signal.
         interval: the seconds between two rounds.
@@ -82,6 +83,7 @@ class RunOptions:
 
     now: bool = False
     collects: bool = True
+    segments: bool | None = None
     accept_table: bool = False
     continuous: bool = False
     interval: float = 60.0
@@ -141,6 +143,9 @@ class Compaction:
     def _lifecycle(self, name: str) -> Lifecycle:
         arguments: dict[str, Any] = with_flags(self.log_options, sequencer=name)
         arguments["collects"] = self.run.collects
+        if self.run.segments is not None:
+            arguments = {k: v for k, v in arguments.items() if k.lower() != "makesegments"}
+            arguments["makeSegments"] = self.run.segments
         if self.target is not None:
             arguments |= {**vars(self.target), "spark": self.spark}
             arguments["properties"] = dict(self.target.properties)
@@ -187,6 +192,7 @@ def _row(name: str, run: Run) -> dict[str, str]:
         "version": str(ranges[-1].table_version) if ranges else "",
         "floor": str(run.floor),
         "collected": f"{collected.objects:,} objects, {size(collected.bytes)}" if collected else "",
+        "segments": str(run.segments or ""),
     }
 
 
@@ -231,7 +237,7 @@ def _continuously(work: Compaction, meter: Meter, signals: Signals, printer: Eve
         failures += 1
         for name, run in results.items():
             if isinstance(run, Run):
-                if run.finished or run.compacted or run.collection:
+                if run.finished or run.compacted or run.collection or run.segments:
                     cells = [f"{column} {text}" for column, text in _row(name, run).items() if text]
                     _print(f"{time.strftime('%H:%M:%S')} {name}: {', '.join(cells[1:])}")
             elif isinstance(run, CompactionError | StoreUnavailableError):
@@ -346,6 +352,12 @@ _takes_run_options = options(
         help="Delete objects that the floor passed longer ago than gcGrace.",
     ),
     click.option(
+        "--segments/--no-segments",
+        default=None,
+        help="Also copy each thousand old records into a segment, for readers of long ranges.  "
+        "[default: without TABLE, or with --retain or --retain-bytes]",
+    ),
+    click.option(
         "--accept-table",
         is_flag=True,
         help="Accept the present table as one that holds all rows of the log's lifecycle, after "
@@ -360,7 +372,15 @@ _takes_run_options = options(
         show_default=True,
         help="Seconds for which a signal waits for the running range.",
     ),
-    names=("now", "collects", "accept_table", "continuous", "interval", "drain_timeout"),
+    names=(
+        "now",
+        "collects",
+        "segments",
+        "accept_table",
+        "continuous",
+        "interval",
+        "drain_timeout",
+    ),
 )
 
 

@@ -27,6 +27,7 @@ from sparkwal.appender.batches import AppendBatch, Callbacks, CheckedRows, Ticke
 from sparkwal.appender.context import AppenderContext
 from sparkwal.appender.intake import Intake
 from sparkwal.appender.limits import SizeWatch
+from sparkwal.appender.own_segments import OwnSegments
 from sparkwal.appender.salvage import Incident
 from sparkwal.appender.verdicts import ASK, fenced, unexpected, unsent, used_up, verdict
 from sparkwal.errors import (
@@ -172,6 +173,9 @@ class Session:
         # Without limits of the log's size there is no watch and no request.
         has_limits = settings.soft_limit is not None or settings.hard_limit is not None
         self._watch = SizeWatch(context, lead) if has_limits else None
+        self._segments: OwnSegments | None = None
+        if settings.make_segments:
+            self._segments = OwnSegments(context, lead.window)
         self.intake = Intake(settings, last_logged + 1, Callbacks())
         self._publish = context.subscribers.publish
         self._producer = context.producer_id
@@ -214,6 +218,8 @@ class Session:
         self.intake.close(timeout)
         if self._watch is not None:
             self._watch.close()
+        if self._segments is not None:
+            self._segments.close(timeout)
         self.intake.callbacks.stop()
 
     def _refuse(self, reason: str | None) -> None:
@@ -262,6 +268,8 @@ class Session:
                 return
             # SAFETY(last-sequence-durable) §7: last_sequence counts durable appends only
             self._sent[header.position] = header, [batch]
+            if self._segments is not None:
+                self._segments.sent(header, data)
         self._publish(events.BatchSent(header.position, header.rows, self._producer, last))
         if self._watch is not None:
             # Count the record before it can be durable, so that the next append meets the limit at
@@ -340,6 +348,8 @@ class Session:
                 self._complete(batch, ready)
                 for batch in empty:
                     self._complete(batch, -1)
+                if self._segments is not None:
+                    self._segments.durable(ready)
                 self._last_ms = self._put_ms.pop(ready)
                 self._publish(
                     events.Durable(

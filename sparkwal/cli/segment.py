@@ -5,8 +5,9 @@ from typing import Any
 import click
 
 from sparkwal.cli.flags import as_json, takes_logs
-from sparkwal.cli.open_logs import logs_at, progress
+from sparkwal.cli.open_logs import Damage, logs_at, notify, progress
 from sparkwal.cli.output import print_json, table
+from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.reading.segmenting import Made, make_segments
 from sparkwal.sql.past import price
@@ -28,15 +29,22 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
     Requests: 3 LIST; 2 GET for each segment; 1,001 GET and 1 PUT for each one that it makes.
     """
     rows: list[dict[str, Any]] = []
+    damage = Damage()
     for log in logs_at(path, log_options):
         with progress("segments") as done:
             made = make_segments(log, done=done)
         rows.append({"sequencer": log.name, **_about(made)})
+        for block, reason in made.skipped.items():
+            first = block * keys.BLOCK
+            notify(f"{log.name}: positions {first}…{first + keys.BLOCK - 1}: no segment: {reason}")
+        for reason in made.damaged.values():
+            damage.add(log.name, InvalidLogError(reason))
     if as_json:
         for row in rows:
             print_json(row)
     else:
         table(rows, f"{path}: segments of {keys.BLOCK:,} records")
+    damage.check("copied")
 
 
 def _about(made: Made) -> dict[str, Any]:
@@ -46,7 +54,7 @@ def _about(made: Made) -> dict[str, Any]:
         "made": new,
         "replaced": len(made.replaced),
         "before": made.others,
-        "skipped": len(made.skipped),
+        "skipped": len(made.skipped) + len(made.damaged),
         "bytes": made.bytes,
         "requests": sum(requests.values()),
         "dollars": round(price(requests), 6),

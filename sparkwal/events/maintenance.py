@@ -89,6 +89,15 @@ class SegmentsMade(PathEvent):
     segments: int
 
 
+class SegmentsNotMade(PathEvent, level=logging.WARNING):
+    """Blocks get no segment from this process. Readers take their records: the same rows, slower.
+
+    `sparkwal segment` makes what is missing.
+    """
+
+    reason: str
+
+
 class ConsumerNotPublished(PathEvent, level=logging.WARNING):
     """A stream continues, but could not publish its position: the log keeps more than it needs."""
 

@@ -124,11 +124,13 @@ def encode(header: SegmentHeader, spark_schema: str, sources: Sequence[Source]) 
     """
     with_columns = columns_of(spark_schema)
     target = schema.to_arrow(with_columns)
-    batches = [_records(sources, target), *_frames(sources, target)]
+    groups = [*_groups(sources)]
     header = replace(header, schema_crc32=arrowfile.schema_crc(with_columns))
-    draft = replace(header, frames=(_DRAFT,) * len(batches))
+    draft = replace(header, frames=(_DRAFT,) * (1 + len(groups)))
     writer = arrowfile.FileWriter(draft, with_columns, "zstd")
-    frames = [writer.frame(batch) for batch in batches]
+    frames = [writer.frame(_records(sources, target))]
+    # Join the rows of one frame at a time: a copy of all would take as much memory again.
+    frames += [writer.frame(_joined(group, target)) for group in groups]
     prefix, tail, _ = writer.finish(replace(header, frames=tuple(writer.frames)))
     return b"".join([prefix, *frames, tail])
 
@@ -156,24 +158,25 @@ def _records(sources: Sequence[Source], target: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
-def _frames(sources: Sequence[Source], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a segment, joined into frames that end where a part ends."""
+def _groups(sources: Sequence[Source]) -> Iterator[list[pa.RecordBatch]]:
+    """The parts of a segment in groups, one for each frame: a frame ends where a part ends."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for part in (part for source in sources for part in source.parts if part is not None):
         if not part.num_rows:
             continue
-        waiting.append(schema.conform(part, target))
+        waiting.append(part)
         size += part.nbytes
         if size >= _FRAME:
-            yield _joined(waiting)
+            yield waiting
             waiting = []
             size = 0
     if waiting:
-        yield _joined(waiting)
+        yield waiting
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _joined(parts: list[pa.RecordBatch], target: pa.Schema) -> pa.RecordBatch:
+    batches = [schema.conform(part, target) for part in parts]
     (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return batch
 

@@ -57,6 +57,7 @@ class Run:
         finished: the range that was open, and that this run finished.
         compacted: the range that was due, and that this run wrote.
         collection: the deleted objects, or None if collection did not run.
+        segments: the number of segments that this run made.
     """
 
     found: str
@@ -65,6 +66,7 @@ class Run:
     finished: Range | None = None
     compacted: Range | None = None
     collection: Collection | None = None
+    segments: int = 0
 
 
 class Coordinator:
@@ -112,6 +114,8 @@ class Coordinator:
         # The size limit that the log has reached, for which an event was emitted.
         self._reached = ""
         self._measured: LogState | None = None
+        # The head that this process read last.
+        self._head: Head | None = None
 
     def recover(self) -> Run:
         """Finish the range that an earlier run left open, if there is one.
@@ -180,7 +184,7 @@ class Coordinator:
     def _read_state(self) -> tuple[Head, LifecycleRecord | None]:
         """Read the log's head, and the newest record of the chain of this log."""
         state = newest_lifecycle(self._log)
-        head = find_head(self._log)
+        head = self._head = find_head(self._log)
         if state is not None and head.live is not None:
             check_log(self._log, head.gap, head.live.header.log_id, state)
         return head, state if head.live else None

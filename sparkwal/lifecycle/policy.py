@@ -13,7 +13,7 @@ from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.options.store import StoreOptions
-from sparkwal.options.types import duration, integer, option, size
+from sparkwal.options.types import boolean, duration, integer, option, size
 from sparkwal.options.writing import check_limits
 from sparkwal.protocol.records import about_bytes, first_at_or_after, live_records
 from sparkwal.protocol.recovery import Head, last_live
@@ -127,6 +127,19 @@ class LifecycleOptions(StoreOptions, Policy):
         "from the compaction of the delete on; 0: no deleted key is kept; fixed by the first run",
         "7d",
     )
+    make_segments: bool | None = option(
+        "makeSegments",
+        boolean,
+        None,
+        "a run also copies each thousand old records into a segment, for readers of long ranges",
+        "true if rows stay in the log: without a table, or with retention",
+    )
+
+    def makes_segments(self, *, has_table: bool) -> bool:
+        """Whether a run makes segments."""
+        if self.make_segments is not None:
+            return self.make_segments
+        return not has_table or (self.retain_seconds, self.retain_bytes) != (None, None)
 
     def check(self) -> None:
         StoreOptions.check(self)

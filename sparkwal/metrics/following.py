@@ -22,8 +22,9 @@ from sparkwal.protocol import chain
 from sparkwal.protocol.records import AnotherLog
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.ends import find_end
 from sparkwal.reading.history import Follower
-from sparkwal.reading.log_range import LogRange, find_end
+from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
 
 _logger = logging.getLogger("sparkwal")

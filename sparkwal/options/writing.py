@@ -192,6 +192,13 @@ class AppenderOptions(WriterOptions):
         "at about this many bytes append blocks, or raises BackPressureError, until compaction "
         "has caught up; rows that were accepted before are still written",
     )
+    make_segments: bool = option(
+        "makeSegments",
+        types.boolean,
+        False,
+        "copy each thousand records that this appender wrote into a segment, for readers of long "
+        "ranges: one PUT and no GET; it takes up to 160mb of memory",
+    )
     journal: str | None = option(
         "journal",
         types.text,

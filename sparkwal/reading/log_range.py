@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import count
 
 import pyarrow as pa
 
@@ -19,9 +18,10 @@ from sparkwal.protocol.records import (
     live_records,
     newer,
 )
-from sparkwal.protocol.recovery import Head, find_head, last_live
-from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_any, read_slot
+from sparkwal.protocol.recovery import Head, last_live
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.damage import DamagePolicy, OnDamage
+from sparkwal.reading.ends import find_end
 from sparkwal.reading.floor import KEPT_SLOTS, Floor, Looked, ends_before
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import Checks, pieces_of, read_pieces
@@ -196,6 +196,12 @@ class LogRange:
         if failed is not None and not self.damage.ends_before(failed):
             raise failed
         return self.gap
+
+    def see(self, head: Head) -> None:
+        """Take the head that the caller has read. It saves the requests of `refresh`."""
+        self.head = head
+        self.gap = head.gap
+        self.floor.log_id = self.log_id
 
     def _find(self, *, floor: bool) -> int:
         self._records = {}
@@ -460,38 +466,3 @@ class LogRange:
                 raise
             return position
         return end
-
-
-def find_end(
-    log: LogStore,
-    *,
-    tolerant: bool = False,
-    on_damage: OnDamage | None = None,
-    proven: bool = True,
-) -> tuple[Head, int]:
-    """Find the head, and the first position after it without an object.
-
-    Args:
-        log: the log.
-        tolerant: see `find_head`.
-        on_damage: gets the damaged records between the two, which are then no error.
-        proven: see `find_head`.
-
-    Raises:
-        InvalidLogError: the end is damaged, or no record is intact.
-    """
-    try:
-        head = find_head(log, tolerant=tolerant, proven=proven)
-        return head, head.gap
-    except InvalidLogError as error:
-        if on_damage is None:
-            raise
-        on_damage(error)
-    head = find_head(log, tolerant=True)
-    for gap in count(head.gap):
-        try:
-            if read_any(log, gap, head.window, GLANCE) is None or head.torn:
-                break
-        except InvalidLogError as error:
-            on_damage(error)
-    return head, gap

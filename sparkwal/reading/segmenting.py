@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from sparkwal import events
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import Mark, SegmentHeader
 from sparkwal.format.merging import narrower
@@ -20,13 +20,13 @@ from sparkwal.format.segment import (
     has_room,
     parts_of,
 )
-from sparkwal.protocol.records import WIDEST_PROBE, live_records
+from sparkwal.protocol.records import WIDEST_PROBE, AnotherLog, live_records
 from sparkwal.protocol.slots import GLANCE, SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.reading.segments import Opened, listed_blocks, mark_of, open_blocks
-from sparkwal.store.base import NotFound
+from sparkwal.store.base import LogStore, NotFound, Refusal
 
 # The most bytes of one unpacked part, and of all unpacked parts, in a segment.
 _LARGEST_UNPACKED = 8 * 2**20
@@ -41,7 +41,8 @@ class Made:
         blocks: the blocks that have a new segment.
         replaced: those of them whose former segment no reader could use.
         others: the blocks that had one.
-        skipped: {block: reason} of those that cannot have one.
+        skipped: {block: reason} of those that cannot have one, or whose former one must stay.
+        damaged: {block: reason} of those with a missing or damaged record.
         bytes: the size of the new segments.
     """
 
@@ -49,6 +50,7 @@ class Made:
     replaced: list[int] = field(default_factory=list)
     others: int = 0
     skipped: dict[int, str] = field(default_factory=dict)
+    damaged: dict[int, str] = field(default_factory=dict)
     bytes: int = 0
 
 
@@ -64,63 +66,74 @@ def make_segments(
     log: LogRange,
     *,
     every: bool = True,
+    without: Container[int] = (),
+    most: int | None = None,
     done: Callable[[int, int], None] = lambda blocks, of: None,
 ) -> Made:
     """Make the segments of a log that are missing, oldest first.
 
-    It costs 1 LIST; 2 GETs for each segment; 1,001 GETs and 1 PUT for each missing one.
+    It costs 1 LIST; 1,001 GETs and 1 PUT for each missing one; with `every` 2 GETs for each other.
+    A block with damage gets none, and the others do.
 
     Args:
         log: a log that has looked.
-        every: check every segment. Otherwise only those after the newest usable one are made.
+        every: check the existing segments, and replace those that no reader uses.
+        without: blocks to leave out.
+        most: the limit of new segments.
         done: called with the number of blocks that are done, and of all.
 
     Raises:
-        InvalidLogError: a record is missing or damaged.
-        CollectedError: the floor passed a block meanwhile.
+        AnotherLog: the log was recreated.
+        Refusal: the store does not let the caller write segments.
     """
     made = Made()
     blocks = decided_blocks(log)
     if not blocks:
         return made
-    wanted = _wanted(log, blocks, made, every=every)
-    for count, block in enumerate(wanted):
+    wanted = [block for block in _wanted(log, blocks, made, every=every) if block not in without]
+    for count, block in enumerate(wanted[:most]):
         done(count, len(wanted))
-        try:
-            body = segment_of(log, block)
-        except Unfit as reason:
-            made.skipped[block] = str(reason)
-            continue
-        if block in made.replaced:
-            log.log.store.delete(keys.segment_key(log.log.prefix, block, log.window))
-        if put_segment(log, block, body):
-            made.blocks.append(block)
-            made.bytes += len(body)
-        else:
-            made.others += 1
+        _make(log, block, made)
     done(len(wanted), len(wanted))
     if made.blocks:
         events.emit(events.SegmentsMade(log.log.url, len(made.blocks)))
     return made
 
 
+def _make(log: LogRange, block: int, made: Made) -> None:
+    """Make the segment of one block."""
+    try:
+        body = segment_of(log, block)
+    except (Unfit, CollectedError) as reason:
+        made.skipped[block] = str(reason)
+        return
+    except AnotherLog:
+        raise
+    except InvalidLogError as error:
+        made.damaged[block] = str(error)
+        return
+    if block in made.replaced:
+        try:
+            log.log.store.delete(keys.segment_key(log.log.prefix, block, log.window))
+        except Refusal as refusal:
+            made.skipped[block] = f"readers do not use its segment, which must go first: {refusal}"
+            made.replaced.remove(block)
+            return
+    if put_segment(log, block, body):
+        made.blocks.append(block)
+        made.bytes += len(body)
+    else:
+        made.others += 1
+
+
 def _wanted(log: LogRange, blocks: range, made: Made, *, every: bool) -> list[int]:
-    """The blocks of a range without a usable segment."""
+    """The blocks of a range without a segment, with `every` also those with an unusable one."""
     listed = _listed(log, blocks)
-    missing = {*blocks} - {*listed}
-    if every:
-        unusable = unusable_blocks(log, listed, whole=True)
-        made.replaced = sorted(unusable)
-        made.others = len(listed) - len(unusable)
-        return [block for block in blocks if block in missing or block in unusable]
-    wanted: list[int] = []
-    for block in reversed(blocks):
-        if block not in missing:
-            if not unusable_blocks(log, [block]):
-                break
-            made.replaced.append(block)
-        wanted.append(block)
-    return wanted[::-1]
+    unusable = unusable_blocks(log, listed, whole=True) if every else {}
+    made.replaced = sorted(unusable)
+    made.others = len(listed) - len(unusable)
+    usable = {*listed} - unusable.keys()
+    return [block for block in blocks if block not in usable]
 
 
 def _listed(log: LogRange, blocks: range) -> list[int]:
@@ -253,22 +266,49 @@ def _segment_of(log: LogRange, first: int, after: int) -> bytes:
             of_block.append(record)
         # SAFETY(segment-decided) §13: a record after the block proves that it is decided
         elif record.header.decided >= after - 1:
-            return _encoded(log, of_block, after - 1, follows, mark_of(record))
+            read = Block(after - 1, of_block, follows, mark_of(record))
+            return encoded(log.log, read, check=log.floor.check)
     raise Unfit("no record after the block shows that it is decided")
 
 
-def _encoded(
-    log: LogRange,
-    records: Sequence[SlotRecord],
-    last_position: int,
-    follows: Mark | None,
-    witness: Mark,
+@dataclass(frozen=True)
+class Block:
+    """A decided block.
+
+    Attributes:
+        last_position: its last position.
+        records: its live records.
+        follows: the mark of the last live record before it.
+        witness: the mark of the first record after it whose `decided` reaches its end.
+    """
+
+    last_position: int
+    records: Sequence[SlotRecord]
+    follows: Mark | None
+    witness: Mark
+
+
+def encoded(
+    log: LogStore,
+    block: Block,
+    *,
+    check: Callable[[int], None] = lambda position: None,
+    memory: int | None = None,
 ) -> bytes:
-    """Encode the segment of a block from its records.
+    """Encode the segment of a block. It reads the rows that did not come with the records.
+
+    Args:
+        log: the log.
+        block: the block.
+        check: called with the position of rows that were read before they are decoded; it may
+            raise.
+        memory: the limit of bytes of the unpacked rows.
 
     Raises:
-        Unfit: the block can have no segment.
+        Unfit: the block can have no segment, or needs more memory.
+        InvalidLogError: rows are missing or damaged.
     """
+    records = block.records
     if not records:
         raise Unfit("no record of the block is live")
     last = records[-1]
@@ -277,9 +317,9 @@ def _encoded(
     if not has_room(last.spark_schema):
         raise Unfit("a column of the log has a name that segments use")
     header = SegmentHeader(
-        number=keys.slot(last_position, log.window),
-        position=last_position,
-        window=log.window,
+        number=keys.slot(block.last_position, last.header.window),
+        position=block.last_position,
+        window=last.header.window,
         leader_id=last.header.leader_id,
         term=last.header.term,
         plan_id=last.header.plan_id,
@@ -289,19 +329,31 @@ def _encoded(
         log_id=last.header.log_id,
         records=len(records),
         last=mark_of(last),
-        follows=follows,
-        witness=witness,
+        follows=block.follows,
+        witness=block.witness,
         frames=(),
     )
-    return encode(header, last.spark_schema, [*_sources(log, records, last.spark_schema)])
+    sources: list[Source] = []
+    size = 0
+    for source in _sources(log, records, last.spark_schema, check):
+        sources.append(source)
+        size += sum(part.nbytes for part in source.parts if part is not None)
+        if memory is not None and size > memory:
+            raise Unfit(f"its rows take more than {memory} bytes of memory")
+    return encode(header, last.spark_schema, sources)
 
 
-def _sources(log: LogRange, records: Sequence[SlotRecord], spark_schema: str) -> Iterator[Source]:
+def _sources(
+    log: LogStore,
+    records: Sequence[SlotRecord],
+    spark_schema: str,
+    check: Callable[[int], None],
+) -> Iterator[Source]:
     """The records, with the rows that the segment gets."""
     target = schema.to_arrow(spark_schema)
     chosen = _chosen(log, records, target)
     pieces = [piece for by_partition in chosen for piece in by_partition.values() if piece.rows]
-    batches = read_pieces(log.log.store, pieces, target, check=log.floor.check)
+    batches = read_pieces(log.store, pieces, target, check=check)
     empty = pa.RecordBatch.from_pylist([], schema=target)
     size = 0
     for record, by_partition in zip(records, chosen, strict=True):
@@ -319,7 +371,7 @@ def _sources(log: LogRange, records: Sequence[SlotRecord], spark_schema: str) ->
 
 
 def _chosen(
-    log: LogRange, records: Sequence[SlotRecord], target: pa.Schema
+    log: LogStore, records: Sequence[SlotRecord], target: pa.Schema
 ) -> list[dict[int, Piece]]:
     """The small parts of each record, by partition, up to MOST_ROWS bytes in all."""
     chosen: list[dict[int, Piece]] = []
@@ -332,7 +384,7 @@ def _chosen(
             size += stored
             if size <= MOST_ROWS:
                 partitions.add(partition)
-        pieces = pieces_of(log.log, record) if partitions else []
+        pieces = pieces_of(log, record) if partitions else []
         chosen.append({p.partition: p for p in pieces if p.partition in partitions})
     return chosen
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
-from sparkwal.lifecycle.coordinator import Coordinator
+from sparkwal.lifecycle.coordinator import Coordinator, Run
+from sparkwal.lifecycle.new_segments import SegmentMaker
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import Table, check_apart
 from sparkwal.lifecycle.tombstones import with_tombstones
@@ -93,6 +94,31 @@ class Lifecycle(Coordinator):
             consumer_expiry_ms=settings.consumer_expiry_ms,
             collects=collects,
         )
+        self._segments: SegmentMaker | None = None
+        if settings.makes_segments(has_table=target is not None):
+            self._segments = SegmentMaker(self._log, settings.sequencer)
+
+    def run_once(self, *, whole: bool = False) -> Run:
+        """Compact the range that is due, move the floor, collect, and make missing segments.
+
+        It first finishes an open range. The option `makeSegments` decides about segments.
+
+        Args:
+            whole: compact the whole log now, and ignore the policy's thresholds.
+
+        Returns:
+            The state before the run, the ranges that it finished, and the number of new segments.
+
+        Raises:
+            CompactionError: a range did not reach the table. It was not skipped; the next run
+                continues with it.
+            InvalidLogError: a record of the log or of its lifecycle is damaged.
+            StoreUnavailableError: the store did not answer.
+        """
+        run = super().run_once(whole=whole)
+        if self._segments is None:
+            return run
+        return replace(run, segments=self._segments.run(self._head))
 
 
 def target_of(

@@ -67,6 +67,12 @@ def without_segments(store: MemoryStore) -> MemoryStore:
     return copy
 
 
+def everything(store: MemoryStore) -> object:
+    """The records of a log, and its rows with where they came from."""
+    log = opened(store)
+    return [*log.records()], log.scan(include_metadata=True).read_all().to_pylist()
+
+
 def query_in(store: Any, folder: Path, **options: Any) -> Query:
     return Query(store, hints_in(folder), **options)
 

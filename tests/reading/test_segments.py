@@ -27,6 +27,7 @@ from tests.reading.segmented import (
     BLOCK,
     INLINED,
     all_of,
+    everything,
     log_of,
     looked,
     opened,
@@ -146,11 +147,6 @@ def ignored(seen: Sequence[Event]) -> list[str]:
     return [event.segment for event in seen if isinstance(event, events.SegmentIgnored)]
 
 
-def everything(store: MemoryStore) -> object:
-    log = opened(store)
-    return [*log.records()], log.scan(include_metadata=True).read_all().to_pylist()
-
-
 @pytest.mark.parametrize("part", [0, 1, 3, 6, 9, 11])
 def test_a_flipped_bit_anywhere_in_a_segment_is_one_event(
     part: int, tmp_path: Path, seen: list[Event]
@@ -244,8 +240,10 @@ def test_a_log_made_again_at_the_path_ignores_the_segments_of_the_former(
     store.objects |= left
     assert everything(store) == expected
     assert {*ignored(seen)} == {*left}
-    made = segmented(store, every=False)
-    assert made.blocks == [0, 1, 2] and made.replaced == [1, 0]
+    # Without a look at the others only the missing one is made.
+    assert segmented(store, every=False).blocks == [2]
+    made = segmented(store)
+    assert made.blocks == made.replaced == [0, 1]
     assert everything(store) == expected
 
 
@@ -278,6 +276,37 @@ def test_no_segment_is_made_of_what_is_not_decided(tmp_path: Path) -> None:
     store = small_commits(tmp_path, 2 * BLOCK)
     # No record after the second block proves that it is decided.
     assert segmented(store).blocks == [0]
+
+
+def test_a_damaged_record_leaves_its_block_alone_without_a_segment(tmp_path: Path) -> None:
+    store = small_commits(tmp_path, 3 * BLOCK + 2)
+    key = log_of(store).key(keys.slot(BLOCK + 3, 1000))
+    store.objects[key] = store.objects[key][:500] + b"damaged" + store.objects[key][507:]
+    made = segmented(store)
+    assert made.blocks == [0, 2] and [*made.damaged] == [1]
+    assert segmented(store, without={1}).damaged == {}
+
+
+def test_a_maker_without_the_right_to_delete_leaves_damaged_segments(tmp_path: Path) -> None:
+    store = small_commits(tmp_path, 3 * BLOCK + 2)
+    segmented(store)
+    oldest, damaged, _ = segments_in(store)
+    del store.objects[oldest]
+    store.objects[damaged] = b"damaged"
+
+    def refuse(key: str) -> None:
+        raise Refusal("no right to delete")
+
+    store.delete = refuse  # type: ignore[method-assign]
+    made = segmented(store)
+    assert made.blocks == [0] and not made.replaced
+    assert "no right to delete" in made.skipped[1]
+
+
+def test_a_limit_of_segments(tmp_path: Path) -> None:
+    store = small_commits(tmp_path, 5 * BLOCK + 2)
+    assert segmented(store, most=2).blocks == [0, 1]
+    assert segmented(store, every=False, most=2).blocks == [2, 3]
 
 
 def test_no_segment_is_made_below_the_floor_and_the_floor_rules_over_segments(

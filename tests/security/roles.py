@@ -191,7 +191,9 @@ def compact(place: Place) -> None:
     log = LogRange(settings, settings.sequencer, open_log(settings))
     log.refresh()
     with short_blocks():
-        assert make_segments(log).blocks
+        assert make_segments(log, most=1).blocks
+        keeps = sparkwal.Lifecycle(place.path, collects=False, **place.options)
+        assert keeps.run_once().segments > 0
     life = sparkwal.Lifecycle(place.path, collects=False, retainBytes=1, **place.options)
     assert life.run_once().floor > 2
     assert life.recover().found == "at rest"
