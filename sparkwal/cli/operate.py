@@ -144,13 +144,14 @@ def collect(path: str, log_options: dict[str, str], *, deletes: bool, as_json: b
 def repair(path: str, log_options: dict[str, str], position: int, *, give_up: bool) -> None:
     """POSITION is the position in the error, or the number in the object's name. The command
     rebuilds the record's header from the copy in its footer. It cannot repair damaged rows or a
-    damaged footer: restore the object then. Stop all writers first. The command saves the damaged
-    object under {PATH}/repaired/, so you may repeat a repair.
+    damaged footer: restore the object then. A damaged segment with this position is deleted. Stop
+    all writers first. The command saves the damaged object under {PATH}/repaired/, so you may
+    repeat a repair.
 
     \b
     sparkwal repair s3://bucket/wal 70412
 
-    Requests: 1 GET, 2 PUT, 2 DELETE, and those that find the head.
+    Requests: 1 GET, 2 PUT, 2 DELETE, and those that find the head. With a segment: 1,000 GET more.
     """
     repair_record(path, position, give_up=give_up, **log_options)
     done = "given up: it now holds a record without rows" if give_up else "repaired"

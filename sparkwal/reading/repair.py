@@ -10,19 +10,23 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, from_metadata, host_of
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.liveness import passed_by
 from sparkwal.protocol.recovery import find_head, last_live
 from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any, read_slot
 from sparkwal.protocol.takeover import put_leader
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.segmenting import delete_damaged
 from sparkwal.store.base import LogStore, NotFound
 
 
 def repair(path: str, position: int, *, give_up: bool = False, **options: object) -> None:
     """Repair the damaged record at a position: its footer holds a copy of its header.
 
-    No writer may run meanwhile. The damaged object is first saved under `{path}/repaired/`, so you
-    may repeat a repair.
+    A damaged segment with this position is deleted. No writer and no maker of segments may run
+    meanwhile. The damaged object is first saved under `{path}/repaired/`, so you may repeat a
+    repair.
 
     Args:
         path: s3://bucket/prefix, file:///folder or a folder.
@@ -46,7 +50,32 @@ def repair(path: str, position: int, *, give_up: bool = False, **options: object
         window = find_head(log, tolerant=True).window
         number = keys.slot(position, window)
         _check_needed(log, position, window)
-    (give_up_record if give_up else repair_record)(log, number)
+    if give_up:
+        give_up_record(log, number)
+    elif not _repair_segment(log, number) or not _is_whole(log, number):
+        repair_record(log, number)
+
+
+def _repair_segment(log: LogStore, number: int) -> bool:
+    """Delete the segment of a record's block if it is damaged. Return whether it was deleted."""
+    seen = LogRange(SourceOptions(path=log.url), keys.ROOT, log)
+    try:
+        seen.refresh()
+    except InvalidLogError:
+        # The records at the end are repaired first.
+        return False
+    if seen.live is None or not keys.is_slot(number, seen.window):
+        return False
+    return delete_damaged(seen, keys.position(number, seen.window) // keys.BLOCK)
+
+
+def _is_whole(log: LogStore, number: int) -> bool:
+    """Whether a record is there and sound."""
+    try:
+        data = log.store.get(log.key(number))
+        return rebuilt(data, log.locate(number)) == data
+    except (InvalidLogError, NotFound):
+        return False
 
 
 def _check_needed(log: LogStore, position: int, window: int) -> None:

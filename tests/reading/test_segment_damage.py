@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal import events
+from sparkwal import Appender, Log, events, repair, verify
 from sparkwal.events import Event
-from sparkwal.format import arrowfile, segment
+from sparkwal.format import arrowfile, keys, segment
+from sparkwal.options.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
 from sparkwal.reading import segments
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.segmenting import make_segments
 from sparkwal.reading.verification import verify_store
 from sparkwal.testing.memory import MemoryStore
+from tests.appender.faulty_store import SCHEMA, rows
 from tests.reading.segmented import (
+    BLOCK,
     all_of,
     log_of,
     opened,
@@ -33,6 +40,13 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "_FRAME", 400)
     monkeypatch.setattr(segment, "RUN_SIZE", 1500)
     monkeypatch.setattr(segments, "_FRONT", 1000)
+
+
+def range_of(path: str) -> LogRange:
+    settings = from_keywords(SourceOptions, path, {})
+    log = LogRange(settings, "default", open_log(settings, fail_fast=True))
+    log.refresh()
+    return log
 
 
 def ignored(seen: Sequence[Event]) -> list[str]:
@@ -140,3 +154,42 @@ def test_all_readers_fall_back_from_damage(seed: int, tmp_path: Path) -> None:
             body[draw.choice(span)] ^= 0x10
             store.objects[key] = bytes(body)
         assert [*all_of(store)] == expected, part
+
+
+def test_repair_deletes_a_damaged_segment_and_mends_a_record_beside_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    limits = {"maxInFlightRequests": 1, "batchSizeThreshold": 1}
+    with Appender(path, SCHEMA, producer_id="p", **limits) as wal:
+        for value in range(3 * BLOCK):
+            wal.append(rows(value))
+    made = make_segments(range_of(path))
+    assert made.blocks == [0, 1, 2]
+    expected = Log(path).scan().read_all()
+    file = Path(path) / "segments" / keys.encode(keys.slot(2 * BLOCK - 1, 1000))
+    file.chmod(0o644)
+    record = Path(path) / "batches" / keys.encode(keys.slot(BLOCK + 2, 1000))
+    record.chmod(0o644)
+    sound = file.read_bytes()
+    whole = record.read_bytes()
+    # The footer is not read with the rows, and one byte of it has no check.
+    for at in (100, len(sound) // 2, len(sound) - 20):
+        file.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        assert [line for line in verify(path).problems if "sparkwal repair" in line]
+        repair(path, BLOCK + 1)
+        assert not file.exists()
+        assert verify(path).ok
+        assert make_segments(range_of(path)).blocks == [1]
+        file.chmod(0o644)
+    assert file.read_bytes() == sound
+    # The number of its last record names a segment too.
+    file.write_bytes(sound[:-30])
+    record.write_bytes(b"x" + whole[1:])
+    repair(path, keys.slot(2 * BLOCK - 1, 1000))
+    assert not file.exists()
+    repair(path, BLOCK + 2)
+    assert record.read_bytes() == whole
+    assert make_segments(range_of(path)).blocks == [1]
+    assert Log(path).scan().read_all().equals(expected)
+    # A sound segment stays.
+    repair(path, BLOCK + 2)
+    assert file.read_bytes() == sound
