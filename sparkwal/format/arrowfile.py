@@ -5,6 +5,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import pyarrow as pa
 from isal.isal_zlib import crc32, crc32_combine
@@ -103,11 +104,11 @@ class FileWriter:
         if room < 0:
             raise ValueError("the final header is longer than its draft")
         final = final[:-1] + b" " * room + b"}"
-        tail = self._replace(self._written(), final)
+        tail = _patched(self._written(), self._draft, final)
         if block:
             padding = bytes(-len(block) % 8)
             tail = b"".join([_END_OF_STREAM, block, padding, tail.removeprefix(_END_OF_STREAM)])
-        prefix = _readable(self._replace(self._prefix, final), header)
+        prefix = _readable(_patched(self._prefix, self._draft, final), header)
         crc = crc32(prefix)
         for frame in self.frames:
             crc = crc32_combine(crc, frame.crc32, frame.length)
@@ -131,10 +132,6 @@ class FileWriter:
             self.prefix_size = self.size = needed(data)
             self._prefix, data = data[: self.size], data[self.size :]
         return data
-
-    def _replace(self, data: bytes, final: bytes) -> bytes:
-        patched = data.replace(self._draft, final, 1)
-        return patched.replace(_DRAFT_CRC, crc_hex(final), 1)
 
 
 def block_offset(frames_end: int) -> int:
@@ -223,19 +220,80 @@ def open_front(data: bytes, location: str) -> Opened:
     body = needed(data)
     if not _PREAMBLE < body <= len(data):
         raise InvalidLogError(f"{location}: the schema message is cut off")
+    front = data[len(MAGIC) : body]
+    for layout in _layouts.get(len(front), ()):
+        text = layout.header_in(front)
+        if text is not None:
+            metadata = to_metadata(text, crc_hex(text), layout.spark_schema)
+            header, _ = from_metadata(metadata, location)
+            return Opened(header, layout.spark_schema, body, text=text)
     try:
-        message = pa.ipc.read_schema(pa.BufferReader(data[len(MAGIC) : body]))
+        message = pa.ipc.read_schema(pa.BufferReader(front))
         metadata = message.metadata
     except (pa.ArrowException, ValueError, OSError, KeyError):
         raise InvalidLogError(f"{location}: the schema message is damaged") from None
-    header, text = from_metadata(metadata, location)
+    header, stored_schema = from_metadata(metadata, location)
     try:
-        spark_schema = schema.read(text)
+        spark_schema = schema.read(stored_schema)
     except ValueError as error:
         raise InvalidLogError(f"{location}: the Spark schema is damaged: {error}") from None
     if not message.remove_metadata().equals(schema.to_arrow(spark_schema)):
         raise InvalidLogError(f"{location}: the Arrow schema does not match the Spark schema")
+    _remember(_layout(spark_schema, len(metadata[HEADER_KEY])))
     return Opened(header, spark_schema, body, text=metadata[HEADER_KEY])
+
+
+class _Layout(NamedTuple):
+    """The schema message that this library writes for one schema and one size of the header.
+
+    A message that differs from it only in the header and the header's CRC-32 has that schema. So
+    Arrow need not decode it, which would take longer than all other checks of a record.
+
+    Attributes:
+        spark_schema: the schema.
+        draft: the text in place of the header.
+        message: the message with `draft` and a draft of the CRC-32.
+        begin: the offset of `draft`. The four bytes before it hold its size.
+    """
+
+    spark_schema: str
+    draft: bytes
+    message: bytes
+    begin: int
+
+    def header_in(self, message: bytes) -> bytes | None:
+        """The text of the header in a message, or None if the message has another layout."""
+        size = slice(self.begin - 4, self.begin)
+        if message[size] != self.message[size]:
+            return None
+        text = message[self.begin : self.begin + len(self.draft)]
+        return text if _patched(self.message, self.draft, text) == message else None
+
+
+# The layouts of the messages that were read lately, by the size of the message.
+_layouts: dict[int, tuple[_Layout, ...]] = {}
+_MOST_LAYOUTS = 16
+
+
+@lru_cache(maxsize=256)
+def _layout(spark_schema: str, size: int) -> _Layout:
+    draft = b"\x01" * size
+    metadata = to_metadata(draft, _DRAFT_CRC, spark_schema)
+    message = schema.to_arrow(spark_schema).with_metadata(metadata).serialize().to_pybytes()
+    return _Layout(spark_schema, draft, message, message.index(draft))
+
+
+def _remember(layout: _Layout) -> None:
+    if len(_layouts) >= _MOST_LAYOUTS:
+        _layouts.clear()
+    size = len(layout.message)
+    others = tuple(other for other in _layouts.get(size, ()) if other is not layout)
+    _layouts[size] = (layout, *others)[:_MOST_LAYOUTS]
+
+
+def _patched(data: bytes, draft: bytes, header: bytes) -> bytes:
+    """Put a header in place of its draft, and its CRC-32."""
+    return data.replace(draft, header, 1).replace(_DRAFT_CRC, crc_hex(header), 1)
 
 
 def read_frames(

@@ -8,7 +8,7 @@ offsets are checked here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,6 +26,9 @@ _FRAMING = struct.Struct("<Ii")
 _TABLE = struct.Struct("<I")
 _LAYOUT = struct.Struct("<i")
 _SHORT = struct.Struct("<H")
+_OFFSETS = struct.Struct("<4H")
+# The size of a table's layout that has four fields.
+_FOUR_FIELDS = 4 + _OFFSETS.size
 _LONG = struct.Struct("<q")
 _PAIR = struct.Struct("<qq")
 _BLOCK = struct.Struct("<qi4xq")
@@ -55,28 +58,28 @@ def announced(metadata: bytes, body: bytes | memoryview) -> Announced | None:
         ValueError: the metadata is damaged, or a buffer lies outside of the body.
     """
     try:
-        return _announced(metadata, body)
+        return _announced(metadata, _fields(metadata, _table(metadata, 0)), body)
     except struct.error:
         raise ValueError("the metadata of a message is damaged") from None
 
 
-def _announced(metadata: bytes, body: bytes | memoryview) -> Announced | None:
-    message = _table(metadata, 0)
-    kind = _field(metadata, message, 1)
+def _announced(
+    metadata: bytes, message: Sequence[int], body: bytes | memoryview
+) -> Announced | None:
+    _, kind, content, _ = message
     if not kind or metadata[kind] not in (_DICTIONARY, _RECORD_BATCH):
         return None
-    batch = _table(metadata, _field(metadata, message, 2, needed=True))
+    batch = _fields(metadata, _target(metadata, content))
     if metadata[kind] == _DICTIONARY:
-        batch = _table(metadata, _field(metadata, batch, 1, needed=True))
-    length = _field(metadata, batch, 0)
-    is_packed = _field(metadata, batch, 3) > 0
+        batch = _fields(metadata, _target(metadata, batch[1]))
+    length, _, buffers, compression = batch
     unpacked = 0
-    for offset, size in _vector(metadata, _field(metadata, batch, 2, needed=True), _PAIR):
+    for offset, size in _vector(metadata, _target(metadata, buffers), _PAIR):
         if size <= 0:
             continue
         if not 0 <= offset <= len(body) - size:
             raise ValueError("a buffer lies outside of its message")
-        unpacked += max(size, _LONG.unpack_from(body, offset)[0] if is_packed else 0)
+        unpacked += max(size, _LONG.unpack_from(body, offset)[0] if compression else 0)
     return Announced(max(0, _LONG.unpack_from(metadata, length)[0] if length else 0), unpacked)
 
 
@@ -104,29 +107,41 @@ def batches_in(data: bytes) -> Iterator[Announced]:
     at = 0
     while at < len(data):
         begin = at
-        body, at = _message(data, begin)
-        size = announced(data[begin + _FRAMING.size : body], memoryview(data)[body:at])
+        metadata, message, body, at = _message(data, begin)
+        try:
+            size = _announced(metadata, message, memoryview(data)[body:at])
+        except struct.error:
+            raise ValueError("the metadata of a message is damaged") from None
         if size is None:
             raise ValueError("a message that is no record batch")
         check_size(size, at - begin)
         yield size
 
 
-def _message(data: bytes, begin: int) -> tuple[int, int]:
-    """The offsets at which the body of a message begins and ends."""
+class _Message(NamedTuple):
+    """A message: its metadata, their fields, and the offsets of the begin and end of its body."""
+
+    metadata: bytes
+    fields: Sequence[int]
+    body: int
+    end: int
+
+
+def _message(data: bytes, begin: int) -> _Message:
     try:
         mark, length = _FRAMING.unpack_from(data, begin)
         body = begin + _FRAMING.size + length
         if mark != _CONTINUATION or length <= 0 or body > len(data):
             raise ValueError("a message is expected, and none begins here")
         metadata = data[begin + _FRAMING.size : body]
-        size = _field(metadata, _table(metadata, 0), 3)
+        fields = _fields(metadata, _table(metadata, 0))
+        size = fields[3]
         end = body + (_LONG.unpack_from(metadata, size)[0] if size else 0)
     except struct.error:
         raise ValueError("the metadata of a message is damaged") from None
     if not body <= end <= len(data):
         raise ValueError("a message is cut off")
-    return body, end
+    return _Message(metadata, fields, body, end)
 
 
 # The offset of a record batch in a file, and the sizes of its metadata and its body.
@@ -141,7 +156,7 @@ def in_stream(data: bytes, begin: int) -> list[Block]:
     """
     blocks: list[Block] = []
     while data[begin : begin + _FRAMING.size] != _END:
-        body, end = _message(data, begin)
+        _, _, body, end = _message(data, begin)
         blocks.append((begin, body - begin, end - body))
         begin = end
     return blocks
@@ -156,14 +171,13 @@ def in_footer(data: bytes) -> list[Block]:
     try:
         end = len(data) - _TAIL
         footer = data[end - int(_LAYOUT.unpack_from(data, end)[0]) : end]
-        at = _field(footer, _table(footer, 0), 3)
-        return [*_vector(footer, at, _BLOCK)] if at else []
+        at = _fields(footer, _table(footer, 0))[3]
+        return [*_vector(footer, _table(footer, at), _BLOCK)] if at else []
     except struct.error:
         raise ValueError("the footer is damaged") from None
 
 
-def _vector(data: bytes, at: int, item: struct.Struct) -> Iterator[tuple[int, ...]]:
-    vector = _table(data, at)
+def _vector(data: bytes, vector: int, item: struct.Struct) -> Iterator[tuple[int, ...]]:
     begin = vector + 4
     (count,) = _TABLE.unpack_from(data, vector)
     if count * item.size > len(data) - begin:
@@ -176,22 +190,28 @@ def _table(data: bytes, at: int) -> int:
     return at + int(_TABLE.unpack_from(data, at)[0])
 
 
-def _field(data: bytes, table: int, number: int, *, needed: bool = False) -> int:
-    """The position of a field of a FlatBuffers table, or 0 if the field is absent."""
+def _target(data: bytes, field: int) -> int:
+    """The table or vector of a field that must be present."""
+    if not field:
+        raise ValueError("a message without the fields of its kind")
+    return _table(data, field)
+
+
+def _fields(data: bytes, table: int) -> tuple[int, ...]:
+    """The positions of the first four fields of a FlatBuffers table, 0 for an absent one."""
     layout = table - int(_LAYOUT.unpack_from(data, table)[0])
     # Refuse a negative offset, which `unpack_from` counts from the end.
     if layout < 0:
         raise ValueError("the metadata of a message is damaged")
-    entry = 4 + 2 * number
-    is_present = entry + 2 <= _SHORT.unpack_from(data, layout)[0]
-    offset = int(_SHORT.unpack_from(data, layout + entry)[0]) if is_present else 0
-    if table + offset >= len(data):
+    (size,) = _SHORT.unpack_from(data, layout)
+    if size >= _FOUR_FIELDS:
+        offsets = _OFFSETS.unpack_from(data, layout + 4)
+    else:
+        present = max(0, size - 4) // _SHORT.size
+        offsets = struct.unpack_from(f"<{present}H", data, layout + 4) + (0,) * (4 - present)
+    if table + max(offsets) >= len(data):
         raise ValueError("the metadata of a message is damaged")
-    if offset:
-        return table + offset
-    if needed:
-        raise ValueError("a message without the fields of its kind")
-    return 0
+    return tuple([offset and table + offset for offset in offsets])
 
 
 def check_values(batch: pa.RecordBatch, *, texts: bool = True) -> None:

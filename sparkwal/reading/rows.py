@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from operator import attrgetter
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -155,6 +156,7 @@ def read_pieces(
                 "deleted from outside, or collected meanwhile: restore it, or start after it"
             )
 
+    columns_of: dict[str, _Columns] = {}
     fetched = read_parallel(
         store,
         fetch,
@@ -181,7 +183,11 @@ def read_pieces(
             sound = _sound(store, unit, data, verify=checks.checksums)
             if sound is not data:
                 check(unit.position)
-            yield from _decode(store, unit, sound, target, texts=checks.texts)
+            columns = columns_of.get(unit.spark_schema)
+            if columns is None:
+                columns = _columns(schema.to_arrow(unit.spark_schema), target)
+                columns_of[unit.spark_schema] = columns
+            yield from _decode(store, unit, sound, target, columns, texts=checks.texts)
         except InvalidLogError as error:
             error.key = unit.key
             if on_damage is None:
@@ -209,10 +215,11 @@ def _read_run(
         if isinstance(data, InvalidLogError):
             raise data
         for pieces, batch in run.batches(data, target, texts=checks.texts):
-            stored = batch.schema.names
-            if not {*target.names} <= {*stored}:
-                added = max(_added_bytes(piece, target, stored) for piece in pieces)
-                _check_added(run.segment.location, batch.num_rows, added)
+            stored = {*batch.schema.names}
+            added = [field for field in target if field.name not in stored]
+            if added:
+                width = max(_added_bytes(piece, added) for piece in pieces)
+                _check_added(run.segment.location, batch.num_rows, width)
             yield schema.conform(_with_metadata_of(batch, pieces, target), target)
             left = left[len(pieces) :]
     except InvalidLogError as error:
@@ -258,31 +265,62 @@ def _check_bytes(store: Store, piece: Piece, data: bytes, *, verify: bool) -> No
             )
 
 
+class _Columns(NamedTuple):
+    """The columns of a read, against those of the objects with one schema.
+
+    Attributes:
+        narrower: a column that is narrower in the read than in the objects, or None.
+        stored: the indices of the columns to decode.
+        added: the columns that the objects do not hold.
+    """
+
+    narrower: pa.Field | None
+    stored: list[int]
+    added: list[pa.Field]
+
+
+def _columns(stored: pa.Schema, target: pa.Schema) -> _Columns:
+    too_narrow = narrower(stored, target)
+    indices = {name: index for index, name in enumerate(stored.names)}
+    wanted = [indices[name] for name in target.names if name in indices]
+    return _Columns(
+        narrower=None if too_narrow is None else stored.field(too_narrow),
+        # For an empty list of columns Arrow reads all. One column is enough to count the rows.
+        stored=wanted or [0],
+        added=[field for field in target if field.name not in indices],
+    )
+
+
 def _decode(
-    store: Store, piece: Piece, data: bytes, target: pa.Schema, *, texts: bool
+    store: Store,
+    piece: Piece,
+    data: bytes,
+    target: pa.Schema,
+    columns: _Columns,
+    *,
+    texts: bool,
 ) -> Iterator[pa.RecordBatch]:
     object_name = _name(store, piece)
-    stored = schema.to_arrow(piece.spark_schema)
-    if (name := narrower(stored, target)) is not None:
+    if columns.narrower is not None:
+        name, kind = columns.narrower.name, columns.narrower.type
         raise OptionError(
-            f"column {name!r} is {stored.field(name).type} in the log since position "
+            f"column {name!r} is {kind} in the log since position "
             f"{piece.position} or before, and {target.field(name).type} in this read, which began "
             "earlier: start it again to read the column with its present type"
         )
-    indices = {name: index for index, name in enumerate(stored.names)}
-    wanted = [indices[name] for name in target.names if name in indices]
-    added = _added_bytes(piece, target, stored.names)
+    added = _added_bytes(piece, columns.added)
     rows = 0
-    # For an empty list of columns Arrow reads all. One column is enough to count the rows.
     batches = arrowfile.read_frames(
-        data, piece.spark_schema, object_name, wanted or [0], texts=texts
+        data, piece.spark_schema, object_name, columns.stored, texts=texts
     )
     for batch in batches:
         before, rows = rows, rows + batch.num_rows
         if rows > piece.rows:
             break
         _check_added(object_name, batch.num_rows, added)
-        yield schema.conform(with_metadata(batch, piece, target, before), target)
+        if columns.added:
+            batch = with_metadata(batch, piece, target, before)
+        yield schema.conform(batch, target)
     if rows != piece.rows:
         raise InvalidLogError(f"{object_name}: {rows} rows or more, {piece.rows} expected")
 
@@ -300,9 +338,9 @@ def _check_added(name: str, rows: int, added: int) -> None:
         )
 
 
-def _added_bytes(piece: Piece, target: pa.Schema, stored: Sequence[str]) -> int:
+def _added_bytes(piece: Piece, added: Sequence[pa.Field]) -> int:
     """About the bytes in each row of the columns that the frames do not hold."""
-    return sum(_width(piece, field) for field in target if field.name not in stored)
+    return sum(_width(piece, field) for field in added)
 
 
 def _width(piece: Piece, field: pa.Field) -> int:

@@ -360,6 +360,37 @@ def test_every_flipped_bit_is_detected_or_harmless(header: Header) -> None:
     assert detected > 8 * len(to_json(header))
 
 
+def outcome(data: bytes) -> object:
+    try:
+        return arrowfile.open_front(data, "test")
+    except InvalidLogError as error:
+        return str(error)
+
+
+def test_a_front_like_one_that_was_read_before_is_checked_as_the_first_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = plain(COMMIT)
+    fronts = [data]
+    for byte in range(arrowfile.needed(data)):
+        fronts.append(data[:byte] + bytes([data[byte] ^ 1]) + data[byte + 1 :])
+    # Another header of the same size, with its CRC-32 and without.
+    other = to_json(COMMIT).replace(b'"host:12', b'"Host:12')
+    assert other != to_json(COMMIT)
+    fronts.append(data.replace(to_json(COMMIT), other))
+    fronts.append(fronts[-1].replace(crc_hex(to_json(COMMIT)), crc_hex(other)))
+    first_outcomes = []
+    for front in fronts:
+        monkeypatch.setattr(arrowfile, "_layouts", {})
+        first_outcomes.append(outcome(front))
+    monkeypatch.setattr(arrowfile, "_layouts", {})
+    arrowfile.open_front(data, "test")
+    assert [*arrowfile._layouts]
+    monkeypatch.setattr(arrowfile, "_remember", lambda layout: None)
+    assert [outcome(front) for front in fronts] == first_outcomes
+    assert isinstance(first_outcomes[-1], arrowfile.Opened)
+
+
 @pytest.mark.parametrize("name", ["leader", "commit_batches", "commit_inline", "data"])
 def test_every_truncation_is_detected(name: str) -> None:
     data = golden()[name]
