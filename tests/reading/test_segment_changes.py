@@ -227,3 +227,33 @@ def test_a_consumer_inside_a_block_keeps_its_segment(
     assert [last_of(key) for key in segments_in(store)] == [
         block * BLOCK + BLOCK - 1 for block in (2, 3, 4)
     ]
+
+
+def test_a_collection_deletes_the_segments_that_no_reader_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collection, "KEPT_SLOTS", 3)
+    former = small_commits(tmp_path / "former", 8 * BLOCK)
+    segmented(former)
+    store = small_commits(tmp_path / "new", 5 * BLOCK)
+    segmented(store)
+    log = log_of(store)
+    first, second, third, fourth = segments_in(store)
+    # Of a former log, below and above the head, and a damaged one of this log.
+    store.objects |= {key: former.objects[key] for key in segments_in(former)[4:]}
+    store.objects[third] = former.objects[third]
+    store.objects[fourth] = store.objects[fourth][:50]
+    move_floor(log, BLOCK)
+    store.modified = dict.fromkeys(store.objects, 0)
+    state = newest_lifecycle(log)
+    assert state is not None
+    for dry_run in (True, False):
+        before = segments_in(store)
+        done = collect(
+            log, find_head(log), state, Safeguards(None, 0, None), dry_run=dry_run, above=-1
+        )
+        assert done is not None
+        assert segments_in(store) == (before if dry_run else [second, fourth])
+    assert first not in store.objects
+    # `sparkwal segment` makes what is missing, and replaces what is damaged.
+    assert segmented(store).blocks == [2, 3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from sparkwal.errors import CollectedError
 from sparkwal.events import Event
 from sparkwal.format import arrowfile, keys, schema, segment
 from sparkwal.format.header import SegmentHeader, crc_hex, to_json, to_metadata
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
 from sparkwal.reading import planning, segmenting, segments
-from sparkwal.reading.planning import read_tasks, task_rows
+from sparkwal.reading.planning import Budget, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.repair import give_up_record
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import Page, Refusal
@@ -345,3 +347,44 @@ def test_a_reader_whom_a_policy_shows_no_segments_reads_the_records(tmp_path: Pa
 
     store.list = refuse  # type: ignore[method-assign]
     assert opened(store).scan().read_all().num_rows == 3 * BLOCK - 1
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))]
+)
+def test_a_stream_plans_the_same_microbatches_with_and_without_segments(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    monkeypatch.setattr(planning, "PLANNED_RECORDS", draw.choice((4, 20, 512)))
+    store = random_log(seed, tmp_path)
+    plain = without_segments(store)
+    segmented(store)
+    options = draw.choice(
+        [
+            {"maxRowsPerTrigger": "70"},
+            {"maxBytesPerTrigger": "9000"},
+            {"maxCommitsPerTrigger": "13"},
+            {"onCorruption": "stop", "maxCommitsPerTrigger": "30"},
+            {"failOnDataLoss": "false"},
+        ]
+    )
+    assert [*microbatches(store, options)] == [*microbatches(plain, options)], options
+
+
+def microbatches(store: MemoryStore, given: dict[str, str]) -> Iterator[tuple[int, int, object]]:
+    """Each microbatch of a stream: its positions and its rows."""
+    options = parse(SourceOptions, {"path": "memory", **given})
+    log = StreamedLog(options, "default", log_of(store))
+    log.refresh()
+    assert log.spark_schema is not None
+    fields = [pa.field("_wal_position", pa.int64()), *schema.to_arrow(log.spark_schema)]
+    begin = log.start()
+    while (end := log.advance(begin, log.refresh(), Budget(options))) > begin:
+        tasks = read_tasks(log, begin, end, None, 2)
+        batches = [
+            each for task in tasks for each in task_rows(store, task, pa.schema(fields), options)
+        ]
+        yield begin, end, pa.Table.from_batches(batches, pa.schema(fields)).to_pylist()
+        log.forget(end)
+        begin = end
