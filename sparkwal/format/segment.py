@@ -176,9 +176,9 @@ def _groups(sources: Sequence[Source]) -> Iterator[list[pa.RecordBatch]]:
 
 
 def _joined(parts: list[pa.RecordBatch], target: pa.Schema) -> pa.RecordBatch:
-    batches = [schema.conform(part, target) for part in parts]
-    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return batch
+    # All parts have the columns of the log.
+    (batch,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
+    return schema.conform(batch, target)
 
 
 class State:

@@ -356,14 +356,8 @@ def encoded(
         witness=block.witness,
         frames=(),
     )
-    sources: list[Source] = []
-    size = 0
-    for source in _sources(log, records, last.spark_schema, check):
-        sources.append(source)
-        size += sum(part.nbytes for part in source.parts if part is not None)
-        if memory is not None and size > memory:
-            raise Unfit(f"its rows take more than {memory} bytes of memory")
-    return encode(header, last.spark_schema, sources)
+    sources = _sources(log, records, last.spark_schema, check, memory)
+    return encode(header, last.spark_schema, [*sources])
 
 
 def _sources(
@@ -371,8 +365,13 @@ def _sources(
     records: Sequence[SlotRecord],
     spark_schema: str,
     check: Callable[[int], None],
+    memory: int | None,
 ) -> Iterator[Source]:
-    """The records, with the rows that the segment gets."""
+    """The records, with the rows that the segment gets.
+
+    Raises:
+        Unfit: the rows take more than `memory` bytes.
+    """
     target = schema.to_arrow(spark_schema)
     chosen = _chosen(log, records, target)
     pieces = [piece for by_partition in chosen for piece in by_partition.values() if piece.rows]
@@ -387,8 +386,11 @@ def _sources(
                 parts.append(piece and empty)
                 continue
             rows = _rows(batches, piece.rows)
-            is_copied = rows.nbytes <= _LARGEST_UNPACKED and size + rows.nbytes <= _MOST_UNPACKED
-            size += rows.nbytes * is_copied
+            unpacked = rows.nbytes
+            if memory is not None and size + unpacked > memory:
+                raise Unfit(f"its rows take more than {memory} bytes of memory")
+            is_copied = unpacked <= _LARGEST_UNPACKED and size + unpacked <= _MOST_UNPACKED
+            size += unpacked * is_copied
             parts.append(rows if is_copied else None)
         yield Source(record.text, record.spark_schema, record.body, parts)
 
@@ -399,8 +401,12 @@ def _chosen(
     """The small parts of each record, by partition, up to MOST_ROWS bytes in all."""
     chosen: list[dict[int, Piece]] = []
     size = 0
+    fits_by_schema: dict[str, bool] = {}
     for record in records:
-        fits = narrower(schema.to_arrow(record.spark_schema), target) is None
+        fits = fits_by_schema.get(record.spark_schema)
+        if fits is None:
+            fits = narrower(schema.to_arrow(record.spark_schema), target) is None
+            fits_by_schema[record.spark_schema] = fits
         small = [part for part in parts_of(record.header) if fits and part[2] <= LARGEST_PART]
         partitions = set()
         for partition, _, stored in small:
@@ -417,5 +423,7 @@ def _rows(batches: Iterator[pa.RecordBatch], count: int) -> pa.RecordBatch:
     taken: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in taken) < count:
         taken.append(next(batches))
+    if len(taken) == 1:
+        return taken[0]
     (batch,) = pa.Table.from_batches(taken).combine_chunks().to_batches()
     return batch

@@ -195,6 +195,8 @@ RECORDS = pa.schema(
         ("sequencer", pa.string()),
     ]
 )
+# The columns that count requests.
+_REQUESTS = frozenset(("puts", "gets", "lists", "read_gets"))
 # A damaged record was written by one PUT, and a reader pays one GET for it.
 _DAMAGED = {"kind": "damaged", "puts": 1, "gets": 0, "lists": 0, "read_gets": 1}
 
@@ -215,6 +217,8 @@ def record_rows(
         InvalidLogError: a record is damaged, and the log's options do not pass over damage.
     """
     narrow = narrowed(log, first, after, pushdown, "position", "time")
+    # To count the requests takes as long as all other columns.
+    counts = not pushdown.columns or not _REQUESTS.isdisjoint(pushdown.columns)
     previous: SlotHeader | None = None
     for record in apply_policy(log, walk(log, *narrow, newest_first=False, seals=True)):
         if isinstance(record, InvalidLogError):
@@ -223,7 +227,7 @@ def record_rows(
             header = record.header
             if previous is None and isinstance(header, LeaderHeader):
                 previous = _live_before(log, first, header.position)
-            yield _row(header, previous, log.name)
+            yield _row(header, previous, log.name, counts=counts)
             previous = header
 
 
@@ -233,8 +237,10 @@ def _live_before(log: LogRange, first: int, position: int) -> SlotHeader | None:
     return next((record.header for record in records if isinstance(record, SlotRecord)), None)
 
 
-def _row(header: SlotHeader, previous: SlotHeader | None, sequencer: str) -> dict[str, Any]:
-    requests = write_requests(header, previous)
+def _row(
+    header: SlotHeader, previous: SlotHeader | None, sequencer: str, *, counts: bool
+) -> dict[str, Any]:
+    """The row of a record, with `counts` also the columns of _REQUESTS."""
     row = {
         "position": header.position,
         "kind": header.kind,
@@ -244,11 +250,13 @@ def _row(header: SlotHeader, previous: SlotHeader | None, sequencer: str) -> dic
         "host": host_of(header),
         "sequencer": sequencer,
         "decided": header.decided,
-        "read_gets": read_requests(header),
-        "puts": requests["PUT"],
-        "gets": requests["GET"],
-        "lists": requests["LIST"],
     }
+    if counts:
+        requests = write_requests(header, previous)
+        row["read_gets"] = read_requests(header)
+        row["puts"] = requests["PUT"]
+        row["gets"] = requests["GET"]
+        row["lists"] = requests["LIST"]
     if isinstance(header, LeaderHeader):
         # A takeover is one leader record; the seals after it are no takeovers.
         kind = "seal" if header.reason == SEAL else header.kind
@@ -346,7 +354,9 @@ def relations(
 
     def records(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
         rows_of_records = (row for log in logs for row in record_rows(log, pushdown, *bounds(log)))
-        return in_batches(rows_of_records, RECORDS)
+        columns = [column for column in RECORDS if column.name in pushdown.columns]
+        # Without a column a batch would have no length.
+        return in_batches(rows_of_records, pa.schema(columns or [RECORDS.field("position")]))
 
     def consumers(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
         for log in logs:
