@@ -6,6 +6,7 @@ ranges overlap less. A log without a commit in that window is cold, and all of i
 splits it. No decision can lose or duplicate a row.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from sparkwal.errors import OptionError
@@ -18,6 +19,7 @@ from sparkwal.options.writing import check_limits
 from sparkwal.protocol.records import about_bytes, first_at_or_after, live_records
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_any
+from sparkwal.reading.segments import Segments, read_records
 from sparkwal.store.base import LogStore, numbered
 
 # S3 refuses requests from a clock that is further off. A record that is dated further ahead of this
@@ -250,8 +252,9 @@ def measure(
     Requests with a table: 1 GET for the first commit after `cut`. Then, unless the log is cold or
     that commit is old enough by itself, 1 GET for each commit that is older than the window, until
     they reach a threshold, at most MOST_COUNTED. Commits that `before` has counted are not read
-    again. With a size limit up to 32 GETs more. With `retainSeconds` 1 GET, and log₂ n if a record
-    is too old. With `retainBytes` 1 LIST for each thousand objects that stay.
+    again; of many, segments are read. With a size limit up to 32 GETs more. With `retainSeconds` 1
+    GET, and log₂ n if a record is too old. With `retainBytes` 1 LIST for each thousand objects that
+    stay.
 
     Args:
         log: the log.
@@ -298,9 +301,13 @@ def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: i
     if is_decided():
         return state
     end = min(head.gap, state.counted + MOST_COUNTED)
-    for record in live_records(
-        log, head.window, state.counted, end, log_id=state.log_id or None, size=GLANCE
-    ):
+
+    def read_slots(begin: int, after: int, term: int | None) -> Iterator[SlotRecord]:
+        log_id = state.log_id or None
+        return live_records(log, head.window, begin, after, log_id=log_id, term=term, size=GLANCE)
+
+    segments = Segments(log, head.window, state.log_id)
+    for record in read_records(segments, state.counted, end, read_slots):
         header = record.header
         if isinstance(header, CommitHeader):
             if state.first_ms is None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sparkwal.errors import CollectedError, InvalidLogError
+from sparkwal.format import keys
 from sparkwal.format.header import SEAL, LeaderHeader
 from sparkwal.protocol.liveness import passed_by, run_to
 from sparkwal.protocol.missing import MissingRecord
@@ -18,6 +19,7 @@ from sparkwal.protocol.slots import (
     read_slot,
 )
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.segments import Opened
 from sparkwal.store.parallel import GetRange, Range, read_parallel
 
 # The maximum number of records that are requested before one of them is delivered.
@@ -53,7 +55,8 @@ def walk(
 
     It costs 1 GET for each position except the head's. The first step requests `at_once` records,
     each next step twice as many. With `newest_first` each takeover also costs a look-back (m − 1
-    GETs). Oldest first, segments are read in place of the records that they copy.
+    GETs). Segments are read in place of the records that they copy: newest first after the first
+    thousand records. With `most` none is read.
 
     Args:
         log: a log that has looked.
@@ -67,10 +70,13 @@ def walk(
     Raises:
         AnotherLog: the log was recreated.
     """
-    if newest_first or most is not None:
+    if most is not None:
         yield from _walk(
             log, start, end, newest_first=newest_first, most=most, seals=seals, at_once=at_once
         )
+        return
+    if newest_first:
+        yield from _walk_back(log, start, end, seals=seals, at_once=at_once)
         return
     for stretch in log.segments.stretches(start, end):
         if isinstance(stretch, range):
@@ -88,6 +94,72 @@ def walk(
                 yield record
 
 
+def _walk_back(
+    log: LogRange, start: int, end: int, *, seals: bool, at_once: int
+) -> Iterator[Found]:
+    """Do `walk` newest first. The caller may stop early, so the first records are those in their
+    slots.
+    """
+    # The positions before it are not walked yet.
+    bottom = first = max(start, end - keys.BLOCK)
+    term: int | None = None
+    newest = _walk(
+        log,
+        first,
+        end,
+        newest_first=True,
+        most=None,
+        seals=True,
+        at_once=at_once,
+        lowest=start,
+    )
+    for item in newest:
+        if isinstance(item, Collected):
+            yield Collected(start, item.end)
+            return
+        if isinstance(item, MissingRecord):
+            # A long hole may reach further down.
+            bottom = min(bottom, item.position)
+        if isinstance(item, SlotRecord):
+            term = item.header.term
+        if seals or not (isinstance(item, SlotRecord) and is_seal(item)):
+            yield item
+    if start >= bottom:
+        return
+    for stretch in log.segments.newest_first(start, bottom):
+        if isinstance(stretch, Opened):
+            found = _copied_back(log, stretch, start, bottom)
+        else:
+            found = _walk(
+                log,
+                stretch.start,
+                stretch.stop,
+                newest_first=True,
+                most=None,
+                seals=True,
+                at_once=at_once,
+                term=term,
+            )
+        for item in found:
+            if isinstance(item, Collected):
+                yield Collected(start, item.end)
+                return
+            if isinstance(item, SlotRecord):
+                term = item.header.term
+            if seals or not (isinstance(item, SlotRecord) and is_seal(item)):
+                yield item
+
+
+def _copied_back(log: LogRange, segment: Opened, start: int, end: int) -> Iterator[Found]:
+    """The records of a segment at positions start … end−1, newest first."""
+    for record in reversed([*segment.records(start, end)]):
+        floor = log.floor.current()
+        if record.header.position < floor:
+            yield Collected(start, floor)
+            return
+        yield record
+
+
 def _walk(
     log: LogRange,
     start: int,
@@ -97,14 +169,23 @@ def _walk(
     most: int | None,
     seals: bool,
     at_once: int,
+    term: int | None = None,
+    lowest: int | None = None,
 ) -> Iterator[Found]:
-    """Do `walk` by the records in their slots."""
+    """Do `walk` by the records in their slots.
+
+    Args:
+        term: newest first, the term of the first live record after `end`; by default the head's.
+        lowest: newest first, the lowest position that a long hole may reach; by default `start`.
+    """
     assert log.live is not None and log.log_id is not None
     newest = log.live
     log_id = log.log_id
     window = log.window
     # The term of the last live record. The head has the highest term.
-    live: int | None = newest.header.term if newest_first else None
+    live: int | None = None
+    if newest_first:
+        live = newest.header.term if term is None else term
 
     def is_newest(position: int) -> bool:
         return position == newest.header.position
@@ -170,7 +251,8 @@ def _walk(
                 left -= 1
                 yield item
         if empty == count >= LONG_HOLE and start < end:
-            hole = _hole(log, start, end, newest_first=newest_first)
+            begin = start if lowest is None else lowest
+            hole = _hole(log, begin, end, newest_first=newest_first)
             if hole is not None:
                 left -= 1
                 start, end = (start, hole.position) if newest_first else (hole.end, end)

@@ -180,6 +180,29 @@ class Segments:
         if reached < end or start == end:
             yield range(reached, end)
 
+    def newest_first(self, start: int, end: int) -> Iterator[Opened | range]:
+        """As `stretches`, from the last stretch to the first. It opens segments when they are
+        needed.
+        """
+        reached = end
+        blocks = self.listed(start, end)
+        size = 1
+        while blocks:
+            group, blocks = blocks[:size], blocks[size:]
+            size = min(2 * size, _MOST)
+            usable = self._usable(group)
+            for block in group:
+                segment = _decoded(usable.pop(block, None))
+                if segment is None:
+                    continue
+                after = min((block + 1) * keys.BLOCK, end)
+                if after < reached:
+                    yield range(after, reached)
+                yield segment
+                reached = max(block * keys.BLOCK, start)
+        if start < reached:
+            yield range(start, reached)
+
     def listed(self, start: int, end: int) -> list[int]:
         """The blocks of positions start … end−1 that have a segment, newest first. 1 LIST.
 

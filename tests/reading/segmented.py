@@ -17,6 +17,8 @@ from sparkwal.log import Log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading.history import walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.segmenting import Made, make_segments
 from sparkwal.store.base import LogStore
@@ -154,6 +156,12 @@ def all_of(store: Any, start: int | None = None, end: int | None = None) -> Iter
     yield log.sql(f"SELECT count(*) FROM log WHERE {at_least}").read_all().to_pylist()
     records = at_least.replace("_wal_position", "position")
     yield log.sql(f"SELECT * FROM records WHERE {records}").read_all().to_pylist()
+    seen = looked(store)
+    first, after = start or 0, seen.gap if end is None else end + 1
+    for newest_first in (False, True):
+        for seals in (False, True):
+            walked = walk(seen, first, after, newest_first=newest_first, seals=seals, at_once=2)
+            yield [item.header for item in walked if isinstance(item, SlotRecord)]
     replay = log.replay()
     yield [(entry.header, pa.Table.from_batches(entry.rows).to_pylist()) for entry in replay]
     yield log.current().to_pandas().to_dict("records")

@@ -18,7 +18,9 @@ from sparkwal.format import arrowfile, keys, schema, segment
 from sparkwal.format.header import SegmentHeader, crc_hex, to_json, to_metadata
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading import planning, segmenting, segments
+from sparkwal.reading.history import walk
 from sparkwal.reading.planning import Budget, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.repair import give_up_record
 from sparkwal.reading.verification import verify_store
@@ -89,6 +91,22 @@ def test_a_scan_reads_each_segment_once(tmp_path: Path) -> None:
     (count,) = opened(store).sql("SELECT count(*) FROM records").read_all().to_pylist()
     assert [*count.values()] == [5 * BLOCK + 2]
     assert store.counts == {"LIST": 3, "GET": 1 + 5 + 1 + 2}
+
+
+def test_a_walk_newest_first_reads_segments_after_the_first_thousand_records(
+    tmp_path: Path,
+) -> None:
+    store = small_commits(tmp_path, 9 * BLOCK + 2)
+    segmented(store)
+    log = looked(store)
+    store.counts.clear()
+    newest = walk(log, 0, log.gap, newest_first=True, at_once=1)
+    assert [next(newest).header.position for _ in range(3)] == [9 * BLOCK + 1, 9 * BLOCK, 71]
+    assert "LIST" not in store.counts
+    rest = [item.header.position for item in newest if isinstance(item, SlotRecord)]
+    assert rest == [*range(70, -1, -1)]
+    # The last thousand records but the head's; nine segments, and a witness for each group.
+    assert store.counts == {"LIST": 1, "GET": BLOCK - 1 + 9 + 4}
 
 
 def test_a_read_of_less_than_a_block_makes_the_requests_of_before(tmp_path: Path) -> None:
