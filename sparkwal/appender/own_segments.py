@@ -79,7 +79,7 @@ class OwnSegments:
         """
         header, data = self._sent.pop(position)
         waiting = self._waiting
-        # §13: a record after the block proves that it is decided
+        # SAFETY(own-segment-decided) §13: a record after the block proves that it is decided
         if waiting is not None and header.decided >= waiting.first + keys.BLOCK - 1:
             self._waiting = None
             self._begin(waiting, position, data)

@@ -35,6 +35,7 @@ _BODY = "_wal_body"
 # A digit for each part of a record's rows: 1 if this segment has them.
 _COPIED = "_wal_copied"
 _COLUMNS = {_RECORD: "binary", _SCHEMA: "string", _BODY: "long", _COPIED: "string"}
+_TYPES = {_RECORD: pa.binary(), _SCHEMA: pa.string(), _BODY: pa.int64(), _COPIED: pa.string()}
 # The most bytes of one part that is copied, and of all parts in a segment.
 LARGEST_PART = 2**20
 MOST_ROWS = 32 * 2**20
@@ -396,14 +397,14 @@ def open_segment(front: bytes, number: int, key: str, location: str) -> Segment:
     if not isinstance(header, SegmentHeader) or header.number != number:
         raise InvalidLogError(f"{location}: this is not the segment with this number")
     segment = Segment(key, location, header, opened.spark_schema)
-    names = schema.to_arrow(opened.spark_schema).names
+    last_columns = list(schema.to_arrow(opened.spark_schema))[-len(_COLUMNS) :]
     is_sound = (
         header.frames
         and header.frames[0].offset == opened.body
         and sum(frame.rows for frame in segment.of_records) == header.records
         and all(frame.length <= arrowfile.LARGEST_FRAME for frame in header.frames)
         and sum(frame.length for frame in segment.of_records) <= arrowfile.LARGEST_FRAME
-        and names[-len(_COLUMNS) :] == [*_COLUMNS]
+        and {column.name: column.type for column in last_columns} == _TYPES
     )
     if not is_sound:
         raise InvalidLogError(f"{location}: its frames are not those of a segment")

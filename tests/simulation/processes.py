@@ -120,6 +120,7 @@ def appender(
     looks: bool = False,
     waits: bool = False,
     attempts: int = ATTEMPTS,
+    segments: bool = False,
 ) -> Process:
     """One life of an appender: its records in flight together, acknowledged in order.
 
@@ -130,6 +131,7 @@ def appender(
         looks: whether it looks, after each record, if another writer asks for the log.
         waits: for each record to be acknowledged before it makes the next.
         attempts: how often it may find the gap taken when it was about to lead.
+        segments: it makes segments of its own blocks.
     """
 
     rows = RowSchema(schema.to_arrow(SCHEMA))
@@ -156,6 +158,7 @@ def appender(
             batch_timeout_ms=0,
             max_buffered=2**30,
             compression="none",
+            make_segments=segments,
         )
         context = AppenderContext(log, options, rows, producer_id, IgnoringSubscribers(), clock)
         takeover = Takeover(leadership, name, first - 1, looked_ms)

@@ -59,6 +59,13 @@ MUTATIONS = [
         "else:",
     ),
     Mutation(
+        "own-segment-decided",
+        "an appender's own segment of a former time line",
+        "appender/own_segments.py",
+        "if waiting is not None and header.decided >= waiting.first + keys.BLOCK - 1:",
+        "if waiting is not None:",
+    ),
+    Mutation(
         "segment-floor-after-read",
         "a maker while the log is collected, a stray leader",
         "reading/segmenting.py",

@@ -100,6 +100,22 @@ def exhaustive() -> dict[str, Configuration]:
             ending=_all_read,
             block=2,
         ),
+        "an appender makes its own segments, a takeover": Configuration(
+            {
+                "A": appender("A", "p", 5, 2, segments=True),
+                "B": appender("B", "q", 0, 1),
+            },
+            still=("lifecycle", "consumers"),
+            ending=_all_read,
+            block=2,
+        ),
+        "an appender's own segment of a former time line": Configuration(
+            {"B": driver("B", "r", 4, inline=1000), "M": maker("M")},
+            begin=_restored_own,
+            still=("lifecycle", "consumers"),
+            ending=_all_read,
+            block=2,
+        ),
         "segments of a log that is recreated": Configuration(
             {
                 "R": follower("R"),
@@ -275,6 +291,31 @@ def _restored_in_flight() -> State:
     newest = min(key for key, _ in begun.late)
     lost = {key for key in former.objects if key.startswith(_LOG)} - {*begun.objects, newest}
     return _forgotten(without(former, *lost))
+
+
+def _restored_own() -> State:
+    """A log that was put back to a moment at which a record in flight was there, and the one before
+    it was not yet. The segment that its appender made has both."""
+    former = State()
+    with with_blocks(2), searching():
+        machine = Machine(appender("A", "p", 6, 2, segments=True))
+        while machine.calls:
+            # Two records are on their way whenever there are two, and the older one is answered.
+            others = [t for t, call in sorted(machine.calls.items()) if not _is_slot(call)]
+            thread = others[0] if others else max(machine.calls, key=lambda t: _key(machine, t))
+            former, answer = apply(former, machine.calls[thread])
+            machine.answer(thread, answer)
+    assert any(key.startswith(_SEGMENTS) for key in former.objects)
+    lost = [oracle.slot_key(position) for position in (3, 5, 6)]
+    return _forgotten(without(former, *lost))
+
+
+def _is_slot(call: Call) -> bool:
+    return call.operation == "put" and str(call.arguments[0]).startswith(_LOG)
+
+
+def _key(machine: Machine, thread: int) -> str:
+    return str(machine.calls[thread].arguments[0])
 
 
 def _forgotten(state: State) -> State:

@@ -20,6 +20,7 @@ LONG = {
     "a record is lost under an appender that waits for each",
     "a sleeper after a collector",
     "a sleeping appender after a collector",
+    "an appender makes its own segments, a takeover",
     "batch writes repeat a transaction, a fault",
     "segments of a log that is recreated",
     "the record of position 2 is cut off before a reader",
