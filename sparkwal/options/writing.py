@@ -54,7 +54,8 @@ class WriterOptions(StoreOptions):
         types.integer,
         None,
         "numbers for each position, a power of ten 1000…1000000; only so many partitions of a "
-        "microbatch, less one, may exceed inlineThreshold; fixed by a log's first record",
+        "microbatch, less one and at most 100000, may exceed inlineThreshold; fixed by a log's "
+        "first record",
         "1000",
         limit=Limit(lambda number: number in keys.WINDOWS, "1000, 10000, 100000 or 1000000"),
     )

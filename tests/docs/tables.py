@@ -121,6 +121,10 @@ ROLES = {
     "compactor": ("reader", "compactor"),
     "… into a table": ("reader", "compactor", "table"),
     "collector": ("reader", "collector"),
+    "reader of table and log; with `collector` also a collector beside a table": (
+        "reader",
+        "table-reader",
+    ),
 }
 
 

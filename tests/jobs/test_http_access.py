@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from http_job import JOB, Job
-from http_job import started_jobs as started_jobs
 
 from sparkwal import Log
 from sparkwal.errors import OptionError
 from support.http_access import access, is_loopback, read_tokens
+from tests.jobs.http_job import JOB, Job
+from tests.jobs.http_job import started_jobs as started_jobs
 
 TOKEN = "0123456789abcdef-token"
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from http_job import JOB, Job, environment, metrics, until
-from http_job import started_jobs as started_jobs
 
 from sparkwal import Appender, Log, verify
 from sparkwal.testing.proxy import Fault, S3Proxy
+from tests.jobs.http_job import JOB, Job, environment, metrics, until
+from tests.jobs.http_job import started_jobs as started_jobs
 
 
 def health(job: Job) -> dict[str, Any]:

@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import sparkwal
+from sparkwal.cli import main
+from sparkwal.lifecycle import collection
 from sparkwal.testing.proxy import S3Proxy, Sent
 from sparkwal.testing.servers import Server, log_options, make_bucket, s3_client, start_ministack
 from tests.docs.pages import ROOT
+from tests.jobs.http_job import Job
 from tests.security import iam
 from tests.security.roles import CONSUMER, ROLES, Place, appended, furnish
 
@@ -161,6 +165,56 @@ def test_a_compaction_into_a_table_needs_the_policy_of_the_table(
     ]
     assert unused == []
 
+    # A reader of table and log as one, and a collector, only read the table.
+    monkeypatch.setattr(collection, "old_floor", lambda log, state, grace_ms: state.floor)
+    names = ("reader", "collector", "table-reader")
+    policies = [iam.policy(each, **places) for each in names]
+    seen.clear()
+    with S3Proxy(enforcing.url) as proxy:
+        proxy.watch = watch
+        readers = {**log_options(proxy.url), **user(enforcing.url, "readers", policies)}
+        file.write_text("".join(f"{name} = {value}\n" for name, value in readers.items()))
+        current = sparkwal.Log(path, **readers).current()
+        assert sorted(current.to_pandas()["v"]) == [0, 1]
+        collected = CliRunner().invoke(
+            main, ["collect", path, "--delete", "--json", "--options-file", str(file)]
+        )
+        assert collected.exit_code == 0, collected.output
+        assert not [each for each in proxy.requests if each.status == 403]
+    assert any("/_delta_log/" in each.resource for each in seen)
+    assert [each for each in seen if not any(iam.allows(one, each) for one in policies)] == []
+    assert not any(
+        each.action != "s3:GetObject" and "/team/lake" in each.resource
+        for each in seen
+        if each.action != "s3:ListBucket"
+    )
+
+
+@pytest.mark.s3
+@pytest.mark.process
+def test_rows_over_http_need_the_policy_of_a_writer(
+    enforcing: Server, bucket: str, tmp_path: Path
+) -> None:
+    writer = iam.policy("writer", BUCKET=bucket, PREFIX=PREFIX)
+    path, root = f"s3://{bucket}/{PREFIX}", log_options(enforcing.url)
+    appended(Place(path, root, tmp_path), root, "p", 1)
+    seen: list[iam.Call] = []
+
+    def watch(sent: Sent, status: int) -> None:
+        seen.extend(iam.calls(sent, status))
+
+    file = tmp_path / "options"
+    with S3Proxy(enforcing.url) as proxy:
+        proxy.watch = watch
+        options = {**log_options(proxy.url), **user(enforcing.url, "http", [writer])}
+        file.write_text("".join(f"{name} = {value}\n" for name, value in options.items()))
+        job = Job("--log", path, "--options-file", file)
+        assert job.post(b'{"v":2}\n')[0] == 200
+        assert job.stop() == 0
+        assert not [each for each in proxy.requests if each.status == 403]
+    assert any(each.action == "s3:PutObject" for each in seen)
+    assert [each for each in seen if not iam.allows(writer, each)] == []
+
 
 def said_by(call: iam.Call, role: str) -> iam.Call:
     who = {"aws:PrincipalArn": f"arn:aws:iam::1:role/{role}", "aws:SecureTransport": "true"}
@@ -214,7 +268,12 @@ def test_the_bucket_policy_refuses_overwrites_and_deletes_in_the_log(key: str) -
 
 
 def test_no_policy_allows_other_paths() -> None:
-    assert {each.stem for each in iam.files()} == {*POLICIES, "table", "bucket-policy"}
+    assert {each.stem for each in iam.files()} == {
+        *POLICIES,
+        "table",
+        "table-reader",
+        "bucket-policy",
+    }
     table = "TABLE(_tombstones)?"
     place = f"arn:aws:s3:::BUCKET(/{table}|/(PREFIX|{table})/.+)?"
     for file in iam.files():
