@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 # The most bytes of an unpacked record batch. If it is compressed by a factor of at most
@@ -39,7 +40,6 @@ _TAIL = 10
 _DICTIONARY, _RECORD_BATCH = 2, 3
 # Below so many rows, Arrow's own check is faster than a check of views as bytes.
 _FEW_ROWS = 256
-_CHUNK = 2**20
 
 
 class Announced(NamedTuple):
@@ -231,10 +231,16 @@ def check_values(batch: pa.RecordBatch, *, texts: bool = True) -> None:
     # View texts as bytes: Arrow's check of texts takes ten times as long, as it checks each text.
     rows.view(_without_texts(rows.type)).validate(full=True)
     for column in _texts_in(batch.columns) if texts else ():
-        content = memoryview(column.buffers()[2] or b"")
-        chunks = (content[at : at + _CHUNK] for at in range(0, len(content), _CHUNK))
-        if not all(bytes(chunk).isascii() for chunk in chunks):
+        if not _is_ascii(column.buffers()[2]):
             column.validate(full=True)
+
+
+def _is_ascii(content: pa.Buffer | None) -> bool:
+    if not content:
+        return True
+    # As signed numbers, the bytes of ASCII are those that are not negative.
+    smallest = pc.min(pa.Array.from_buffers(pa.int8(), content.size, [None, content]))
+    return bool(smallest.as_py() >= 0)
 
 
 def _without_texts(kind: pa.DataType) -> pa.DataType:
