@@ -71,7 +71,7 @@ def test_each_spark_takes_a_log_through_its_whole_life(
 CHAIN = ["4.0.4", "4.1.4", "4.2.0", "4.0.4", "4.3.0", "4.0.4"]
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_log_that_each_spark_continues_and_hands_to_the_next(tmp_path: Path) -> None:
     pythons = {
         version: make(tmp_path / version / "venv", f"pyspark=={version}", sees_tests=True)
