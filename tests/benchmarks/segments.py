@@ -130,10 +130,15 @@ def _timed(url: str, run: Callable[[], object]) -> tuple[object, float, float]:
     return result, time.perf_counter() - began, time.process_time() - used
 
 
-def measure(url: str, names: list[str], turns: int, spark: Any) -> list[list[Any]]:
-    """One line for each read: seconds, their ratio, requests and their price."""
+def measure(
+    url: str, names: list[str], turns: int, spark: Any, only: tuple[str, ...] = ()
+) -> list[list[Any]]:
+    """One line for each read, or each of `only`: seconds, their ratio, requests and their price."""
     lines: list[list[Any]] = []
-    for read, run in _runs(url, names, spark).items():
+    runs = _runs(url, names, spark)
+    for read, run in runs.items():
+        if only and read not in only:
+            continue
         seconds: dict[str, float] = {}
         results: dict[str, object] = {}
         requests: dict[str, dict[str, int]] = {}
@@ -170,6 +175,7 @@ def _memory_mb() -> float:
 @click.option("--latency", "latencies", default="0,20", show_default=True, callback=numbers)
 @click.option("--turns", default=3, show_default=True, help="One more warms up.")
 @click.option("--spark/--no-spark", default=True, show_default=True)
+@click.option("--only", multiple=True, help="A name of the first column; repeatable.")
 @click.option("--seed", type=int, help="Of the rows.  [default: a new one]")
 @click.option(
     "--output",
@@ -178,7 +184,13 @@ def _memory_mb() -> float:
     show_default=True,
 )
 def main(
-    commits: int, latencies: list[int], turns: int, spark: bool, seed: int | None, output: Path
+    commits: int,
+    latencies: list[int],
+    turns: int,
+    spark: bool,
+    only: tuple[str, ...],
+    seed: int | None,
+    output: Path,
 ) -> None:
     """Read a log of many small commits with and without segments, beside bare parallel GETs of the
     same objects, against a server in memory that counts the requests and delays them.
@@ -191,10 +203,12 @@ def main(
     for latency_ms in latencies:
         with spawned(_serve, commits, seed, latency_ms) as (url, names):
             given = log_options(url)
+            # The first opens connections and imports modules.
+            _scanned(given)
             _, scan_s, scan_cpu = _timed(url, partial(_scanned, given))
             made, make_s, make_cpu = _timed(url, partial(_made, given))
             before = _memory_mb()
-            lines = measure(url, names, turns, session)
+            lines = measure(url, names, turns, session, only)
         console.print(table(f"{commits:,} commits, +{latency_ms} ms", columns, lines))
         facts = {
             "CPU of making ÷ CPU of a scan": round(make_cpu / scan_cpu, 2),
