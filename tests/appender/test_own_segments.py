@@ -87,7 +87,8 @@ def test_with_many_records_in_flight_and_in_any_order() -> None:
     own = segments_in(store.inner)
     plain = without_segments(store.inner)
     segmented(plain)
-    assert len(own) == 4
+    # The last record is a witness of the fifth block if the one before it was acknowledged first.
+    assert len(own) in (4, 5)
     assert {key: plain.objects[key] for key in own} == {
         key: store.inner.objects[key] for key in own
     }
