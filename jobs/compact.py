@@ -12,8 +12,7 @@ except ModuleNotFoundError:
 
 # isort: split
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,11 +47,11 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.coordinator import Run
+from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, check_same_target
 from sparkwal.lifecycle.tombstones import with_tombstones
-from sparkwal.protocol.chain import newest_lifecycle
+from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
 from support import jvm
 from support.follow import Meter, Signals, attended
@@ -102,7 +101,7 @@ class Compaction:
         run: how the job runs.
         accept: the next round accepts the present table.
         spark: the session.
-        lifecycles: the logs that were compacted so far, by sequencer.
+        lifecycle: of the log, or of all logs under the path.
     """
 
     settings: LifecycleOptions
@@ -112,36 +111,28 @@ class Compaction:
     run: RunOptions
     accept: bool = False
     spark: SparkSession | None = None
-    lifecycles: dict[str, Lifecycle] = field(default_factory=dict)
+    lifecycle: Lifecycle | None = None
 
     def round(self) -> dict[str, Run | SparkWalError]:
-        """Run each log once. An error of one log does not stop the others."""
-        results: dict[str, Run | SparkWalError] = {}
+        """Run all logs once, together. An error of one log does not stop the others."""
+        name = self.settings.sequencer
         try:
-            # A single log stays the same. Under a path, more logs may appear.
-            names: Iterable[str] = self.lifecycles
-            if not self.lifecycles or self.all_sequencers:
-                names = existing_logs(self.settings, all_sequencers=self.all_sequencers)
-        except StoreUnavailableError as error:
-            return {self.settings.path: error}
-        for name in [*names]:
-            try:
-                results[name] = self._run_log(name)
-            except SparkWalError as error:
-                results[name] = error
-        self.accept = False
-        return results
+            if self.lifecycle is None:
+                if not existing_logs(self.settings, all_sequencers=self.all_sequencers):
+                    return {}
+                self.lifecycle = self._lifecycle()
+            if self.accept:
+                self.lifecycle.accept_table()
+                self.accept = False
+            if self.all_sequencers:
+                return self.lifecycle.run_all(whole=self.run.now)
+            return {name: self.lifecycle.run_once(whole=self.run.now)}
+        except SparkWalError as error:
+            self.accept = False
+            return {self.settings.path if self.all_sequencers else name: error}
 
-    def _run_log(self, name: str) -> Run:
-        if name not in self.lifecycles:
-            self.lifecycles[name] = self._lifecycle(name)
-        lifecycle = self.lifecycles[name]
-        if self.accept:
-            lifecycle.accept_table()
-        return lifecycle.run_once(whole=self.run.now)
-
-    def _lifecycle(self, name: str) -> Lifecycle:
-        arguments: dict[str, Any] = with_flags(self.log_options, sequencer=name)
+    def _lifecycle(self) -> Lifecycle:
+        arguments: dict[str, Any] = with_flags(self.log_options, sequencer=self.settings.sequencer)
         arguments["collects"] = self.run.collects
         if self.run.segments is not None:
             arguments = {k: v for k, v in arguments.items() if k.lower() != "makesegments"}
@@ -163,8 +154,9 @@ class Compaction:
         logs = existing_logs(self.settings, all_sequencers=self.all_sequencers)
         if not logs and not self.run.continuous:
             raise Refused(f"there is no log at {self.settings.log_path}; check the path")
+        chain = newest_record(next(iter(logs.values()))) if logs else None
         for log in logs.values():
-            state = newest_lifecycle(log)
+            state = part_of(log, chain)
             if state is None or state.target is None:
                 continue
             if self.target is None:

@@ -24,8 +24,8 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected, with_metadata_columns
 from sparkwal.reading.replaying import Replay
 from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.several import refresh_all
 from sparkwal.store.base import LogStore
-from sparkwal.store.parallel import run_parallel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -340,7 +340,7 @@ class Log:
 
         logs = self._named(sequencers)
         ranges = [LogRange(self._options, name, log) for name, log in logs.items()]
-        list(run_parallel(self._log.store, LogRange.refresh, ranges))
+        refresh_all(ranges)
         ranges = [log for log in ranges if log.log_id is not None]
         if not ranges:
             raise OptionError(f"there is no log at {self._log.url}; check the path")

@@ -22,7 +22,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.store.parallel import run_parallel
+from sparkwal.reading.several import refresh_all
 
 
 class Damage:
@@ -164,7 +164,7 @@ def logs_at(
         for name in sequencers
     ]
     if read_heads:
-        list(run_parallel(root.store, LogRange.refresh, logs))
+        refresh_all(logs)
         for log in logs:
             head_of(log)
     return logs

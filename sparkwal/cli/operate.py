@@ -14,7 +14,7 @@ from sparkwal.cli.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.snapshot import NewestLake
-from sparkwal.protocol.chain import newest_lifecycle
+from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.reading.repair import repair as repair_record
 
 
@@ -84,7 +84,8 @@ def collect(path: str, log_options: dict[str, str], *, deletes: bool, as_json: b
     all_sequencers = bool(log_options.pop("sequencers", None))
     settings = lifecycle_flags.parse_options(path, log_options, all_sequencers=all_sequencers)
     logs = lifecycle_flags.existing_logs(settings, all_sequencers=all_sequencers)
-    states = {name: (log, newest_lifecycle(log)) for name, log in logs.items()}
+    chain = newest_record(next(iter(logs.values()))) if logs else None
+    states = {name: (log, part_of(log, chain)) for name, log in logs.items()}
     if not states:
         raise no_log(settings.log_path)
     rows: list[dict[str, Any]] = []

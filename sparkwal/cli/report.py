@@ -227,7 +227,7 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
         "pauses": pauses,
         "dead": {"count": totals["dead"], "first": [list(row.values()) for row in dead]},
         "consumers": [asdict(reader) for reader in readers],
-        "lifecycle": chain and {**asdict(chain), "is_open": chain.is_open},
+        "lifecycle": chain and chain.fields_of_log(),
         "log": {
             "url": log.log.url,
             "sequencer": log.name,

@@ -165,6 +165,16 @@ def root_prefix(prefix: str) -> str | None:
     return "/".join(parts[:-2]) if parts[-2:-1] == ["sequencers"] else None
 
 
+def sequencer_of(prefix: str) -> str:
+    """The name of the log at a prefix, among the logs of its path; ROOT for the path's own."""
+    return ROOT if root_prefix(prefix) is None else prefix.rpartition("/")[2]
+
+
+def is_sequencer(name: str) -> bool:
+    """Whether a log under a path can have this name."""
+    return name not in ("", ".", "..") and "/" not in name and name.isprintable()
+
+
 def sequencer_prefix(root: str, sequencer: str) -> str:
     """The prefix of a sequencer's log; for ROOT the root itself."""
     return root if sequencer == ROOT else join_key(root, "sequencers", sequencer)

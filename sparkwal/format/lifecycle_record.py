@@ -1,6 +1,8 @@
-"""One record of a log's lifecycle: the rows in the table, and those that may be deleted (§10)."""
+"""One record of the chain of a path: the rows in tables, and those that may be deleted (§10)."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,11 +24,15 @@ from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex, document_in
 INTENT = "intent"
 DONE = "done"
 FLOOR = "floor"
+# An open range is given up: none of its rows is in the table.
+BURNED = "burned"
+KINDS = (INTENT, DONE, FLOOR, BURNED)
 APPEND, MERGE = "append", "merge"
 # The table version of a log without a table.
 NO_TABLE_VERSION = -1
-# In the JSON each of these is an object: {sequencer: position}.
-_POSITIONS = ("cut", "to", "floor")
+# In the JSON each of these is an object: {sequencer: value}. So is "table", the place of the log's
+# table in the list of tables.
+_OF_LOGS = ("log_id", "cut", "to", "floor")
 
 
 @dataclass(frozen=True)
@@ -63,23 +69,134 @@ class Target:
         return f"{self.table}_tombstones"
 
 
+@dataclass(frozen=True)
+class OpenRange:
+    """The positions cut … to−1 of a log, which an intent promised to a table."""
+
+    sequencer: str
+    log_id: str
+    cut: int
+    to: int
+
+
+@dataclass(frozen=True)
+class LogInChain:
+    """One log in a record of the chain.
+
+    Attributes:
+        log_id: the id of the log. A log that was recreated at the same path has another.
+        cut: positions below are in the table.
+        to: the end of the open range [cut, to), or `cut` if the open range of the table, if any,
+            takes nothing of this log.
+        floor: positions below may be deleted after `gc_grace_ms`.
+        table: the URL of the log's table, or "" before its first intent.
+    """
+
+    log_id: str
+    cut: Whole = 0
+    to: Whole = 0
+    floor: Whole = 0
+    table: str = ""
+
+
+@dataclass(frozen=True)
+class TableInChain:
+    """One table in a record of the chain.
+
+    Attributes:
+        target: the table, and the way rows reach it.
+        app_id: the name of the table's transactions: the id of the first log of its first range.
+        k: the number of its last intent.
+        table_id: its id at the first intent.
+        table_version: the table's version before the last done; at first, before any row.
+        tombstones_id: the id of the table of tombstones, or "" without one.
+        tombstones_version: the version of the tombstones, read after that of the table.
+    """
+
+    target: Target
+    app_id: str
+    k: Whole
+    table_id: str = ""
+    table_version: WholeOrNone = NO_TABLE_VERSION
+    tombstones_id: str = ""
+    tombstones_version: WholeOrNone = NO_TABLE_VERSION
+
+
 @dataclass(frozen=True, kw_only=True)
-class LifecycleRecord:
-    """The state of a log's lifecycle after one record. The defaults are those without a record.
+class ChainRecord:
+    """The state of all logs under a path after one record of their chain.
 
     Attributes:
         number: the number of the record. Numbers count down from keys.MAX by 1.
         record_id: a random id of the attempt that wrote the record. A read-back compares it.
-        log_id: the id of the log. A log that was recreated at the same path has another chain.
-        k: the number of intents so far.
+        logs: the logs, by the names of their sequencers.
+        tables: the tables, by their URLs.
+        gc_grace_ms: objects stay at least this long after the floor passed them.
+    """
+
+    kind: str = ""
+    number: Number = keys.MAX + 1
+    record_id: str = ""
+    logs: Mapping[str, LogInChain] = field(default_factory=dict)
+    tables: Mapping[str, TableInChain] = field(default_factory=dict)
+    gc_grace_ms: Whole
+    timestamp_ms: Moment = 0
+    host: str = ""
+
+    def of(self, sequencer: str) -> "LifecycleRecord | None":
+        """The part of one log, or None if the chain does not have the log."""
+        log = self.logs.get(sequencer)
+        if log is None:
+            return None
+        table = self.tables.get(log.table)
+        others = () if table is None else self.open_ranges(log.table)
+        of_table: dict[str, Any] = {} if table is None else dict(vars(table))
+        return LifecycleRecord(
+            kind=self.kind,
+            number=self.number,
+            record_id=self.record_id,
+            log_id=log.log_id,
+            sequencer=sequencer,
+            cut=log.cut,
+            to=log.to,
+            floor=log.floor,
+            others=tuple(range_ for range_ in others if range_.sequencer != sequencer),
+            gc_grace_ms=self.gc_grace_ms,
+            timestamp_ms=self.timestamp_ms,
+            host=self.host,
+            chain=self,
+            **of_table,
+        )
+
+    def open_ranges(self, table: str) -> tuple[OpenRange, ...]:
+        """The positions that are promised to a table and not confirmed there, by sequencer."""
+        return tuple(
+            OpenRange(name, log.log_id, log.cut, log.to)
+            for name, log in sorted(self.logs.items())
+            if log.table == table and log.to > log.cut
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifecycleRecord:
+    """The part of one log in a record of its chain. The defaults are those without a record.
+
+    Attributes:
+        number: the number of the record. Numbers count down from keys.MAX by 1.
+        record_id: a random id of the attempt that wrote the record. A read-back compares it.
+        log_id: the id of the log. A log that was recreated at the same path has another.
+        k: the number of intents of the log's table so far.
         cut: positions below are in the table.
-        to: the end of the open range [cut, to), or `cut` if no range is open.
+        to: the end of the open range [cut, to), or `cut` if none of this log is promised.
         floor: positions below may be deleted after `gc_grace_ms`.
         target: the table, or None before the first intent.
         table_id: the id of the table of the first intent.
         table_version: the version of the table before the last done; at first, before any row.
         tombstones_id: the id of the table of tombstones, or "" without one.
         tombstones_version: the version of the tombstones, read after that of the table.
+        others: the ranges of other logs that the same intent promised to the table.
+        app_id: the name of the table's transactions; "" stands for the log's own id.
+        chain: the whole record, or None if this was derived from none.
     """
 
     kind: str = ""
@@ -96,32 +213,104 @@ class LifecycleRecord:
     table_version: WholeOrNone = NO_TABLE_VERSION
     tombstones_id: str = ""
     tombstones_version: WholeOrNone = NO_TABLE_VERSION
+    others: tuple[OpenRange, ...] = ()
+    app_id: str = ""
     gc_grace_ms: Whole
     timestamp_ms: Moment = 0
     host: str = ""
+    chain: ChainRecord | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_open(self) -> bool:
         """Whether a range was promised to the table and is not confirmed there."""
-        return self.to > self.cut
+        return self.to > self.cut or bool(self.others)
 
     @property
     def confirmed_k(self) -> int:
         """The last range that the table was confirmed to hold."""
         return self.k - 1 if self.is_open else self.k
 
+    @property
+    def txn_id(self) -> str:
+        """The name of the table's transactions."""
+        return self.app_id or self.log_id
 
-prepare(LifecycleRecord)
+    @property
+    def ranges(self) -> tuple[OpenRange, ...]:
+        """The open range by logs, or nothing if none is open."""
+        own = OpenRange(self.sequencer, self.log_id, self.cut, self.to)
+        ranges = (own, *self.others) if self.to > self.cut else self.others
+        return tuple(sorted(ranges, key=lambda range_: range_.sequencer))
+
+    def fields_of_log(self) -> dict[str, Any]:
+        """The fields of this log as JSON takes them."""
+        return asdict(replace(self, chain=None)) | {"is_open": self.is_open}
 
 
-def encode(state: LifecycleRecord) -> bytes:
+prepare(LogInChain, TableInChain, ChainRecord)
+
+
+def with_log(before: LifecycleRecord, after: LifecycleRecord) -> ChainRecord:
+    """The record that follows the one of `before` when one log and its table change.
+
+    Args:
+        before: the log's part of the newest record.
+        after: the same part after the change. A range of another log that is no longer open is in
+            the table if `kind` is DONE, and given up otherwise.
+    """
+    base = before.chain or ChainRecord(gc_grace_ms=after.gc_grace_ms)
+    logs, tables = dict(base.logs), dict(base.tables)
+    table = after.target.table if after.target else ""
+    for range_ in before.others:
+        # SAFETY(done-closes-all) §10: a range that is done is done for each log that it takes
+        end = range_.to if after.kind == DONE else range_.cut
+        logs[range_.sequencer] = replace(logs[range_.sequencer], cut=end, to=end)
+    for range_ in after.others:
+        log = logs.get(range_.sequencer, LogInChain(range_.log_id))
+        logs[range_.sequencer] = replace(log, cut=range_.cut, to=range_.to, table=table)
+    own = logs.get(after.sequencer, LogInChain(after.log_id))
+    logs[after.sequencer] = replace(
+        own, log_id=after.log_id, cut=after.cut, to=after.to, floor=after.floor, table=table
+    )
+    if after.target is not None:
+        tables[table] = TableInChain(
+            after.target,
+            after.txn_id,
+            after.k,
+            after.table_id,
+            after.table_version,
+            after.tombstones_id,
+            after.tombstones_version,
+        )
+    return ChainRecord(
+        kind=after.kind,
+        number=after.number,
+        record_id=after.record_id,
+        logs=logs,
+        tables=tables,
+        gc_grace_ms=after.gc_grace_ms,
+        timestamp_ms=after.timestamp_ms,
+        host=after.host,
+    )
+
+
+def encode(record: ChainRecord) -> bytes:
     """The bytes of a record.
 
     Raises:
         OptionError: it is larger than readers take.
     """
-    document = plain(state)
-    text = to_json(document | {name: {state.sequencer: document[name]} for name in _POSITIONS})
+    document = plain(record)
+    logs = document.pop("logs")
+    for name in _OF_LOGS:
+        document[name] = {sequencer: getattr(log, name) for sequencer, log in logs.items()}
+    tables = document.pop("tables")
+    document["tables"] = [*tables.values()]
+    places = {url: place for place, url in enumerate(tables)}
+    document["table"] = {
+        sequencer: places[log.table] for sequencer, log in logs.items() if log.table
+    }
+    text = to_json(document)
     metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema([]).with_metadata(metadata)):
@@ -130,7 +319,8 @@ def encode(state: LifecycleRecord) -> bytes:
     if len(body) > limits.LIFECYCLE_RECORD:
         raise OptionError(
             f"a lifecycle record of {len(body)} bytes; {limits.LIFECYCLE_RECORD} are read: give "
-            "the table fewer or shorter properties, columns and conditions"
+            "the table fewer or shorter properties, columns and conditions, or divide the logs "
+            "among several paths"
         )
     return body
 
@@ -147,7 +337,7 @@ def is_torn(body: bytes) -> bool:
     return len(body) < len(complete) and complete.startswith(body)
 
 
-def decode(body: bytes, location: str) -> LifecycleRecord:
+def decode(body: bytes, location: str) -> ChainRecord:
     """Decode and check a record.
 
     Raises:
@@ -160,30 +350,64 @@ def decode(body: bytes, location: str) -> LifecycleRecord:
     return _decoded(metadata, location)
 
 
-def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> LifecycleRecord:
+def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> ChainRecord:
     document = document_in(metadata, location, "record")
-    for name in _POSITIONS:
-        positions = document.get(name)
-        by_sequencer = positions if isinstance(positions, dict) else {}
-        document[name] = by_sequencer.get(str(document.get("sequencer")))
+    maps = {name: document.get(name) for name in (*_OF_LOGS, "table")}
+    tables = document.get("tables")
     # A default must not replace a field that the writer left out.
-    target, lacks = document.get("target"), _names(LifecycleRecord) - {*document}
-    if isinstance(target, dict):
-        lacks |= _names(Target) - {*target}
+    lacks = {name for name, value in maps.items() if not isinstance(value, dict)}
+    lacks |= _names(ChainRecord) - {"logs", "tables"} - {*document}
+    if not isinstance(tables, list):
+        lacks.add("tables")
+    for table in tables if isinstance(tables, list) else ():
+        lacks |= _names(TableInChain) - ({*table} if isinstance(table, dict) else set())
+        target = table.get("target") if isinstance(table, dict) else None
+        lacks |= _names(Target) - ({*target} if isinstance(target, dict) else set())
     if lacks:
         raise InvalidLogError(f"{location}: it has no {', '.join(sorted(lacks))}")
-    state = read(LifecycleRecord, document, location)
-    if state.kind not in (INTENT, DONE, FLOOR):
-        raise InvalidLogError(f"{location}: field 'kind' must be {INTENT}, {DONE} or {FLOOR}")
-    if state.target is not None:
-        _check(state.target, location)
-    if not (state.cut <= state.to and (state.target is None or state.floor <= state.cut)):
+    assert isinstance(tables, list)
+    in_tables = [read(TableInChain, table, location) for table in tables]
+    urls = [table.target.table for table in in_tables]
+    names: set[str] = set().union(*(maps[name] or {} for name in (*_OF_LOGS, "table")))
+    logs: dict[str, Any] = {}
+    for sequencer in sorted(names):
+        # A missing value gives None, which no field takes.
+        values = {name: (maps[name] or {}).get(sequencer) for name in _OF_LOGS}
+        place = (maps["table"] or {}).get(sequencer)
+        if place is not None:
+            if type(place) is not int or not 0 <= place < len(urls):
+                raise InvalidLogError(f"{location}: log {sequencer!r} has no table {place!r}")
+            values["table"] = urls[place]
+        logs[sequencer] = values
+    by_url = dict(zip(urls, in_tables, strict=True))
+    # The tables are read one by one above.
+    document = {**document, "logs": logs, "tables": {}}
+    record = replace(read(ChainRecord, document, location), tables=by_url)
+    if record.kind not in KINDS:
+        raise InvalidLogError(f"{location}: field 'kind' must be {', '.join(KINDS)}")
+    if len(by_url) != len(urls):
+        raise InvalidLogError(f"{location}: it has one table twice")
+    for table in in_tables:
+        _check(table.target, location)
+    for name, log in record.logs.items():
+        _check_log(name, log, location)
+    return record
+
+
+def _check_log(name: str, log: LogInChain, location: str) -> None:
+    """Check one log of a record.
+
+    Raises:
+        InvalidLogError: no compaction leads to its positions, or no log has its name.
+    """
+    if not keys.is_sequencer(name):
+        raise InvalidLogError(f"{location}: {name[:80]!r} is no name of a log")
+    if not (log.cut <= log.to and (not log.table or log.floor <= log.cut)):
         raise InvalidLogError(f"{location}: floor ≤ cut ≤ to is expected")
-    if state.is_open and state.target is None:
+    if log.to > log.cut and not log.table:
         raise InvalidLogError(f"{location}: it has an open range and no table")
-    if max(state.to, state.floor) > keys.MOST_POSITIONS:
+    if max(log.to, log.floor) > keys.MOST_POSITIONS:
         raise InvalidLogError(f"{location}: no log has so many positions")
-    return state
 
 
 def _check(target: Target, location: str) -> None:

@@ -5,7 +5,7 @@ collector may crash, pause or run twice; the next one deletes the remaining obje
 """
 
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -13,13 +13,13 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.arrowfile import open_front
-from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
 from sparkwal.lifecycle.compaction import confirm_table
-from sparkwal.lifecycle.consumers import bound as consumers_bound
+from sparkwal.lifecycle.consumers import bounds as consumers_bounds
 from sparkwal.lifecycle.consumers import forget_expired_leases, holders
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
-from sparkwal.protocol.chain import record_at
+from sparkwal.protocol.chain import part_of, record_at
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.store.base import Entry, LogStore, NotFound, numbered
@@ -68,85 +68,128 @@ class Safeguards:
     expiry_ms: int | None
 
 
-def old_floor(log: LogStore, head: LifecycleRecord, grace_ms: int) -> int:
-    """The floor of the newest lifecycle record that is older than the grace, or 0: O(log n)
-    requests. The store's clock decides the age."""
+@dataclass(frozen=True)
+class Collected:
+    """A log whose objects may be deleted.
+
+    Attributes:
+        log: the log.
+        head: its head, read after `state`.
+        state: its part of the newest lifecycle record.
+        above: nothing is done unless the bound is above this position.
+    """
+
+    log: LogStore
+    head: Head
+    state: LifecycleRecord
+    above: int = -1
+
+
+def _old_record(log: LogStore, newest: int, grace_ms: int) -> ChainRecord | None:
+    """The newest lifecycle record that is older than the grace, or None: O(log n) requests.
+
+    The store's clock decides the age.
+    """
+    root = log.root.prefix
 
     def is_older(number: int) -> bool:
         # SAFETY(grace-before-delete) §10: only a floor older than the grace allows a delete
-        return log.store.age_ms(keys.lifecycle_key(log.prefix, number)) > grace_ms
+        return log.store.age_ms(keys.lifecycle_key(root, number)) > grace_ms
 
     try:
         # Older records have higher numbers.
-        number = head.number + bisect(range(head.number, keys.MAX + 1), False, key=is_older)
+        number = newest + bisect(range(newest, keys.MAX + 1), False, key=is_older)
     except (NotFound, OverflowError):
         # A rule of the bucket or a person deleted a record: check the existing ones one by one.
-        existing = numbered(log.store, keys.lifecycle_prefix(log.prefix))
+        existing = numbered(log.store, keys.lifecycle_prefix(root))
         number = next((number for number, _ in existing if is_older(number)), keys.MAX + 1)
     # A torn record is passed over, as by `newest_lifecycle`.
     while number <= keys.MAX:
         record = record_at(log, number)
         if record is not None:
-            return record.floor
+            return record
         number += 1
-    return 0
+    return None
 
 
-def _bound(log: LogStore, state: LifecycleRecord, safeguards: Safeguards) -> tuple[int, str]:
-    """The first position that stays, and for people what keeps it from being higher.
+def _bounds(logs: Sequence[Collected], safeguards: Safeguards) -> list[tuple[int, str]]:
+    """The first position of each log that stays, and for people what keeps it from being higher.
 
     A consumer that joins later begins at the floor or above.
     """
-    grace_ms = max(safeguards.grace_ms, state.gc_grace_ms)
-    # No honest floor goes back; a forged older one must not take more than the newest allows.
-    floor = min(old_floor(log, state, grace_ms), state.floor)
-    held_by = "the grace" if floor < state.floor else ""
+    states = [one.state for one in logs]
+    grace_ms = max(safeguards.grace_ms, states[0].gc_grace_ms)
+    old = _old_record(logs[0].log, states[0].number, grace_ms)
+    floors = []
+    for one in logs:
+        part = part_of(one.log, old, one.state.log_id)
+        # No honest floor goes back; a forged older one must not take more than the newest allows.
+        # If the old record does not have the log, nothing of it was released so long ago.
+        floors.append(min(part.floor, one.state.floor) if part else 0)
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it
-    bound = consumers_bound(log, state.log_id, floor, safeguards.expiry_ms)
-    if bound < floor:
-        names = holders(log, state.log_id, bound, safeguards.expiry_ms)
-        held_by = ", ".join(names) or "a consumer that was forgotten meanwhile"
-    if state.target is not None and bound > 0:
+    bounds = consumers_bounds(
+        [(one.log, one.state.log_id, floor) for one, floor in zip(logs, floors, strict=True)],
+        safeguards.expiry_ms,
+    )
+    with_table = [
+        one
+        for one, bound in zip(logs, bounds, strict=True)
+        if one.state.target is not None and bound > max(one.above, 0)
+    ]
+    if with_table:
+        log, state = with_table[0].log, with_table[0].state
         if safeguards.table is None:
             raise InvalidLogError(f"{log.url} has a table, and collection must read it: pass it")
+        # All of them have the table that this process reads.
         # SAFETY(table-before-delete) §10: a collection confirms the table before it deletes
         confirm_table(log, state, safeguards.table)
-        bound = min(bound, state.cut)
-    return bound, held_by
+    results = []
+    for one, floor, bound in zip(logs, floors, bounds, strict=True):
+        held_by = "the grace" if floor < one.state.floor else ""
+        if bound < floor:
+            names = holders(one.log, one.state.log_id, bound, safeguards.expiry_ms)
+            held_by = ", ".join(names) or "a consumer that was forgotten meanwhile"
+        if one.state.target is not None:
+            bound = min(bound, one.state.cut)
+        results.append((bound, held_by))
+    return results
 
 
 def collect(
-    log: LogStore,
-    head: Head,
-    state: LifecycleRecord,
-    safeguards: Safeguards,
-    *,
-    above: int = -1,
-    dry_run: bool = False,
-) -> Collection | None:
-    """Delete data objects, orphans and unfinished uploads below the bound, and slot records below
-    bound − KEPT_SLOTS.
+    logs: Sequence[Collected], safeguards: Safeguards, *, dry_run: bool = False
+) -> dict[str, Collection | None]:
+    """Delete data objects, orphans and unfinished uploads below the bound of each log, and slot
+    records below bound − KEPT_SLOTS.
 
-    It costs 1 LIST and 1 DELETE for each thousand objects, and as much for the segments.
+    It costs 1 LIST and 1 DELETE for each thousand objects of a log, and as much for the segments.
 
     Args:
-        log: the log.
-        head: its head, read after `state`.
-        state: the newest record of its lifecycle.
+        logs: logs of one path and one newest record of its chain.
         safeguards: keep objects from collection.
-        above: do nothing unless the bound is above this position.
         dry_run: count the objects only.
 
     Returns:
-        The collected objects, or None if the bound is not above `above`.
+        The collected objects of each log by name, or None if its bound is not above `above`.
 
     Raises:
         ConfirmError: the table no longer holds rows that the log would lose.
         MovedOn: another process changed the lifecycle meanwhile.
     """
-    bound, held_by = _bound(log, state, safeguards)
-    if bound <= above:
+    if not logs:
+        return {}
+    bounds = _bounds(logs, safeguards)
+    return {
+        one.log.name: _collect(one, bound, held_by, safeguards, dry_run=dry_run)
+        for one, (bound, held_by) in zip(logs, bounds, strict=True)
+    }
+
+
+def _collect(
+    one: Collected, bound: int, held_by: str, safeguards: Safeguards, *, dry_run: bool
+) -> Collection | None:
+    log, head, state = one.log, one.head, one.state
+    if bound <= one.above:
         return None
     if not held_by and bound < head.gap:
         # A consumer that does not continue may keep the floor itself from moving.

@@ -7,7 +7,7 @@ The table's transaction (log_id, k) prevents a second write. A range is done aft
 read again and holds it. Any process can finish a range that a crashed process left open.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,17 @@ from sparkwal.errors import (
     WriteError,
 )
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import DONE, FLOOR, INTENT, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import (
+    BURNED,
+    DONE,
+    FLOOR,
+    INTENT,
+    ChainRecord,
+    LifecycleRecord,
+    LogInChain,
+    OpenRange,
+    Target,
+)
 from sparkwal.lifecycle.table import (
     NEWEST,
     Change,
@@ -32,10 +42,14 @@ from sparkwal.lifecycle.table import (
     TableState,
     Tombstones,
     check_history,
+    check_same_target,
+    holds_open_range,
+    is_as_promised,
+    is_burned,
     way_back,
 )
 from sparkwal.lifecycle.tombstones import accept_tombstones, check_tombstones
-from sparkwal.protocol.chain import newest_lifecycle, put_next
+from sparkwal.protocol.chain import newest_record, put_next, put_record
 from sparkwal.protocol.clock import Clock
 from sparkwal.reading.floor import ends_before
 from sparkwal.store.base import LogStore
@@ -61,7 +75,7 @@ def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
     try:
         yield
     except (CompactionError, InvalidLogError) as error:
-        now = newest_lifecycle(log)
+        now = newest_record(log)
         if (now.number if now else keys.MAX + 1) != state.number:
             raise MovedOn from error
         raise
@@ -84,7 +98,8 @@ def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> N
         raise PlanError(
             f"the lifecycle under {log.url} belongs to the log {state.log_id}, and the log there "
             f"now is {log_id}: it was deleted and recreated. Delete lifecycle/ and consumers/ "
-            "there too, and give the new log a table of its own"
+            "there too, and give the new log a table of its own. If other logs of the path remain, "
+            "move the new log to a sequencer with another name instead"
         )
     # A log that ends below its floor was restored from an older copy.
     if gap < state.floor:
@@ -114,18 +129,83 @@ class Chain:
             raise PublishError(f"the record of {url}'s lifecycle failed: {error}") from error
         if new is None:
             raise MovedOn
+        root = self.log.root
         if kind == INTENT:
-            events.emit(events.CompactionPlanned(url, new.k, new.cut, new.to))
+            for part in new.ranges:
+                part_url = root.sequencer(part.sequencer).url
+                events.emit(events.CompactionPlanned(part_url, new.k, part.cut, part.to))
         elif kind == DONE and (target := new.target):
             version = new.table_version
-            events.emit(events.CompactionDone(url, new.k, new.cut, target.table, version))
+            for part in head.ranges:
+                part_url = root.sequencer(part.sequencer).url
+                table = target.table
+                events.emit(events.CompactionDone(part_url, new.k, part.to, table, version))
+        return new
+
+    def put_floors(
+        self, states: Sequence[LifecycleRecord], floors: Mapping[str, int], gc_grace_ms: int
+    ) -> ChainRecord:
+        """Put a record that moves the floors of logs.
+
+        Args:
+            states: the parts of these logs in the newest record.
+            floors: the new floors, by the names of the logs.
+            gc_grace_ms: the grace from now on.
+
+        Raises:
+            PublishError: the store did not answer.
+            MovedOn: another process put a record first.
+        """
+        base = states[0].chain or ChainRecord(gc_grace_ms=gc_grace_ms)
+        logs = dict(base.logs)
+        for state in states:
+            name = state.sequencer
+            log = logs.get(name, LogInChain(state.log_id))
+            logs[name] = replace(log, floor=floors[name])
+        changed = replace(base, kind=FLOOR, logs=logs, gc_grace_ms=gc_grace_ms)
+        try:
+            new = put_record(self.log, changed, self.clock, self.host)
+        except StoreUnavailableError as error:
+            url = self.log.url
+            raise PublishError(f"the record of {url}'s lifecycle failed: {error}") from error
+        if new is None:
+            raise MovedOn
         return new
 
 
+def with_target(state: LifecycleRecord, target: Target) -> LifecycleRecord:
+    """The state of a log that has no table yet, as one that its next intent gives a table.
+
+    Raises:
+        PlanError: another log of the path fills the table in another way.
+    """
+    # A new table begins at the floor: retention has released the rows below it.
+    start = max(state.cut, state.floor)
+    state = replace(state, cut=start, to=start)
+    table = state.chain.tables.get(target.table) if state.chain else None
+    if table is None or state.chain is None:
+        return state
+    check_same_target(target, table.target)
+    return replace(state, **vars(table), others=state.chain.open_ranges(target.table))
+
+
 def put_intent(
-    chain: Chain, head: LifecycleRecord, to: int, target: Target, table: Table, spark_schema: str
+    chain: Chain,
+    head: LifecycleRecord,
+    ranges: Sequence[OpenRange],
+    target: Target,
+    table: Table,
+    spark_schema: str,
 ) -> LifecycleRecord:
-    """Put the intent for positions cut … to−1.
+    """Put the intent for a range of each of these logs.
+
+    Args:
+        chain: puts the record.
+        head: the part of one of these logs in the newest record, with the table's state.
+        ranges: one for each log, also for that of `head`.
+        target: the table.
+        table: the same table.
+        spark_schema: all columns of these logs.
 
     Raises:
         PlanError: the table does not fit the target, or holds ranges that the lifecycle does not
@@ -134,24 +214,28 @@ def put_intent(
         ConfirmError: the table may have lost rows.
         MovedOn: another process changed the lifecycle first.
     """
-    assert not head.is_open and to > head.cut
+    assert not head.is_open and all(range_.to > range_.cut for range_ in ranges)
     if head.k:
         # Before `prepare`, which would create an empty table if the table was dropped.
         confirm_table(chain.log, head, table)
     table.prepare(chain.log, spark_schema, first=not head.k)
-    changes: dict[str, Any] = {"k": head.k + 1, "to": to, "target": target}
+    own = next(range_ for range_ in ranges if range_.sequencer == head.sequencer)
+    changes: dict[str, Any] = {"k": head.k + 1, "to": own.to, "target": target}
+    changes["others"] = tuple(range_ for range_ in ranges if range_ is not own)
     if not head.k:
-        snapshot = table.snapshot(head.log_id, NEWEST)
+        snapshot = table.snapshot(head.txn_id, NEWEST)
         if snapshot is None:
             raise PlanError(f"{target.table} was just created and does not exist; run it again")
-        if snapshot.k:
-            raise PlanError(
-                f"{target.table} holds {snapshot.k} ranges of this log, and the log's lifecycle "
-                "has none: its records were deleted, or the log was restored from an older copy. "
-                "Name a new table"
-            )
+        # Another process may have written the first range meanwhile.
+        with unless_moved_on(chain.log, head):
+            if snapshot.k:
+                raise PlanError(
+                    f"{target.table} holds {snapshot.k} ranges of this log, and the log's "
+                    "lifecycle has none: its records were deleted, or the log was restored from an "
+                    "older copy. Name a new table"
+                )
         if (tombstones := _tombstones_of(table, target)) is not None:
-            snapshot = replace(snapshot, tombstones=tombstones.snapshot(head.log_id, NEWEST))
+            snapshot = replace(snapshot, tombstones=tombstones.snapshot(head.txn_id, NEWEST))
         changes |= {"table_id": snapshot.table_id, **versions_of(snapshot)}
     return chain.put(head, INTENT, **changes)
 
@@ -190,11 +274,12 @@ class Range:
 
 def finish_range(
     chain: Chain, intent: LifecycleRecord, table: Table
-) -> tuple[LifecycleRecord, Range]:
+) -> tuple[LifecycleRecord, dict[str, Range]]:
     """Write the open range unless the table has it, confirm it, and publish it.
 
     Returns:
-        The new record of the lifecycle, and the range.
+        The log's part of the new record, and the range of each log; none if the range was burned.
+        The rows and bytes are known of a range of one log.
 
     Raises:
         ReadError: the log's rows are unreadable.
@@ -204,10 +289,18 @@ def finish_range(
         MovedOn: another process changed the lifecycle first.
     """
     snapshot = _write_range(chain, intent, table)
-    done = chain.put(intent, DONE, cut=intent.to, **versions_of(snapshot))
+    if is_burned(intent, snapshot):
+        changes = {"to": intent.cut, "others": (), **versions_of(snapshot)}
+        return chain.put(intent, BURNED, **changes), {}
+    done = chain.put(intent, DONE, cut=intent.to, others=(), **versions_of(snapshot))
     sizes = {(change.log_id, change.k): (change.rows, change.bytes) for change in snapshot.changes}
-    rows, size = sizes.get((done.log_id, done.k), (None, None))
-    return done, Range(done.k, intent.cut, done.cut, snapshot.version, rows, size)
+    rows, size = sizes.get((done.txn_id, done.k), (None, None))
+    if intent.others:
+        rows = size = None
+    return done, {
+        part.sequencer: Range(done.k, part.cut, part.to, snapshot.version, rows, size)
+        for part in intent.ranges
+    }
 
 
 def _write_range(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
@@ -254,9 +347,9 @@ def _write_tombstones(
     if snapshot is None or table.tombstones is None:
         return ()
     ranges = [(change.log_id, change.k) for change in snapshot.changes]
-    if (intent.log_id, intent.k) not in ranges:
+    if (intent.txn_id, intent.k) not in ranges:
         table.tombstones.write(intent)
-        snapshot = table.tombstones.snapshot(intent.log_id, intent.tombstones_version)
+        snapshot = table.tombstones.snapshot(intent.txn_id, intent.tombstones_version)
         check_tombstones(intent, snapshot, is_range_written=True)
         assert snapshot is not None
     return (snapshot.version,)
@@ -272,7 +365,7 @@ def confirm_table(log: LogStore, state: LifecycleRecord, table: Table) -> TableS
         MovedOn: another process changed the lifecycle meanwhile.
     """
     confirmed_k = state.confirmed_k
-    snapshot = table.snapshot(state.log_id, state.table_version, confirmed_k)
+    snapshot = table.snapshot(state.txn_id, state.table_version, confirmed_k)
     with unless_moved_on(log, state):
         check_history(state, snapshot)
         assert snapshot is not None and state.target is not None
@@ -285,8 +378,9 @@ def confirm_table(log: LogStore, state: LifecycleRecord, table: Table) -> TableS
             )
         if (tombstones := _tombstones_of(table, state.target)) is not None:
             # Read after the table, which they may not be behind.
-            now = tombstones.snapshot(state.log_id, state.tombstones_version)
-            check_tombstones(state, now, is_range_written=snapshot.k == state.k)
+            now = tombstones.snapshot(state.txn_id, state.tombstones_version)
+            is_written = holds_open_range(state, snapshot)
+            check_tombstones(state, now, is_range_written=is_written)
             snapshot = replace(snapshot, tombstones=now)
     return snapshot
 
@@ -308,7 +402,7 @@ def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecor
     """
     assert state.target is not None
     # Include the confirmed version itself, which may be a RESTORE that was accepted before.
-    snapshot = table.snapshot(state.log_id, state.table_version - 1)
+    snapshot = table.snapshot(state.txn_id, state.table_version - 1)
     if snapshot is None or snapshot.k < state.confirmed_k:
         why = "it does not exist" if snapshot is None else f"its last range is {snapshot.k}"
         raise PlanError(
@@ -320,7 +414,7 @@ def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecor
     if newer:
         ks = [change.k for change in newer]
         first = newer[0]
-        is_promised = not first.to or (first.cut, first.to) == (state.cut, state.to)
+        is_promised = is_as_promised(state, first)
         if not (state.is_open and ks == [state.k] and is_promised):
             raise _cannot_accept(
                 state,
@@ -334,7 +428,7 @@ def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecor
         now = accept_tombstones(state, tombstones, k, is_range_written=bool(newer))
         snapshot = replace(snapshot, tombstones=now)
     kind = INTENT if state.is_open and k != state.k else FLOOR
-    changes: dict[str, Any] = {"cut": state.to} if newer else {"k": k}
+    changes: dict[str, Any] = {"cut": state.to, "others": ()} if newer else {"k": k}
     changes |= {"table_id": snapshot.table_id, **versions_of(snapshot)}
     return chain.put(state, DONE if newer else kind, **changes)
 
@@ -369,7 +463,9 @@ def _ranges_after_confirmed(state: LifecycleRecord, snapshot: TableState) -> tup
             ranges = f"version {change.version} is a RESTORE that names no version"
         elif change.undoes:
             ranges = ()
-        elif change.log_id == state.log_id and change.k and not isinstance(ranges, str):
+        elif change.is_burned:
+            pass
+        elif change.log_id == state.txn_id and change.k and not isinstance(ranges, str):
             ranges = (*ranges, change)
         ranges_of[change.version] = ranges
     if isinstance(ranges, str):

@@ -10,7 +10,7 @@ log where it has not registered yet, it counts as a consumer at position 0.
 
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -137,7 +137,6 @@ def _consumers(log: LogStore, log_id: str = "") -> Iterator[tuple[Consumer, str]
         return
     root = log.root
     of_all = filter(_is_of_all, entries if root is log else _entries(root))
-    # SAFETY(unseen-logs-held) §10: a consumer of all logs holds those that it has not seen
     unseen = [name for name in of_all if name.removesuffix(keys.OF_ALL) not in seen]
     for name, consumer in _read_all(root, unseen):
         # Its object is at the root. In this log, it counts as a consumer at position 0.
@@ -187,16 +186,64 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
     Raises:
         InvalidLogError: a consumer's object is damaged.
     """
-    # SAFETY(floor-below-consumers) §10: the floor passes no live consumer
-    for consumer, key in _consumers(log, log_id):
-        if consumer.log_id != log_id or consumer.position >= floor:
-            continue
-        if consumer.expires_ms is not None or expiry_ms is not None:
-            age_ms = _age_ms(log, key)
-            if age_ms is None or not is_live(consumer, log_id, age_ms, expiry_ms):
+    return bounds([(log, log_id, floor)], expiry_ms)[0]
+
+
+def bounds(logs: Sequence[tuple[LogStore, str, int]], expiry_ms: int | None) -> list[int]:
+    """As `bound`, for several logs of one path with their ids and floors.
+
+    It lists the consumers of all logs once, after those of each log.
+
+    Raises:
+        InvalidLogError: a consumer's object is damaged.
+    """
+    if not logs:
+        return []
+    root = logs[0][0].root
+
+    def own(log: LogStore) -> tuple[list[str], list[Consumer]]:
+        entries = _entries(log)
+        names = [name for name in entries if not _is_of_all(name)]
+        return entries, [consumer for _, consumer in _read_all(log, names)]
+
+    listed = [*run_parallel(root.store, own, [log for log, _, _ in logs])]
+    seen_by = [
+        {consumer.name for consumer in consumers if consumer.log_id == log_id}
+        for (_, log_id, _), (_, consumers) in zip(logs, listed, strict=True)
+    ]
+    seen_by_all = set.intersection(*seen_by)
+    is_root_alone = len(logs) == 1 and logs[0][0] is root
+    in_root = filter(_is_of_all, listed[0][0] if is_root_alone else _entries(root))
+    wanted_of_all = [name for name in in_root if name.removesuffix(keys.OF_ALL) not in seen_by_all]
+    of_all = [*_read_all(root, wanted_of_all)]
+    ages: dict[str, int | None] = {}
+
+    def is_waited_for(consumer: Consumer, log_id: str, key: str) -> bool:
+        if consumer.expires_ms is None and expiry_ms is None:
+            return True
+        if key not in ages:
+            ages[key] = _age_ms(root, key)
+        age_ms = ages[key]
+        return age_ms is not None and is_live(consumer, log_id, age_ms, expiry_ms)
+
+    results = []
+    for (log, log_id, wanted), (_, consumers), seen in zip(logs, listed, seen_by, strict=True):
+        here = [(c, keys.consumer_key(log.prefix, c.name)) for c in consumers]
+        # SAFETY(unseen-logs-held) §10: a consumer of all logs holds those that it has not seen
+        unseen = [pair for pair in of_all if pair[1].name not in seen]
+        here += [
+            (replace(consumer, log_id=log_id, position=0), keys.consumer_key(root.prefix, entry))
+            for entry, consumer in unseen
+        ]
+        floor = wanted
+        # SAFETY(floor-below-consumers) §10: the floor passes no live consumer
+        for consumer, key in here:
+            if consumer.log_id != log_id or consumer.position >= floor:
                 continue
-        floor = consumer.position
-    return floor
+            if is_waited_for(consumer, log_id, key):
+                floor = consumer.position
+        results.append(floor)
+    return results
 
 
 def holders(log: LogStore, log_id: str, position: int, expiry_ms: int | None) -> list[str]:

@@ -1,20 +1,27 @@
-"""Runs a log's lifecycle: intent → write → confirm → publish → floor → collect.
+"""Runs the lifecycle of logs: intent → write → confirm → publish → floor → collect.
 
 Every step begins at the newest record of the chain, and any process can finish a range that a
-crashed process left open.
+crashed process left open. All logs under a path share the chain, and a run takes any number of them
+together: one intent, one version of the table, one record for their floors.
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from sparkwal import events
-from sparkwal.errors import CompactionError, PlanError, PublishError
-from sparkwal.format.keys import ROOT
-from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord, Target
-from sparkwal.lifecycle.collection import Collection, Safeguards, collect
+from sparkwal.errors import CompactionError, PlanError, PublishError, SparkWalError
+from sparkwal.format.keys import ROOT, slot
+from sparkwal.format.lifecycle_record import (
+    FLOOR,
+    LifecycleRecord,
+    OpenRange,
+    Target,
+)
+from sparkwal.format.merging import union_of
+from sparkwal.lifecycle.collection import Collected, Collection, Safeguards, collect
 from sparkwal.lifecycle.compaction import (
     Chain,
     MovedOn,
@@ -22,19 +29,23 @@ from sparkwal.lifecycle.compaction import (
     accept,
     check_log,
     confirm_table,
-    finish_range,
     put_intent,
     unless_moved_on,
     versions_of,
+    with_target,
 )
-from sparkwal.lifecycle.consumers import bound as consumers_bound
-from sparkwal.lifecycle.policy import Due, LogState, Policy, decide, measure
+from sparkwal.lifecycle.consumers import bounds as consumers_bounds
+from sparkwal.lifecycle.cycle import Cycle, Part, Remembered, Run, noted, part_with_table
+from sparkwal.lifecycle.giving_up import finish_or_give_up, unreadable
+from sparkwal.lifecycle.policy import Policy, decide_together, measure
 from sparkwal.lifecycle.table import Table, check_same_target
-from sparkwal.protocol.chain import beginning, newest_lifecycle
+from sparkwal.protocol.chain import beginning, newest_record, part_of
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.records import first_at_or_after
 from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.reading.sequencers import newest_entries
 from sparkwal.store.base import LogStore
+from sparkwal.store.parallel import run_parallel
 
 DAY_MS = 86_400_000
 R = TypeVar("R")
@@ -45,43 +56,18 @@ _VERSIONS = 20
 _HOUR_MS = 3_600_000
 
 
-@dataclass(frozen=True)
-class Run:
-    """The result of one run.
-
-    Attributes:
-        found: the state before the run: "no log", "no lifecycle", "at rest" or "an open range",
-            which another run began and did not publish.
-        cut: the table holds all rows below this position.
-        floor: the log may lose all objects below this position.
-        finished: the range that was open, and that this run finished.
-        compacted: the range that was due, and that this run wrote.
-        collection: the deleted objects, or None if collection did not run.
-        segments: the number of segments that this run made.
-    """
-
-    found: str
-    cut: int = 0
-    floor: int = 0
-    finished: Range | None = None
-    compacted: Range | None = None
-    collection: Collection | None = None
-    segments: int = 0
-
-
 class Coordinator:
-    """The lifecycle of one log; each sequencer's log has its own.
+    """The lifecycle of the logs under a path.
 
     Args:
         log: the open log.
         policy: decides when rows go to the table and when they leave the log.
-        sequencer: the log's name.
+        sequencer: the log's name, for callers; the place of the log decides.
         table: receives the rows. Without one, only the policy's retention moves the floor.
         target: how the rows are written to the table.
         gc_grace_ms: collection deletes only objects that the floor passed at least this long ago.
-        consumer_expiry_ms: the floor does not wait for a consumer that has not published for
-            longer.
-        collects: whether `run_once` deletes objects.
+        consumer_expiry_ms: the floor waits for no consumer that last published longer ago.
+        collects: whether a run deletes objects.
         clock: replaces the system's clock.
         host: names this machine in the records.
     """
@@ -102,20 +88,14 @@ class Coordinator:
     ) -> None:
         self._log = log
         self._policy = policy
-        self._sequencer = sequencer
         self._clock = clock or SYSTEM
         self._chain = Chain(log, self._clock, host or socket.gethostname())
         self._table = table
         self._target = target
         self._collects = collects
         self._safeguards = Safeguards(table, gc_grace_ms, consumer_expiry_ms)
-        # The bound of the last collection of this process.
-        self._collected = 0
-        # The size limit that the log has reached, for which an event was emitted.
-        self._reached = ""
-        self._measured: LogState | None = None
-        # The head that this process read last.
-        self._head: Head | None = None
+        self._known: dict[str, Remembered] = {}
+        self._heads: dict[str, Head] = {}
 
     def recover(self) -> Run:
         """Finish the range that an earlier run left open, if there is one.
@@ -128,7 +108,7 @@ class Coordinator:
             InvalidLogError: a record of the log or of its lifecycle is damaged.
             StoreUnavailableError: the store did not answer.
         """
-        return self._retry_if_moved(self._recover)[0]
+        return self._of_one(self._retry_if_moved(lambda: self._recover([self._log])))
 
     def run_once(self, *, whole: bool = False) -> Run:
         """Finish an open range, compact the range that is due, move the floor, and collect.
@@ -145,7 +125,38 @@ class Coordinator:
             InvalidLogError: a record of the log or of its lifecycle is damaged.
             StoreUnavailableError: the store did not answer.
         """
-        return self._retry_if_moved(lambda: self._run(whole=whole))
+        return self._of_one(self._retry_if_moved(lambda: self._run([self._log], whole=whole)))
+
+    def run_all(self, *, whole: bool = False) -> dict[str, Run | SparkWalError]:
+        """As `run_once`, for all logs under the path together.
+
+        All that is due makes one version of the table, after that of a range that was open. A log
+        that is damaged does not stop the others.
+
+        Args:
+            whole: compact the whole logs now, and ignore the policy's thresholds.
+
+        Returns:
+            The result of each log by name, or its error.
+
+        Raises:
+            CompactionError: a range did not reach the table; the next run continues with it.
+            InvalidLogError, StoreUnavailableError: the chain could not be read.
+        """
+
+        def work() -> dict[str, Run | SparkWalError]:
+            root = self._log.root
+            entries = newest_entries(root)
+            for name, entry in entries.items():
+                known = self._known.setdefault(name, Remembered())
+                before, known.newest = known.newest, entry
+                is_same = before == entry and before.etag == entry.etag != ""
+                # §10: a head counts while the log's newest object is its record
+                if not is_same:
+                    known.head = None
+            return self._results(self._run([*map(root.sequencer, entries)], whole=whole))
+
+        return self._retry_if_moved(work)
 
     def accept_table(self) -> LifecycleRecord:
         """Accept the present table as one that holds all rows below the cut.
@@ -161,143 +172,18 @@ class Coordinator:
         """
 
         def work() -> LifecycleRecord:
-            _, state = self._read_state()
+            cycle = self._read_logs([self._log])
+            part = cycle.parts.get(self._log.name)
+            if part is not None and part.error is not None:
+                raise part.error
+            state = part.state if part else None
+            if (state is None or state.target is None) and cycle.record and self._target:
+                state = part_with_table(cycle.record, self._target.table)
             if state is None or state.target is None:
                 raise PlanError(f"{self._log.url} has no table yet that could be accepted")
             return accept(self._chain, state, self._require_table(state))
 
         return self._retry_if_moved(work)
-
-    def _retry_if_moved(self, work: Callable[[], R]) -> R:
-        try:
-            for _ in range(_ATTEMPTS):
-                with suppress(MovedOn):
-                    return work()
-            raise PublishError(
-                f"other processes changed the lifecycle of {self._log.url} first {_ATTEMPTS} times "
-                "in a row: run fewer of them"
-            )
-        except CompactionError as error:
-            events.emit(events.CompactionSuspended(self._log.url, error.stage, str(error)))
-            raise
-
-    def _read_state(self) -> tuple[Head, LifecycleRecord | None]:
-        """Read the log's head, and the newest record of the chain of this log."""
-        state = newest_lifecycle(self._log)
-        head = self._head = find_head(self._log)
-        if state is not None and head.live is not None:
-            check_log(self._log, head.gap, head.live.header.log_id, state)
-        return head, state if head.live else None
-
-    def _recover(self) -> tuple[Run, Head, LifecycleRecord | None]:
-        head, state = self._read_state()
-        if head.live is None or state is None:
-            return Run("no lifecycle" if head.live else "no log"), head, None
-        if self._target is not None and state.target is not None:
-            check_same_target(self._target, state.target)
-        # §10: at most one range is open
-        if not state.is_open:
-            return Run("at rest", state.cut, state.floor), head, state
-        done, finished = finish_range(self._chain, state, self._require_table(state))
-        return Run("an open range", done.cut, done.floor, finished), head, done
-
-    def _require_table(self, state: LifecycleRecord) -> Table:
-        if self._table is None:
-            assert state.target is not None
-            raise PlanError(
-                f"{self._log.url} is compacted into {state.target.table}: a run without a table "
-                "cannot write it"
-            )
-        return self._table
-
-    def _run(self, *, whole: bool) -> Run:
-        run, head, state = self._recover()
-        if head.live is None:
-            return run
-        log_id = head.live.header.log_id
-        state = state or beginning(log_id, self._sequencer, self._safeguards.grace_ms)
-        if self._table is not None and state.target is None and state.floor > state.cut:
-            # A new table begins at the floor: retention has released the rows below it.
-            state = replace(state, cut=state.floor, to=state.floor)
-        now_ms = self._clock.now_ms()
-        policy = replace(self._policy, late_window_seconds=0) if whole else self._policy
-        has_table = self._table is not None
-        with unless_moved_on(self._log, state):
-            measured = measure(
-                self._log,
-                head,
-                state,
-                policy,
-                now_ms,
-                has_table=has_table,
-                before=self._measured,
-            )
-        self._measured = measured
-        decision = decide(measured, policy, now_ms)
-        self._report_limit(decision, policy, measured)
-        before_ms = decision.before_ms
-        compacted = None
-        if whole and measured.first_ms is not None:
-            before_ms = head.live.header.timestamp_ms
-        if before_ms is not None and self._table is not None and self._target is not None:
-            with unless_moved_on(self._log, state):
-                to = first_at_or_after(self._log, head, before_ms + 1, start=state.cut)
-            if to > state.cut:
-                columns = head.live.spark_schema
-                state = put_intent(self._chain, state, to, self._target, self._table, columns)
-                state, compacted = finish_range(self._chain, state, self._table)
-        before = state
-        state = self._move_floor(state, measured)
-        collected = None
-        if self._collects and state.floor > self._collected:
-            collected = collect(self._log, head, state, self._safeguards, above=self._collected)
-            self._collected = collected.bound if collected else self._collected
-        if compacted is None and run.finished is None:
-            self._confirm_forward(state, floor_moved=state is not before)
-        return Run(run.found, state.cut, state.floor, run.finished, compacted, collected)
-
-    def _report_limit(self, decision: Due, policy: Policy, measured: LogState) -> None:
-        """Emit an event when the log reaches a size limit, once until it falls below."""
-        if decision.limit not in ("", self._reached):
-            limit = policy.hard_limit if decision.limit == "hardLimitBytes" else policy.soft_limit
-            waiting = measured.waiting_bytes
-            events.emit(events.SizeLimit(self._log.url, decision.limit, waiting, limit or 0))
-        self._reached = decision.limit
-
-    def _confirm_forward(self, state: LifecycleRecord, *, floor_moved: bool) -> None:
-        """Record a newer version of the table from time to time.
-
-        Without it, the table could delete the history that follows the recorded version, and
-        readers would have to check ever more of it.
-        """
-        if self._table is None or state.target is None or state.is_open:
-            return
-        snapshot = confirm_table(self._log, state, self._table)
-        new_versions = snapshot.version - state.table_version
-        age_ms = self._clock.now_ms() - state.timestamp_ms
-        # At most hourly: a busy table would cause a record in each run, also without new rows.
-        is_late = age_ms >= DAY_MS or (new_versions >= _VERSIONS and age_ms >= _HOUR_MS)
-        # While the floor moves often, no record gets a day old, so a moved floor counts too.
-        if new_versions and (is_late or floor_moved):
-            self._chain.put(state, FLOOR, **versions_of(snapshot))
-
-    def _move_floor(self, state: LifecycleRecord, measured: LogState) -> LifecycleRecord:
-        """Move the floor as far as the policy, the consumers and the confirmed table allow."""
-        floor = measured.retained_from
-        # This includes a table that has no range yet.
-        if measured.has_table:
-            retention = (self._policy.retain_seconds, self._policy.retain_bytes)
-            # SAFETY(floor-below-cut) §10: with a table the floor never passes the cut
-            floor = state.cut if retention == (None, None) else min(floor, state.cut)
-        floor = consumers_bound(self._log, state.log_id, floor, self._safeguards.expiry_ms)
-        # SAFETY(floor-never-back) §10: the floor never goes back
-        if floor <= state.floor:
-            return state
-        # Never shorten the grace: readers of an earlier record rely on the grace in it.
-        grace_ms = max(self._safeguards.grace_ms, state.gc_grace_ms)
-        state = self._chain.put(state, FLOOR, floor=floor, gc_grace_ms=grace_ms)
-        events.emit(events.FloorMoved(path=self._log.url, floor=floor))
-        return state
 
     def collect(self, *, dry_run: bool) -> Collection | None:
         """Delete the objects that may be deleted now, or only count them.
@@ -315,9 +201,300 @@ class Coordinator:
         """
 
         def work() -> Collection | None:
-            head, state = self._read_state()
-            if state is None:
-                return None
-            return collect(self._log, head, state, self._safeguards, dry_run=dry_run)
+            cycle = self._read_logs([self._log])
+            for part in cycle.parts.values():
+                if part.error is not None:
+                    raise part.error
+                if part.found == "no lifecycle":
+                    return None
+                logs = [Collected(part.log, part.head, part.state)]
+                return collect(logs, self._safeguards, dry_run=dry_run)[part.log.name]
+            return None
 
         return self._retry_if_moved(work)
+
+    def _retry_if_moved(self, work: Callable[[], R]) -> R:
+        try:
+            for _ in range(_ATTEMPTS):
+                with suppress(MovedOn):
+                    return work()
+            raise PublishError(
+                f"other processes changed the lifecycle of {self._log.url} first {_ATTEMPTS} times "
+                "in a row: run fewer of them"
+            )
+        except CompactionError as error:
+            events.emit(events.CompactionSuspended(self._log.url, error.stage, str(error)))
+            raise
+
+    def _results(self, cycle: Cycle) -> dict[str, Run | SparkWalError]:
+        for part in cycle.parts.values():
+            cycle.runs[part.log.name] = part.run if part.error is None else part.error
+        return cycle.runs
+
+    def _of_one(self, cycle: Cycle) -> Run:
+        result = self._results(cycle)[self._log.name]
+        if isinstance(result, SparkWalError):
+            raise result
+        return result
+
+    def _read_logs(self, logs: Sequence[LogStore]) -> Cycle:
+        """Read the newest record of the chain, and then the head of each log, side by side."""
+        cycle = Cycle(newest_record(self._log))
+
+        def begin(log: LogStore) -> Part | SparkWalError | None:
+            known = self._known.setdefault(log.name, Remembered())
+            try:
+                head = self._heads[log.name] = known.head or find_head(log)
+            except SparkWalError as error:
+                return error
+            if head.live is None:
+                return None
+            # Any new record of a log without gaps is its newest object.
+            last = log.key(slot(head.position, head.window))
+            is_newest = known.newest is not None and known.newest.key == last
+            known.head = head if is_newest and not head.torn and head.free == head.gap else None
+            log_id = head.live.header.log_id
+            state = part_of(log, cycle.record)
+            if state is None:
+                grace_ms = self._safeguards.grace_ms
+                state = beginning(log_id, log.name, grace_ms, cycle.record)
+                return Part(log, head, state)
+            part = Part(log, head, state, "an open range" if state.to > state.cut else "at rest")
+            try:
+                check_log(log, head.gap, log_id, state)
+            except SparkWalError as error:
+                part.error = error
+            return part
+
+        for log, part in zip(logs, run_parallel(self._log.store, begin, logs), strict=True):
+            if isinstance(part, Part):
+                cycle.parts[log.name] = part
+            else:
+                cycle.runs[log.name] = Run("no log") if part is None else part
+        return cycle
+
+    def _recover(self, logs: Sequence[LogStore]) -> Cycle:
+        cycle = self._read_logs(logs)
+        for part in cycle.sound:
+            if self._target is not None and part.state.target is not None:
+                with noted(part, several=len(logs) > 1):
+                    check_same_target(self._target, part.state.target)
+        # SAFETY(one-open-range) §10: at most one range of a table is open, of whichever logs
+        opened = [state for state in self._states(cycle) if state.is_open]
+        if opened:
+            ranges = self._finish(cycle, opened[0], self._require_table(opened[0]))
+            for part in cycle.sound:
+                part.finished = ranges.get(part.log.name)
+                if part.finished is not None:
+                    part.found = "an open range"
+        return cycle
+
+    def _states(self, cycle: Cycle) -> list[LifecycleRecord]:
+        """The states of the logs, and of a log of the same table: the logs may be new to it."""
+        states = [part.state for part in cycle.sound]
+        if self._target is not None and states and cycle.record is not None:
+            other = part_with_table(cycle.record, self._target.table)
+            if other is not None and other.target is not None:
+                check_same_target(self._target, other.target)
+                states.append(other)
+        return states
+
+    def _require_table(self, state: LifecycleRecord) -> Table:
+        if self._table is None:
+            assert state.target is not None
+            raise PlanError(
+                f"{self._log.url} is compacted into {state.target.table}: a run without a table "
+                "cannot write it"
+            )
+        return self._table
+
+    def _run(self, logs: Sequence[LogStore], *, whole: bool) -> Cycle:
+        cycle = self._recover(logs)
+        if not cycle.sound:
+            return cycle
+        self._compact(cycle, whole=whole)
+        before = cycle.record
+        self._move_floors(cycle)
+        if self._collects:
+            self._collect(cycle)
+        if not cycle.has_written:
+            self._confirm_forward(cycle, floor_moved=cycle.record is not before)
+        return cycle
+
+    def _compact(self, cycle: Cycle, *, whole: bool) -> None:
+        """Promise what is due of each log by one intent, and write it by one transaction."""
+        now_ms = self._clock.now_ms()
+        policy = replace(self._policy, late_window_seconds=0) if whole else self._policy
+        for part in cycle.sound:
+            if self._target is not None and part.state.target is None:
+                part.state = with_target(part.state, self._target)
+        self._measure(cycle.sound, policy, now_ms)
+        due = decide_together(
+            {part.log.name: part.measured for part in cycle.sound if part.measured}, policy, now_ms
+        )
+        for part in cycle.sound:
+            self._report_limit(part, due[part.log.name].limit)
+        if self._table is None or self._target is None:
+            return
+        befores = {
+            part.log.name: part.head.live.header.timestamp_ms
+            if whole and part.measured and part.measured.first_ms is not None and part.head.live
+            else due[part.log.name].before_ms
+            for part in cycle.sound
+        }
+
+        def range_of(part: Part) -> OpenRange | None:
+            before_ms, state = befores[part.log.name], part.state
+            if before_ms is None:
+                return None
+            with unless_moved_on(part.log, state):
+                to = first_at_or_after(part.log, part.head, before_ms + 1, start=state.cut)
+            if to <= state.cut:
+                return None
+            range_ = OpenRange(part.log.name, state.log_id, state.cut, to)
+            known = self._known[part.log.name]
+            # A log that stopped others joins again when all its rows can be read.
+            if known.is_bad and (errors := unreadable(part.log.root, [range_])):
+                raise next(iter(errors.values()))
+            known.is_bad = False
+            return range_
+
+        found = self._side_by_side(range_of, cycle.sound)
+        ranges = [range_ for range_ in found if range_ is not None]
+        if not ranges:
+            return
+        parts = [cycle.parts[range_.sequencer] for range_ in ranges]
+        columns = union_of(
+            (part.head.live.spark_schema, f"sequencer {part.log.name}")
+            for part in parts
+            if part.head.live
+        )
+        chain = replace(self._chain, log=parts[0].log)
+        intent = put_intent(chain, parts[0].state, ranges, self._target, self._table, columns)
+        written = self._finish(cycle, intent, self._table)
+        for part in parts:
+            part.compacted = written.get(part.log.name)
+        if not written:
+            # Without the logs that could not be read.
+            self._compact(cycle, whole=whole)
+
+    def _finish(self, cycle: Cycle, intent: LifecycleRecord, table: Table) -> dict[str, Range]:
+        """Finish the open range, or give it up: then no log has a range, and bad ones leave."""
+        several = len(cycle.parts) > 1
+        done, ranges, bad = finish_or_give_up(self._chain, intent, table, has_others=several)
+        for name, error in bad.items():
+            cycle.runs[name] = error
+            self._known.setdefault(name, Remembered()).is_bad = True
+            if name in cycle.parts:
+                cycle.parts[name].error = error
+        cycle.has_written = True
+        cycle.moved(done.chain)
+        return ranges
+
+    def _side_by_side(
+        self, work: Callable[[Part], R | None], parts: Sequence[Part]
+    ) -> list[R | None]:
+        """Do something for each log. Of several logs, a log that fails takes no further part.
+
+        Raises:
+            SparkWalError: the only log failed.
+        """
+
+        def guarded(part: Part) -> R | None:
+            with noted(part, several=len(parts) > 1):
+                return work(part)
+            return None
+
+        return [*run_parallel(self._log.store, guarded, parts)]
+
+    def _measure(self, parts: Sequence[Part], policy: Policy, now_ms: int) -> None:
+        def work(part: Part) -> None:
+            known = self._known[part.log.name]
+            with unless_moved_on(part.log, part.state):
+                part.measured = known.measured = measure(
+                    part.log,
+                    part.head,
+                    part.state,
+                    policy,
+                    now_ms,
+                    has_table=self._table is not None,
+                    before=known.measured,
+                )
+
+        self._side_by_side(work, parts)
+
+    def _report_limit(self, part: Part, limit: str) -> None:
+        """Emit an event when a log reaches a size limit, once until it falls below."""
+        known = self._known[part.log.name]
+        if limit not in ("", known.reached) and part.measured is not None:
+            is_hard = limit == "hardLimitBytes"
+            most = self._policy.hard_limit if is_hard else self._policy.soft_limit
+            waiting = part.measured.waiting_bytes
+            events.emit(events.SizeLimit(part.log.url, limit, waiting, most or 0))
+        known.reached = limit
+
+    def _confirm_forward(self, cycle: Cycle, *, floor_moved: bool) -> None:
+        """Record a newer version of the table from time to time.
+
+        Without it, the table could delete the history that follows the recorded version, and
+        readers would have to check ever more of it.
+        """
+        with_table = [part.state for part in cycle.sound if part.state.table_id]
+        if self._table is None or not with_table or with_table[0].is_open:
+            return
+        state = with_table[0]
+        snapshot = confirm_table(self._log, state, self._table)
+        new_versions = snapshot.version - state.table_version
+        age_ms = self._clock.now_ms() - state.timestamp_ms
+        # At most hourly: a busy table would cause a record in each run, also without new rows.
+        is_late = age_ms >= DAY_MS or (new_versions >= _VERSIONS and age_ms >= _HOUR_MS)
+        # While the floor moves often, no record gets a day old: a moved floor counts too.
+        if new_versions and (is_late or floor_moved):
+            cycle.moved(self._chain.put(state, FLOOR, **versions_of(snapshot)).chain)
+
+    def _move_floors(self, cycle: Cycle) -> None:
+        """Move the floors as far as policy, consumers and confirmed table allow, by one record."""
+        floors: dict[str, int] = {}
+        for part in cycle.sound:
+            state, measured = part.state, part.measured
+            if measured is None:
+                continue
+            floor = measured.retained_from
+            # This includes a table that has no range yet.
+            if measured.has_table:
+                retention = (self._policy.retain_seconds, self._policy.retain_bytes)
+                # SAFETY(floor-below-cut) §10: with a table the floor never passes the cut
+                floor = state.cut if retention == (None, None) else min(floor, state.cut)
+            floors[part.log.name] = floor
+        wanted = [
+            (part.log, part.state.log_id, floors[part.log.name])
+            for part in cycle.sound
+            if part.log.name in floors and floors[part.log.name] > part.state.floor
+        ]
+        if not wanted:
+            return
+        allowed = consumers_bounds(wanted, self._safeguards.expiry_ms)
+        moved: dict[str, int] = {}
+        for (log, _, _), floor in zip(wanted, allowed, strict=True):
+            # SAFETY(floor-never-back) §10: the floor never goes back
+            if floor > cycle.parts[log.name].state.floor:
+                moved[log.name] = floor
+        if not moved:
+            return
+        states = [cycle.parts[name].state for name in moved]
+        # Readers of an earlier record rely on the grace in it.
+        grace_ms = max(self._safeguards.grace_ms, states[0].gc_grace_ms)
+        cycle.moved(self._chain.put_floors(states, moved, grace_ms))
+        for name, floor in moved.items():
+            events.emit(events.FloorMoved(path=cycle.parts[name].log.url, floor=floor))
+
+    def _collect(self, cycle: Cycle) -> None:
+        logs = [
+            Collected(part.log, part.head, part.state, self._known[part.log.name].collected)
+            for part in cycle.sound
+            if part.state.floor > self._known[part.log.name].collected
+        ]
+        for name, collection in collect(logs, self._safeguards).items():
+            if collection is not None:
+                self._known[name].collected = collection.bound
+            cycle.parts[name].collection = collection

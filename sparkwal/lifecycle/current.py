@@ -17,20 +17,41 @@ from sparkwal.format.merging import union_of
 from sparkwal.format.widening import contradictions, widened
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.fitting import filled_by_delta
-from sparkwal.lifecycle.table import Snapshots, TableState, check_apart, check_history
+from sparkwal.lifecycle.table import (
+    Snapshots,
+    TableState,
+    check_apart,
+    check_history,
+    holds_open_range,
+)
 from sparkwal.lifecycle.tombstones import check_tombstones
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
-from sparkwal.protocol.chain import newest_lifecycle
+from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.protocol.records import AnotherLog
 from sparkwal.reading.floor import Looked
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.several import refresh_all
+from sparkwal.store.parallel import run_parallel
 
-# A version of the table, and the first position of each log that it does not hold.
-_Pins = tuple[int, list[int]]
 # Attempts to read lifecycle and table in agreement. An attempt takes less than a second, and a
 # compaction several.
 ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class _Pins:
+    """A version of the table.
+
+    Attributes:
+        version: the version.
+        starts: the first position of each log that it does not hold.
+        has_open_range: it holds the open range.
+    """
+
+    version: int
+    starts: list[int]
+    has_open_range: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,14 +122,15 @@ def plan_current(
         OptionError: the logs have different tables, or no log exists.
         InvalidLogError: a record is damaged or missing.
     """
-    for log in logs:
-        log.refresh()
+    refresh_all(logs)
     url = logs[0].log.url if logs else "this path"
     logs = [log for log in logs if log.log_id is not None]
     if not logs:
         raise OptionError(f"there is no log at {url}; check the path")
     for _ in range(ATTEMPTS):
-        heads = [newest_lifecycle(log.log, log.log_id) for log in logs]
+        # §10: all logs are planned by one record of their chain
+        record = newest_record(logs[0].log)
+        heads = [part_of(log.log, record, log.log_id) for log in logs]
         targets = {head.target: None for head in heads if head and head.target}
         if len(targets) > 1:
             raise OptionError(
@@ -116,27 +138,29 @@ def plan_current(
                 f"({', '.join(target.table for target in targets)}): read one sequencer"
             )
         target = next(iter(targets), None)
-        pins: _Pins | None = (NO_TABLE_VERSION, [head.floor if head else 0 for head in heads])
+        floors = [head.floor if head else 0 for head in heads]
+        pins: _Pins | None = _Pins(NO_TABLE_VERSION, floors)
         if target is not None:
             check_apart(logs[0].options.path, target)
             pins = _pin(heads, open_table(target))
         if pins is None:
             continue
         # Read the logs' ends after the table: a compaction may have run since the first `refresh`.
-        tails = tuple(_tail(log, start) for log, start in zip(logs, pins[1], strict=True))
+        store, pairs = logs[0].log.store, zip(logs, pins.starts, strict=True)
+        tails = tuple(run_parallel(store, lambda pair: _tail(*pair), pairs))
         version: int | None = NO_TABLE_VERSION
         has_newer = any(tail.end > tail.start for tail in tails)
         if target is not None and target.keeps_tombstones and has_newer:
             tombstones = open_table(replace(target, table=target.tombstones))
-            version = _pin_tombstones(heads, pins[1], tombstones)
+            version = _pin_tombstones(heads, pins, tombstones)
         if version is None:
             continue
         union = union_of((tail.spark_schema, f"sequencer {tail.name}") for tail in tails)
         if target is not None:
             _check_same_columns(tails, target, union)
         for log, tail in zip(logs, tails, strict=True):
-            emit(CurrentRead(log.log.url, pins[0], tail.start, tail.end))
-        return CurrentPlan(target, pins[0], tails, union, version)
+            emit(CurrentRead(log.log.url, pins.version, tail.start, tail.end))
+        return CurrentPlan(target, pins.version, tails, union, version)
     raise ConfirmError(
         f"{target.table if target else 'the table'} and the log's lifecycle did not agree in "
         f"{ATTEMPTS} attempts: one has a range that the other has not. Compare the table with the "
@@ -146,24 +170,24 @@ def plan_current(
 
 def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | None:
     """A version of the table, and the first position of each log after it; None to try again."""
-    versions = set[int]()
+    # All heads are of one record, and so of one state of the table.
+    first = next(head for head in heads if head is not None and head.target is not None)
+    state = table.snapshot(first.txn_id, first.table_version, first.confirmed_k)
     starts = list[int]()
     for head in heads:
         if head is None or head.target is None:
             starts.append(head.floor if head else 0)
             continue
-        state = table.snapshot(head.log_id, head.table_version, head.confirmed_k)
         start = _first_after(head, state)
-        if start is None or state is None:
+        if start is None:
             return None
-        versions.add(state.version)
         starts.append(start)
-    # With two versions, the table changed between the reads for two logs.
-    return (versions.pop(), starts) if len(versions) == 1 else None
+    assert state is not None
+    return _Pins(state.version, starts, holds_open_range(first, state))
 
 
 def _pin_tombstones(
-    heads: Sequence[LifecycleRecord | None], starts: Sequence[int], tombstones: Snapshots
+    heads: Sequence[LifecycleRecord | None], pins: _Pins, tombstones: Snapshots
 ) -> int | None:
     """Choose the version of the tombstones.
 
@@ -176,21 +200,21 @@ def _pin_tombstones(
     Raises:
         ConfirmError: tombstones of a range that the table holds may be missing.
     """
-    version = NO_TABLE_VERSION
-    for head, start in zip(heads, starts, strict=True):
+    # All heads are of one record, and so of one state of the tombstones.
+    for head in heads:
         if head is None or head.target is None:
             continue
-        snapshot = tombstones.snapshot(head.log_id, head.tombstones_version)
+        snapshot = tombstones.snapshot(head.txn_id, head.tombstones_version)
         is_same = snapshot is not None and snapshot.table_id == head.tombstones_id
         changes = snapshot.changes if snapshot is not None and is_same else ()
         # SAFETY(tombstones-ahead-again) §10: if the tombstones are ahead of a chain, all are read
         # again
-        if any(change.log_id == head.log_id and change.k > head.k for change in changes):
+        if any(change.log_id == head.txn_id and change.k > head.k for change in changes):
             return None
-        check_tombstones(head, snapshot, is_range_written=start == head.to)
+        check_tombstones(head, snapshot, is_range_written=pins.has_open_range)
         assert snapshot is not None
-        version = snapshot.version
-    return version
+        return snapshot.version
+    return NO_TABLE_VERSION
 
 
 def _first_after(head: LifecycleRecord, table: TableState | None) -> int | None:
@@ -211,9 +235,9 @@ def _first_after(head: LifecycleRecord, table: TableState | None) -> int | None:
     # The open range is in the table, although the lifecycle may not have published it yet.
     # SAFETY(log-after-table) §10: the log continues after the last range that the table version
     # holds
-    if table.k == head.k:
+    if holds_open_range(head, table):
         return head.to
-    return head.cut if table.k == head.confirmed_k else None
+    return head.cut if table.k in (head.confirmed_k, head.k) else None
 
 
 def _tail(log: LogRange, start: int) -> Tail:

@@ -404,13 +404,20 @@ def _range_of(user_metadata: object) -> dict[str, Any]:
     """The fields of a `Change` about the range that a version added, from its userMetadata."""
     try:
         match json.loads(str(user_metadata)):
-            case {"log_id": str(log_id), "k": int(k), "cut": int(cut), "to": int(to)}:
-                return {"log_id": log_id, "k": k, "cut": cut, "to": to}
+            case {"log_id": str(log_id), "k": int(k), "cut": int(cut), "to": int(to), **more}:
+                ranges = {str(name): (int(a), int(b)) for name, (a, b) in _ranges(more)}
+                named = {"log_id": log_id, "k": k, "cut": cut, "to": to, "ranges": ranges}
+                return {**named, "is_burned": more.get("is_burned") is True}
             case {"log_id": str(log_id), "k": int(k)}:
                 return {"log_id": log_id, "k": k}
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         pass
     return {}
+
+
+def _ranges(more: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    ranges = more.get("ranges")
+    return ranges.items() if isinstance(ranges, dict) else ()
 
 
 def newest_checkpoint(names: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ ranges overlap less. A log without a commit in that window is cold, and all of i
 splits it. No decision can lose or duplicate a row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
 from sparkwal.errors import OptionError
@@ -230,6 +230,29 @@ def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
     )
     is_due = is_enough and state.first_ms <= window_start_ms
     return Due(window_start_ms if is_due else None, limit)
+
+
+def decide_together(states: Mapping[str, LogState], policy: Policy, now_ms: int) -> dict[str, Due]:
+    """Decide for the logs of a path, by name.
+
+    The logs go into the table by one transaction. So if one of them has something due, or all of
+    them together reach a threshold, the rows of all that are older than the window go too.
+    """
+    due = {name: decide(state, policy, now_ms) for name, state in states.items()}
+    is_any_due = (
+        any(one.before_ms is not None for one in due.values())
+        or sum(state.rows for state in states.values()) >= policy.persist_rows
+        or sum(state.bytes for state in states.values()) >= policy.persist_bytes
+    )
+    if not is_any_due:
+        return due
+    start_ms = _window_start(policy, now_ms)
+    for name, state in states.items():
+        has_old = state.first_ms is not None and state.first_ms <= start_ms
+        is_at_rest = state.has_table and state.to == state.cut
+        if due[name].before_ms is None and is_at_rest and has_old:
+            due[name] = replace(due[name], before_ms=start_ms)
+    return due
 
 
 def _window_start(policy: Policy, now_ms: int) -> int:

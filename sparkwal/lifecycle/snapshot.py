@@ -5,9 +5,11 @@ sparkwal itself reads the transaction log of the Delta table, and delta-rs reads
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,7 @@ from sparkwal.lifecycle.tombstones import SEQUENCE
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions, refuse
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import selected
+from sparkwal.reading.metadata import COMMIT_TIME, selected
 from sparkwal.store.base import LogStore, NotFound, Store, all_entries
 from sparkwal.store.config import S3Config
 from sparkwal.store.open import open_store
@@ -147,7 +149,7 @@ class NewestLake:
         """
         raise PlanError(f"{self._url} is opened without Spark, and only Spark can write it")
 
-    write = prepare
+    write = burn = prepare
 
 
 def storage_options(s3: S3Config, table_options: Mapping[str, str] | None) -> dict[str, str]:
@@ -378,7 +380,7 @@ class Current:
         narrow = selected(self.schema, needed)
         # A condition may name any column.
         wide = self.schema if compaction.delete_when else narrow
-        rows = (batch for tail in self._plan.tails for batch in self._tail(tail, wide))
+        rows = self._in_order(wide)
         last = winners(rows, wide, keys, by)
         deleted = holds(compaction.delete_when, last)
         if last.num_rows and self._plan.tombstones_version != NO_TABLE_VERSION:
@@ -392,6 +394,27 @@ class Current:
         in_log = schema.columns(self._plan.spark_schema)
         others = [name for name in needed if name not in in_log]
         yield from merged(table, last.select(needed), deleted, keys, by, others)
+
+    def _in_order(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Read the newer rows of all logs by the times of their commits, then by logs.
+
+        So the same row of a key wins as in a compaction.
+        """
+        if len(self._plan.tails) == 1:
+            yield from self._tail(self._plan.tails[0], target)
+            return
+        timed = target.append(pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")))
+
+        def dated(place: int, tail: Tail) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+            for batch in self._tail(tail, timed):
+                if batch.num_rows:
+                    # All rows of a batch are of one commit.
+                    yield batch.column(COMMIT_TIME)[0].value, place, batch
+
+        tails = sorted(self._plan.tails, key=lambda tail: tail.name)
+        streams = (dated(place, tail) for place, tail in enumerate(tails))
+        for _, _, batch in heapq.merge(*streams, key=itemgetter(0, 1)):
+            yield batch.drop_columns([COMMIT_TIME])
 
     def _tombstones(
         self, compaction: Target, target: pa.Schema, by: str

@@ -4,8 +4,9 @@ Each commit of a range carries a transaction (log_id, k), and the newest snapsho
 range that it holds.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format.keys import sequencers_prefix
@@ -35,11 +36,14 @@ class Change:
     Attributes:
         version: the version's number.
         operation: the table format's name of the operation, e.g. "WRITE", "RESTORE".
-        log_id, k: the log and the range that this version added; "" and 0 for other commits.
+        log_id, k: the name of the transactions and the range that this version added; "" and 0
+            for other commits.
         undoes: it may have removed rows of earlier versions: a restore, an overwrite, a new table.
         rows, bytes: the added rows and bytes; None if unknown.
         cut, to: the positions cut … to−1 of the range, as its writer recorded them; 0 and 0 if
-            unknown.
+            unknown. Of a range of several logs, those of the first one.
+        ranges: the positions of a range of several logs, by sequencer.
+        is_burned: it added no rows, and gave its range up.
         restores: the version that a RESTORE brings back, if it names it.
     """
 
@@ -52,6 +56,8 @@ class Change:
     bytes: int | None = None
     cut: int = 0
     to: int = 0
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    is_burned: bool = False
     restores: int | None = None
 
 
@@ -83,7 +89,7 @@ class Snapshots(Protocol):
         """Read the newest snapshot.
 
         Args:
-            log_id: the log whose last range to find.
+            log_id: the name of the transactions whose last range to find.
             since: include the versions after this one. With NEWEST, `changes` is empty.
             k: the last range that `since` is confirmed to hold. Then versions that removed no file
                 and added no range may be left out.
@@ -139,10 +145,19 @@ class Table(Snapshots, Protocol):
             ReadError: a first run cannot read the log.
         """
 
-    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
-        """Write the rows of the open intent's range in one transaction that carries (log_id, k).
+    def burn(self, state: LifecycleRecord) -> None:
+        """Give the open range up: commit its transaction without rows, and mark it.
 
-        It skips dead records. Every record of the range must carry the log's id.
+        Raises:
+            TableConflict: another writer committed first.
+            WriteError: the table did not take it.
+        """
+
+    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
+        """Write the rows of the open intent's ranges in one transaction, which carries `txn_id` and
+        k.
+
+        It skips dead records. Every record of a range must carry the id of its log.
 
         Args:
             state: the open intent.
@@ -239,7 +254,7 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
                 f"rows of earlier versions, also of {before}. {way_back(state)}"
             )
     expected = [state.k] if state.is_open else []
-    ranges = [change for change in table.changes if change.log_id == state.log_id and change.k]
+    ranges = [change for change in table.changes if change.log_id == state.txn_id and change.k]
     ks = [change.k for change in ranges]
     # §10: since the confirmed version only the open range came, at most once
     if ks not in ([], expected):
@@ -256,12 +271,54 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
         )
     for change in ranges:
         # A lifecycle that was restored from an older copy may promise other positions as this k.
-        if change.to and (change.cut, change.to) != (state.cut, state.to):
+        if not is_as_promised(state, change):
+            promised = named_range(state)
             raise ConfirmError(
                 f"{name} has positions {change.cut} … {change.to - 1} as range {change.k} of the "
-                f"log, whose lifecycle promises {state.cut} … {state.to - 1}: the log was restored "
-                f"from an older copy, or exists twice. {way_back(state)}"
+                f"log, whose lifecycle promises {promised['cut']} … {promised['to'] - 1}: the log "
+                f"was restored from an older copy, or exists twice. {way_back(state)}"
             )
+
+
+def named_range(state: LifecycleRecord) -> dict[str, Any]:
+    """The open range, as the commit of the table names it. `Change` has the same fields."""
+    parts = state.ranges
+    first = parts[0] if parts else state
+    named: dict[str, Any] = {"log_id": state.txn_id, "k": state.k}
+    named |= {"cut": first.cut, "to": first.to, "sequencer": first.sequencer}
+    if len(parts) > 1:
+        named["ranges"] = {part.sequencer: (part.cut, part.to) for part in parts}
+    return named
+
+
+def holds_open_range(state: LifecycleRecord, table: TableState) -> bool:
+    """Whether the snapshot holds all ranges, also the open one if there is one.
+
+    A range that was burned has its transaction in the table, and none of its rows.
+    """
+    # SAFETY(burned-has-no-rows) §10: a burned transaction holds no rows of its range
+    return table.k == state.k and not is_burned(state, table)
+
+
+def is_burned(state: LifecycleRecord, table: TableState) -> bool:
+    """Whether the open range was given up in the table."""
+    return state.is_open and any(
+        change.is_burned
+        for change in table.changes
+        if (change.log_id, change.k) == (state.txn_id, state.k)
+    )
+
+
+def is_as_promised(state: LifecycleRecord, change: Change) -> bool:
+    """Whether a version of the table added the positions that the open range promises.
+
+    A version that names no positions may have added any.
+    """
+    promised = {range_.sequencer: (range_.cut, range_.to) for range_ in state.ranges}
+    if change.ranges:
+        return dict(change.ranges) == promised
+    own = (state.cut, state.to)
+    return not change.to or (change.cut, change.to) == next(iter(promised.values()), own)
 
 
 def way_back(state: LifecycleRecord) -> str:

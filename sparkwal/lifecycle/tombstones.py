@@ -52,7 +52,7 @@ def check_tombstones(
         if change.undoes:
             what = f"version {change.version} of {url} is a {change.operation}"
             raise _missing(state, f"{what}: deleted keys of {table} may be missing")
-    ranges = [x.k for x in snapshot.changes if x.log_id == state.log_id and x.k]
+    ranges = [x.k for x in snapshot.changes if x.log_id == state.txn_id and x.k]
     expected = [state.k] if state.is_open else []
     if {*ranges} - {*expected}:
         raise _missing(
@@ -83,18 +83,18 @@ def accept_tombstones(
         PlanError: they belong to another table, or their history contradicts the chain.
     """
     assert state.target is not None
-    snapshot = tombstones.snapshot(state.log_id, state.tombstones_version)
+    snapshot = tombstones.snapshot(state.txn_id, state.tombstones_version)
     tombstones.prepare()
     if snapshot is not None and snapshot.table_id == state.tombstones_id:
         _check_accepted(state, snapshot)
-    now = tombstones.snapshot(state.log_id, state.tombstones_version)
+    now = tombstones.snapshot(state.txn_id, state.tombstones_version)
     assert now is not None
     # SAFETY(tombstones-again) §10: if accepted tombstones have the transaction of the open range,
     # its keys are written again: a RESTORE may have removed them
     if state.is_open and (is_range_written or now.k >= k):
         tombstones.write(state if is_range_written else replace(state, k=k), is_repeated=True)
     if is_range_written:
-        now = tombstones.snapshot(state.log_id, state.tombstones_version)
+        now = tombstones.snapshot(state.txn_id, state.tombstones_version)
         assert now is not None
     return now
 
@@ -116,7 +116,7 @@ def _check_accepted(state: LifecycleRecord, snapshot: TableState) -> None:
         elif change.undoes:
             ranges = None
             why = f"version {change.version} is a {change.operation}"
-        elif change.log_id == state.log_id and change.k and ranges is not None:
+        elif change.log_id == state.txn_id and change.k and ranges is not None:
             ranges = {*ranges, change.k}
         at[change.version] = ranges
     if ranges is None:

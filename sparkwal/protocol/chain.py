@@ -1,4 +1,7 @@
-"""The chain of lifecycle records. Each is derived from the one before (PROTOCOL §10)."""
+"""The chain of lifecycle records of a path. Each is derived from the one before (PROTOCOL §10).
+
+All logs under a path share one chain. Most callers see the part of one log in its newest record.
+"""
 
 import uuid
 from dataclasses import replace
@@ -6,22 +9,51 @@ from typing import Any
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, limits
-from sparkwal.format.lifecycle_record import LifecycleRecord, decode, encode, is_torn
+from sparkwal.format.lifecycle_record import (
+    ChainRecord,
+    LifecycleRecord,
+    decode,
+    encode,
+    is_torn,
+    with_log,
+)
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore, NotFound, get_whole
 
 
 def newest_lifecycle(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
-    """Read the newest record of the chain, or None without one: 1 LIST, and 1 GET if there is a
-    record.
+    """Read a log's part of the newest record, as `newest_record`.
 
-    It passes over torn records, which cost 2 GETs each. With `log_id`, a chain that an earlier log
-    left at this path counts as none.
+    Returns:
+        That part, or None if the chain does not have the log, or with `log_id` if it has an earlier
+        log of this name.
 
     Raises:
         InvalidLogError: a record is damaged.
     """
-    prefix = keys.lifecycle_prefix(log.prefix)
+    return part_of(log, newest_record(log), log_id)
+
+
+def part_of(
+    log: LogStore, record: ChainRecord | None, log_id: str | None = None
+) -> LifecycleRecord | None:
+    """A log's part of a record, as `newest_lifecycle`."""
+    part = record.of(log.name) if record else None
+    # SAFETY(chain-log-id) §10: the chain of another log_id counts as no chain
+    return part if part and log_id in (None, part.log_id) else None
+
+
+def newest_record(log: LogStore) -> ChainRecord | None:
+    """Read the newest record of the chain of the log's path, or None without one: 1 LIST, and 1 GET
+    if there is a record.
+
+    It passes over torn records, which cost 2 GETs each.
+
+    Raises:
+        InvalidLogError: a record is damaged.
+    """
+    root = log.root
+    prefix = keys.lifecycle_prefix(root.prefix)
     # Some tools create an object with the prefix itself as its name, to mark a folder: skip it.
     while entries := log.store.list(prefix, 1, prefix).entries:
         key = entries[0].key
@@ -32,31 +64,28 @@ def newest_lifecycle(log: LogStore, log_id: str | None = None) -> LifecycleRecor
                 "may belong to another log, which began inside this one)"
             )
         try:
-            record = record_at(log, number, entries[0].size)
+            record = record_at(root, number, entries[0].size)
         except NotFound:
             # The log is being deleted.
             continue
         while record is None and number < keys.MAX:
             number += 1
             try:
-                record = record_at(log, number)
+                record = record_at(root, number)
             except NotFound:
                 raise InvalidLogError(
-                    f"{log.store.url}/{keys.lifecycle_key(log.prefix, number)} is missing: it was "
+                    f"{log.store.url}/{keys.lifecycle_key(root.prefix, number)} is missing: it was "
                     "deleted from outside. Restore it"
                 ) from None
-        if record is None:
-            return None
-        # SAFETY(chain-log-id) §10: the chain of another log_id counts as no chain
-        return record if log_id in (None, record.log_id) else None
+        return record
     return None
 
 
-def record_at(log: LogStore, number: int, listed: int | None = None) -> LifecycleRecord | None:
+def record_at(log: LogStore, number: int, listed: int | None = None) -> ChainRecord | None:
     """Read the record of a number: 1 GET, and 1 more if it is damaged.
 
     Args:
-        log: the log.
+        log: any log of the path.
         number: the record's number.
         listed: the size of the object in a LIST.
 
@@ -68,7 +97,7 @@ def record_at(log: LogStore, number: int, listed: int | None = None) -> Lifecycl
         NotFound: there is no such record.
         InvalidLogError: the record is damaged.
     """
-    key = keys.lifecycle_key(log.prefix, number)
+    key = keys.lifecycle_key(log.root.prefix, number)
     name = f"{log.store.url}/{key}"
     body = get_whole(log.store, key, limits.LIFECYCLE_RECORD)
     try:
@@ -86,7 +115,7 @@ def record_at(log: LogStore, number: int, listed: int | None = None) -> Lifecycl
     return record
 
 
-def _check_readable(data: bytes, record: LifecycleRecord, where: str) -> None:
+def _check_readable(data: bytes, record: ChainRecord, where: str) -> None:
     """Raises InvalidLogError for a record that readers refuse: the chain would end with it."""
     try:
         if keys.listed(keys.encode(record.number)) is None or decode(data, where) != record:
@@ -98,37 +127,77 @@ def _check_readable(data: bytes, record: LifecycleRecord, where: str) -> None:
         ) from None
 
 
-def beginning(log_id: str, sequencer: str, gc_grace_ms: int) -> LifecycleRecord:
-    """The state of a log without a chain. `put_next` derives the first record from it."""
-    return LifecycleRecord(log_id=log_id, sequencer=sequencer, gc_grace_ms=gc_grace_ms)
+def beginning(
+    log_id: str, sequencer: str, gc_grace_ms: int, chain: ChainRecord | None = None
+) -> LifecycleRecord:
+    """The state of a log that the chain does not have. `put_next` derives its first record from it.
+
+    Args:
+        log_id: the log's id.
+        sequencer: the log's name.
+        gc_grace_ms: the grace, if it is longer than that of the chain.
+        chain: the newest record of the chain, or None without one.
+    """
+    if chain is None:
+        return LifecycleRecord(log_id=log_id, sequencer=sequencer, gc_grace_ms=gc_grace_ms)
+    return LifecycleRecord(
+        log_id=log_id,
+        sequencer=sequencer,
+        # Never shorten the grace: readers of an earlier record rely on the grace in it.
+        gc_grace_ms=max(gc_grace_ms, chain.gc_grace_ms),
+        number=chain.number,
+        record_id=chain.record_id,
+        timestamp_ms=chain.timestamp_ms,
+        chain=chain,
+    )
 
 
 def put_next(
     log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
 ) -> LifecycleRecord | None:
-    """Put the record after `head`, with `changes` in its fields: 1 conditional PUT.
+    """Put the record after that of `head`, with `changes` in the log's part: 1 conditional PUT.
 
-    It goes to the first number after the torn records that follow `head`.
+    Returns:
+        The log's part of the record, or None if another process has put one there: then read it
+        and decide again.
+
+    Raises:
+        InvalidLogError: a record after that of `head` is damaged.
+    """
+    base = with_log(head, replace(head, kind=kind, **changes))
+    record = put_record(log, base, clock, host)
+    return record.of(head.sequencer) if record else None
+
+
+def put_record(log: LogStore, base: ChainRecord, clock: Clock, host: str) -> ChainRecord | None:
+    """Put a record that was derived from the one of the same number: 1 conditional PUT.
+
+    It goes to the first number after the torn records that follow that one.
+
+    Args:
+        log: any log of the path.
+        base: the record, with the number and the time of the one from which it was derived.
+        clock: dates the record.
+        host: the machine that writes it.
 
     Returns:
         The record, or None if another process has put one there: then read the newest
             record again and decide anew.
 
     Raises:
-        InvalidLogError: a record after `head` is damaged.
+        InvalidLogError: a record after that one is damaged.
     """
-    number = head.number
+    log = log.root
+    number = base.number
     while True:
         # SAFETY(next-of-its-base) §10: a lifecycle record goes to the number after its base's
         number = number - 1
         record = replace(
-            head,
-            kind=kind,
+            base,
             number=number,
             record_id=uuid.uuid4().hex,
-            timestamp_ms=max(clock.now_ms(), head.timestamp_ms),
+            timestamp_ms=max(clock.now_ms(), base.timestamp_ms),
             host=host,
-            **changes,
         )
         key = keys.lifecycle_key(log.prefix, number)
         data = encode(record)

@@ -152,12 +152,16 @@ def trace_of_log(log: LogStore) -> str | None:
     if _exists(log, first):
         return first
     # A collection may have deleted that slot, but no process deletes the first lifecycle record.
-    begin = keys.lifecycle_key(log.prefix, keys.MAX)
+    begin = keys.lifecycle_key(log.root.prefix, keys.MAX)
     if not _exists(log, begin):
         return None
-    state = chain.newest_lifecycle(log)
-    if state is None:
+    record = chain.newest_record(log)
+    if record is None:
         return begin
+    state = record.of(log.name)
+    # The chain has other logs of the path only.
+    if state is None:
+        return None
     # A collection leaves records below the floor. Without them the chain's log was deleted.
     last = max(state.floor - 1, 0)
     windows = (window for window in keys.WINDOWS if last <= keys.last_position(window))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sparkwal.errors import CollectedError, InvalidLogError
-from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.slots import SlotRecord
@@ -67,6 +67,30 @@ def ends_before(name: str, gap: int, floor: int) -> InvalidLogError:
     )
 
 
+@dataclass(frozen=True)
+class ChainLook:
+    """A look at the chain of a path, which shows the floors of all its logs.
+
+    Attributes:
+        record: the newest record, or None without one.
+        wall_ms, boot_ms, boot_id: the time when the look began.
+    """
+
+    record: ChainRecord | None
+    wall_ms: int
+    boot_ms: int
+    boot_id: str
+
+
+def look_at_floors(log: LogStore, clock: Clock = SYSTEM) -> ChainLook:
+    """Read the floors of all logs of a path: 1 LIST, and 1 GET if there is a chain."""
+    # Read the clocks before the requests: their results may be old when they arrive.
+    wall_ms = clock.now_ms()
+    boot_ms = clock.boot_ms()
+    boot_id = clock.boot_id()
+    return ChainLook(chain.newest_record(log), wall_ms, boot_ms, boot_id)
+
+
 class Floor:
     """The floor of a log: objects below it may be deleted.
 
@@ -96,16 +120,20 @@ class Floor:
 
     def refresh(self) -> None:
         """Read the floor: 1 LIST, and 1 GET if the log has a lifecycle."""
-        # Read the clocks before the requests: their results may be old when they arrive.
-        clock = self._clock
-        wall_ms = clock.now_ms()
-        boot_ms = clock.boot_ms()
-        boot_id = clock.boot_id()
-        self._state = state = chain.newest_lifecycle(self.log)
+        self.take(self.look_at_chain())
+
+    def look_at_chain(self) -> ChainLook:
+        """Look at the chain of the log's path: see `look_at_floors`."""
+        return look_at_floors(self.log, self._clock)
+
+    def take(self, seen: ChainLook) -> None:
+        """Take the floor from a look at the chain of this log's path, by the same clock."""
+        self._state = state = chain.part_of(self.log, seen.record)
         log_id, position = (state.log_id, state.floor) if state else (None, 0)
-        # A log never shortens its grace.
-        ttl_ms = state.gc_grace_ms // 2 if state else LOOK_TTL_MS
-        self._looked = Looked(log_id, self.log.prefix, position, wall_ms, boot_ms, boot_id, ttl_ms)
+        # A chain never shortens its grace.
+        ttl_ms = seen.record.gc_grace_ms // 2 if seen.record else LOOK_TTL_MS
+        times = seen.wall_ms, seen.boot_ms, seen.boot_id
+        self._looked = Looked(log_id, self.log.prefix, position, *times, ttl_ms)
 
     @property
     def state(self) -> LifecycleRecord | None:

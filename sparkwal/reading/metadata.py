@@ -22,6 +22,16 @@ METADATA = {
 ROW = "_wal_row"
 
 
+# The one with the time of a row's commit.
+COMMIT_TIME = "_wal_timestamp"
+
+
+def with_commit_time(spark_schema: str) -> str:
+    """The schema with the time of each row's commit after the log's own columns."""
+    time = {"name": COMMIT_TIME, "type": METADATA[COMMIT_TIME], "nullable": True, "metadata": {}}
+    return schema.append_fields(spark_schema, [time])
+
+
 def with_metadata_columns(spark_schema: str) -> str:
     """The schema with the `_wal_…` columns after the log's own."""
     extra = [

@@ -1,7 +1,7 @@
 """Plans Spark's reads: the range of each microbatch, and the read tasks that share a range."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -11,16 +11,20 @@ import pyarrow as pa
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
+from sparkwal.format.lifecycle_record import OpenRange
+from sparkwal.format.merging import union_of
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.records import WIDEST_PROBE, about_bytes, live_records
-from sparkwal.protocol.slots import SlotRecord
-from sparkwal.reading.floor import NEW_LOG, Floor, Looked
+from sparkwal.protocol.recovery import DEFAULT_WINDOW, find_head
+from sparkwal.protocol.slots import GLANCE, SlotRecord
+from sparkwal.reading.floor import NEW_LOG, Floor, Looked, look_at_floors
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import Checks, pack, pieces_of, read_pieces, split
 from sparkwal.reading.segments import Segments, read_records
 from sparkwal.store.base import LogStore, Store
+from sparkwal.store.parallel import run_parallel
 
 # In a range above PLANNED_RECORDS each task reads the records of its positions itself. This many
 # records are sampled to estimate the size of such a range.
@@ -191,6 +195,99 @@ def read_tasks(
         pieces = split(pieces)
     tasks = least or _by_size(sum(piece.length for piece in pieces), parallelism)
     return [ReadTask(looked, group, log.window, start, end) for group in pack(pieces, tasks)]
+
+
+@dataclass(frozen=True)
+class PlannedRead:
+    """The tasks of a read, each with parts of several logs, and the columns of those logs."""
+
+    tasks: list[list[ReadTask]]
+    spark_schema: str
+
+
+def plan_ranges(
+    root: LogStore, ranges: Sequence[OpenRange], *, parallelism: int, clock: Clock = SYSTEM
+) -> PlannedRead:
+    """Plan a read of ranges of several logs, in the order of the ranges and then of positions.
+
+    It costs 1 LIST and 1 GET for the floors, and 1 GET for each record. The columns are those of
+    each log's last record in its range.
+
+    Args:
+        root: the log at the path.
+        ranges: the ranges, one for each log.
+        parallelism: the number of tasks that run at once.
+        clock: replaces the system's clock.
+
+    Raises:
+        InvalidLogError: a record is damaged or missing, or of another log.
+        CollectedError: a range was collected.
+    """
+    seen = look_at_floors(root, clock)
+
+    def plan(range_: OpenRange) -> tuple[list[ReadTask], str]:
+        log = root.sequencer(range_.sequencer)
+        floor = Floor(log, range_.log_id, clock)
+        floor.take(seen)
+        try:
+            return _planned(floor, range_, DEFAULT_WINDOW)
+        except InvalidLogError:
+            # The log may have another window.
+            window = find_head(log).window
+            if window == DEFAULT_WINDOW:
+                raise
+            return _planned(floor, range_, window)
+
+    planned = [*run_parallel(root.store, plan, ranges)]
+    columns = (
+        (text, f"sequencer {range_.sequencer}")
+        for (_, text), range_ in zip(planned, ranges, strict=True)
+        if text
+    )
+    tasks = [task for tasks, _ in planned for task in tasks]
+    return PlannedRead(_grouped(tasks, parallelism), union_of(columns))
+
+
+def _planned(floor: Floor, range_: OpenRange, window: int) -> tuple[list[ReadTask], str]:
+    """The tasks of one range, and the columns of its last record."""
+    log, start, end = floor.log, range_.cut, range_.to
+    looked = floor.looked()
+    is_long = end - start > PLANNED_RECORDS
+    # Of a long range only its last record is read here.
+    first = end - 1 if is_long else start
+    live = live_records(
+        log, window, first, end, log_id=range_.log_id, size=GLANCE, at_once=WIDEST_PROBE
+    )
+    records = [*floor.usable(first, end, live)]
+    columns = records[-1].spark_schema if records else ""
+    if is_long:
+        size = about_bytes(log, window, start, end, _SAMPLES) + (end - start) * _RECORD
+        count = max(1, -(-size // _LARGEST_TASK))
+        bounds = [start + (end - start) * part // count for part in range(count + 1)]
+        return [ReadTask(looked, None, window, *ends) for ends in pairwise(bounds)], columns
+    pieces = [piece for record in records for piece in pieces_of(log, record)]
+    count = max(1, -(-sum(piece.length for piece in pieces) // _LARGEST_TASK))
+    return [ReadTask(looked, part, window, start, end) for part in pack(pieces, count)], columns
+
+
+def _grouped(tasks: Sequence[ReadTask], parallelism: int) -> list[list[ReadTask]]:
+    """Join small tasks that follow each other: a task of Spark costs more than a small read."""
+    sizes = [
+        sum(piece.length + _RECORD for piece in task.pieces)
+        if task.pieces is not None
+        else _LARGEST_TASK
+        for task in tasks
+    ]
+    share = max(sum(sizes) // max(parallelism, 1) + 1, _SMALLEST_TASK)
+    groups: list[list[ReadTask]] = []
+    filled = share
+    for task, size in zip(tasks, sizes, strict=True):
+        if filled + size > share and filled:
+            groups.append([])
+            filled = 0
+        groups[-1].append(task)
+        filled += size
+    return groups
 
 
 def _by_size(size: int, parallelism: int | None) -> int:

@@ -18,7 +18,7 @@ from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.store.base import LogStore
+from sparkwal.store.base import Entry, LogStore
 
 
 def sequencer_for(key: object, count: int) -> str:
@@ -162,7 +162,16 @@ def all_logs(root: LogStore) -> list[str]:
     It jumps from name to name: one LIST for each sequencer of a thousand objects or more, and
     fewer for smaller ones.
     """
-    first, names = [ROOT] if has_log(root) else [], set[str]()
+    return [*newest_entries(root)]
+
+
+def newest_entries(root: LogStore) -> dict[str, Entry]:
+    """The newest object of each log under a path, by name, in the order of `all_logs`.
+
+    The requests are those of `all_logs`.
+    """
+    own = root.store.list(batches_prefix(root.prefix), 1).entries
+    found: dict[str, Entry] = {}
     folder = sequencers_prefix(root.prefix)
     page = root.store.list(folder)
     while True:
@@ -170,9 +179,10 @@ def all_logs(root: LogStore) -> list[str]:
             name, _, key = entry.key.removeprefix(folder).partition("/")
             # A refused writer may have left its proof of the store here, without a log.
             if key.startswith("batches/"):
-                names.add(name)
+                # The first object of a log is its newest.
+                found.setdefault(name, entry)
         if not page.more:
-            return first + sorted(names)
+            return {**({ROOT: own[0]} if own else {}), **dict(sorted(found.items()))}
         newest = page.entries[-1].key
         last = newest.removeprefix(folder).partition("/")[0]
         # "0" is the character after "/", so this key is after every key of that name.

@@ -17,13 +17,15 @@ from sparkwal.options.writing import SinkOptions
 from sparkwal.reading.floor import Looked
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import VIEW, BatchWriter, StreamWriter, no_table
-from sparkwal.spark.source import BatchReader, StreamReader, log_schema
+from sparkwal.spark.source import BatchReader, PlannedReader, StreamReader, log_schema, unpacked
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.path import absolute
 
 T = TypeVar("T", bound=StoreOptions)
 # An internal option, with which this library passes a `Looked` to a read of Spark.
 PINNED = "sparkwal_pinned"
+# An internal option: the tasks of a read that this process planned, for the same machine.
+PLANNED = "sparkwal_planned"
 
 
 class WeaselWalDataSource(PickledByValue, DataSource):
@@ -50,7 +52,7 @@ class WeaselWalDataSource(PickledByValue, DataSource):
         return type(cls.__name__, (cls,), {"parallelism": tasks})
 
     def _options(self, kind: type[T]) -> T:
-        texts = {name: text for name, text in self.options.items() if name != PINNED}
+        texts = {name: text for name, text in self.options.items() if name not in (PINNED, PLANNED)}
         if not self.options.get("path"):
             # First report a wrong name: it may be a misspelled `path`.
             parse(kind, {**texts, "path": "/"})
@@ -67,8 +69,10 @@ class WeaselWalDataSource(PickledByValue, DataSource):
                 raise no_table()
             return log_schema(self._options(SourceOptions))
 
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> BatchReader | PlannedReader:
         with readable_errors():
+            if (planned := self.options.get(PLANNED)) is not None:
+                return PlannedReader(self._options(SourceOptions), schema, unpacked(planned))
             text = self.options.get(PINNED)
             pinned = Looked(**json.loads(text)) if text else None
             return BatchReader(self._options(SourceOptions), schema, self.parallelism, pinned)

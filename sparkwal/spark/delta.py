@@ -12,15 +12,26 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType, VariantType
 
-from sparkwal.errors import PlanError, ReadError, WriteError
-from sparkwal.format.lifecycle_record import APPEND, NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.errors import PlanError, ReadError, SparkWalError, WriteError
+from sparkwal.format.keys import ROOT
+from sparkwal.format.lifecycle_record import (
+    APPEND,
+    NO_TABLE_VERSION,
+    LifecycleRecord,
+    OpenRange,
+    Target,
+)
 from sparkwal.format.schema import columns, normalize
 from sparkwal.format.widening import widened
 from sparkwal.lifecycle.fitting import adds_columns, log_problems, problems, type_problems
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, Tombstones
-from sparkwal.reading.metadata import check_reserved
+from sparkwal.options.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.reading.metadata import COMMIT_TIME, check_reserved, with_commit_time
+from sparkwal.reading.planning import plan_ranges
 from sparkwal.spark.conditions import deletes, quoted
-from sparkwal.spark.datasource import PINNED
+from sparkwal.spark.datasource import PINNED, PLANNED
 from sparkwal.spark.delta_files import (
     FORGETS,
     check_put_if_absent,
@@ -39,6 +50,7 @@ from sparkwal.spark.delta_writing import (
 )
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.readable import is_sparkwal_error, one_line
+from sparkwal.spark.source import packed
 from sparkwal.spark.tombstones import DELETES, SparkTombstones, without_late
 from sparkwal.store.base import LogStore
 
@@ -70,7 +82,9 @@ def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[s
     return rows.select(*stored)
 
 
-def winning_rows(rows: DataFrame, target: Target, *, is_own: bool = False) -> DataFrame:
+def winning_rows(
+    rows: DataFrame, target: Target, *, is_own: bool = False, time: str = ""
+) -> DataFrame:
     """The winning row of each key, with the column `DELETES` if the target has a condition.
 
     Args:
@@ -78,19 +92,28 @@ def winning_rows(rows: DataFrame, target: Target, *, is_own: bool = False) -> Da
             precede.
         target: names the keys, the column that decides which row wins, and the condition.
         is_own: the target's condition is an argument of the caller, as in `conditions.deletes`.
+        time: the column with the commit times of rows of several logs. An older commit comes before
+            a newer one; the result lacks the column.
     """
-    check_reserved(rows.columns)
+    names = [name for name in rows.columns if name != time]
+    check_reserved(names)
     # Read tasks are in the log's order, and this id counts by task, then by row.
     numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
     order = [quoted(target.sequence_by)] if target.sequence_by else []
-    row = F.struct(*(F.col(quoted(name)) for name in rows.columns))
+    order += [time] if time else []
+    row = F.struct(*(F.col(quoted(name)) for name in names))
     last = F.max_by(row, F.struct(*order, _ORDER)).alias(_ROW)
     keys = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
     latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
     if target.delete_when:
-        condition = deletes(target.delete_when, rows.schema, is_own=is_own)
+        in_log = StructType([field for field in rows.schema.fields if field.name != time])
+        condition = deletes(target.delete_when, in_log, is_own=is_own)
         latest = latest.withColumn(DELETES, condition)
     return latest
+
+
+def _without_path(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in options.items() if name != "path"}
 
 
 def _scala_sequence(session: SparkSession, names: Sequence[str]) -> Any:
@@ -122,6 +145,9 @@ class SparkDeltaTable:
         self._options = dict(log_options)
         self._path = spark_path(target.table)
         self._spark = spark
+        # Several logs are read by a plan of their own.
+        settings = from_keywords(SourceOptions, self._options["path"], _without_path(log_options))
+        self._opened = open_log(settings)
         self._session = isolated_session(spark)
         self._log = delta_log(self._session, target.table)
         self.tombstones: Tombstones | None = None
@@ -137,7 +163,10 @@ class SparkDeltaTable:
         if first and (condition := self.target.delete_when):
             # The first intent fixes the condition. Try it now: if it failed later, when the range
             # is written, that range could never be finished.
-            rows = self._session.read.format("weaselwal").options(**self._options).load().limit(100)
+            # One of several logs is enough. Its folder is that of a sequencer of this path.
+            of_log = {} if log.name in (self._opened.name, ROOT) else {"sequencer": log.name}
+            reader = self._session.read.format("weaselwal").options(**{**self._options, **of_log})
+            rows = reader.load().limit(100)
             try:
                 rows.select(deletes(condition, schema, is_own=True)).collect()
             except Exception as error:
@@ -163,13 +192,21 @@ class SparkDeltaTable:
         """The newest snapshot of the table, as `Snapshots.snapshot`."""
         return newest_snapshot(self._log, log_id, since, k)
 
+    def burn(self, state: LifecycleRecord) -> None:
+        """Commit the transaction of an intent without its rows, as `Table.burn`."""
+        session = range_session(self._spark, state, is_burned=True)
+        with explained(self.target.table, state), table_lock(self._path):
+            self._log.update()
+            empty = session.createDataFrame([], to_struct(self._log.spark_schema))
+            empty.write.format("delta").mode("append").save(self._path)
+
     def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
         """Write the range of an intent as one version of the table, as `Table.write`."""
         session = range_session(self._spark, state)
         try:
             with explained(self.target.table, state):
                 if self.target.mode == APPEND:
-                    rows = self._rows(session, state)
+                    rows, _ = self._rows(session, state)
                     with table_lock(self._path):
                         writer = rows.write.format("delta").mode("append")
                         writer.option("mergeSchema", "true").save(self._path)
@@ -183,22 +220,44 @@ class SparkDeltaTable:
         finally:
             self._forget_range()
 
-    def _rows(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
+    def _rows(self, session: SparkSession, state: LifecycleRecord) -> tuple[DataFrame, str]:
         """The rows of the open range as the table stores them.
 
-        The partitions are in the log's order, as `winning_rows` needs it.
+        The partitions are in the order of logs and positions, as `winning_rows` needs it.
+
+        Returns:
+            The rows, and the name of their column with the commit times; "" without one.
         """
-        read_options = {
-            **self._options,
-            "startingPosition": str(state.cut),
-            "endingPosition": str(state.to - 1),
-            PINNED: json.dumps({"log_id": state.log_id}),
-        }
-        rows = session.read.format("weaselwal").options(**read_options).load()
+        parts, own = state.ranges, self._opened.name
+        time = "" if self.target.mode == APPEND or len(parts) == 1 else COMMIT_TIME
+        if [part.sequencer for part in parts] == [own]:
+            read_options = {
+                **self._options,
+                "startingPosition": str(parts[0].cut),
+                "endingPosition": str(parts[0].to - 1),
+                PINNED: json.dumps({"log_id": parts[0].log_id}),
+            }
+            rows = session.read.format("weaselwal").options(**read_options).load()
+        else:
+            rows = self._planned(session, parts, with_time=bool(time))
         table = self.target.table
-        for problem in type_problems(rows.schema.json(), self._log.spark_schema, table):
+        in_logs = rows.drop(time) if time else rows
+        for problem in type_problems(in_logs.schema.json(), self._log.spark_schema, table):
             raise WriteError(f"{table} does not take {range_name(state)}: {problem}")
-        return as_stored(rows, columns(self._log.spark_schema), self._log.partitioned)
+        return as_stored(rows, columns(self._log.spark_schema), self._log.partitioned), time
+
+    def _planned(
+        self, session: SparkSession, parts: Sequence[OpenRange], *, with_time: bool
+    ) -> DataFrame:
+        """Ranges of several logs as one read, planned here: Spark would plan each by itself."""
+        try:
+            parallelism = session.sparkContext.defaultParallelism
+            read = plan_ranges(self._opened.root, parts, parallelism=parallelism)
+        except SparkWalError as error:
+            raise ReadError(f"the logs are unreadable: {error}") from error
+        schema = with_commit_time(read.spark_schema) if with_time else read.spark_schema
+        reader = session.read.format("weaselwal").options(**self._options)
+        return reader.option(PLANNED, packed(read.tasks)).schema(to_struct(schema)).load()
 
     def _winners(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
         """The winning rows of the open range.
@@ -207,7 +266,8 @@ class SparkDeltaTable:
         """
         if self._cached is not None and self._cached[0] == state:
             return self._cached[1]
-        winners = winning_rows(self._rows(session, state), self.target, is_own=True)
+        rows, time = self._rows(session, state)
+        winners = winning_rows(rows, self.target, is_own=True, time=time)
         if self.tombstones is not None:
             self._forget_range()
             winners = winners.persist()

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from sparkwal.errors import OptionError
+from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
-from sparkwal.lifecycle.coordinator import Coordinator, Run
+from sparkwal.lifecycle.coordinator import Coordinator
+from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.new_segments import SegmentMaker
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import Table, check_apart
@@ -16,6 +17,7 @@ from sparkwal.lifecycle.tombstones import with_tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
+from sparkwal.store.base import LogStore
 from sparkwal.store.path import absolute, refuse_credentials
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class Lifecycle(Coordinator):
         >>> life.run_once()
 
     Args:
-        path: s3://bucket/prefix, file:///folder or a folder. It is one log: name its `sequencer`.
+        path: s3://bucket/prefix, file:///folder or a folder. `run_once` takes one log: name its
+            `sequencer`. `run_all` takes all logs under the path together.
         spark: a session with Delta Lake; only with `table`.
         table: the URL or folder of a Delta table, which the first run creates. Without a table
             only the options `retainSeconds` and `retainBytes` decide what leaves the log.
@@ -94,9 +97,8 @@ class Lifecycle(Coordinator):
             consumer_expiry_ms=settings.consumer_expiry_ms,
             collects=collects,
         )
-        self._segments: SegmentMaker | None = None
-        if settings.makes_segments(has_table=target is not None):
-            self._segments = SegmentMaker(self._log, settings.sequencer)
+        self._makes_segments = settings.makes_segments(has_table=target is not None)
+        self._segments: dict[str, SegmentMaker] = {}
 
     def run_once(self, *, whole: bool = False) -> Run:
         """Compact the range that is due, move the floor, collect, and make missing segments.
@@ -115,10 +117,39 @@ class Lifecycle(Coordinator):
             InvalidLogError: a record of the log or of its lifecycle is damaged.
             StoreUnavailableError: the store did not answer.
         """
-        run = super().run_once(whole=whole)
-        if self._segments is None:
+        return self._with_segments(self._log, super().run_once(whole=whole))
+
+    def run_all(self, *, whole: bool = False) -> dict[str, Run | SparkWalError]:
+        """As `run_once`, for all logs under the path together.
+
+        All that is due makes one version of the table, after that of a range that was open. A log
+        that is damaged does not stop the others.
+
+        Args:
+            whole: compact the whole logs now, and ignore the policy's thresholds.
+
+        Returns:
+            The result of each log by name, or its error.
+
+        Raises:
+            CompactionError: a range did not reach the table; the next run continues with it.
+            InvalidLogError, StoreUnavailableError: the chain could not be read.
+        """
+        results = super().run_all(whole=whole)
+        for name, run in results.items():
+            if isinstance(run, Run):
+                try:
+                    results[name] = self._with_segments(self._log.root.sequencer(name), run)
+                except SparkWalError as error:
+                    results[name] = error
+        return results
+
+    def _with_segments(self, log: LogStore, run: Run) -> Run:
+        """Make the missing segments of a log after its run."""
+        if not self._makes_segments:
             return run
-        return replace(run, segments=self._segments.run(self._head))
+        maker = self._segments.setdefault(log.name, SegmentMaker(log, log.name))
+        return replace(run, segments=maker.run(self._heads.get(log.name)))
 
 
 def target_of(

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sparkwal.errors import ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.table import TableConflict, TableState
+from sparkwal.lifecycle.table import TableConflict, TableState, named_range
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
 
@@ -36,7 +36,11 @@ def isolated_session(spark: SparkSession) -> SparkSession:
 
 
 def range_session(
-    spark: SparkSession, state: LifecycleRecord, *, is_repeated: bool = False
+    spark: SparkSession,
+    state: LifecycleRecord,
+    *,
+    is_repeated: bool = False,
+    is_burned: bool = False,
 ) -> SparkSession:
     """A session whose writes name the open range, and carry its transaction (log_id, k) unless
     they are repeated."""
@@ -44,17 +48,21 @@ def range_session(
     # Settings and not options: a MERGE takes no options.
     delta = "spark.databricks.delta"
     if not is_repeated:
-        session.conf.set(f"{delta}.write.txnAppId", state.log_id)
+        session.conf.set(f"{delta}.write.txnAppId", state.txn_id)
         session.conf.set(f"{delta}.write.txnVersion", str(state.k))
-    names = ("log_id", "k", "cut", "to", "sequencer")
-    metadata = {name: getattr(state, name) for name in names}
-    session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(metadata))
+    named = named_range(state) | ({"is_burned": True} if is_burned else {})
+    session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(named))
     return session
 
 
 def range_name(state: LifecycleRecord) -> str:
     """The open range, as errors name it."""
-    return f"positions {state.cut}…{state.to - 1} (range {state.k})"
+    parts = state.ranges
+    if len(parts) > 1:
+        names = ", ".join(part.sequencer for part in parts[:3])
+        return f"range {state.k} of {len(parts)} logs ({names}{', …' if len(parts) > 3 else ''})"
+    start, end = (parts[0].cut, parts[0].to) if parts else (state.cut, state.to)
+    return f"positions {start}…{end - 1} (range {state.k})"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from operator import attrgetter
 from typing import Any, Literal, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,7 +31,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.records import about_bytes
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import check_reserved
+from sparkwal.reading.metadata import COMMIT_TIME, check_reserved, with_commit_time
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.conditions import quoted
 from sparkwal.spark.datasource import PINNED
@@ -136,7 +137,11 @@ def read_current(
     in_logs = to_struct(plan.spark_schema)
     # With the settings of a compaction, the same rows win and delete as there.
     session = isolated_session(spark) if plan.target else spark
-    parts = (_tail(session, read_options, tail) for tail in plan.tails if tail.end > tail.start)
+    newer = sorted((part for part in plan.tails if part.end > part.start), key=attrgetter("name"))
+    is_timed = len(newer) > 1 and plan.target is not None and plan.target.mode == MERGE
+    if is_timed:
+        in_logs = to_struct(with_commit_time(plan.spark_schema))
+    parts = (_tail(session, read_options, tail, is_timed=is_timed) for tail in newer)
     tails = [_with_columns(part, in_logs) for part in parts]
     if plan.target is not None:
         _check_condition(plan.target, delete_when)
@@ -147,9 +152,12 @@ def read_current(
     return (rows, plan) if include_position else rows
 
 
-def _tail(session: SparkSession, options: Mapping[str, Any], tail: Tail) -> DataFrame:
+def _tail(
+    session: SparkSession, options: Mapping[str, Any], tail: Tail, *, is_timed: bool
+) -> DataFrame:
     # The columns of the plan: a writer may have added others since.
-    columns = StructType.fromJson(json.loads(tail.spark_schema))
+    text = with_commit_time(tail.spark_schema) if is_timed else tail.spark_schema
+    columns = StructType.fromJson(json.loads(text))
     reader = session.read.format("weaselwal").options(**options).schema(columns)
     reader = reader.option("sequencer", tail.name).option(PINNED, json.dumps(vars(tail.pinned)))
     return reader.options(startingPosition=tail.start, endingPosition=tail.end - 1).load()
@@ -194,12 +202,15 @@ def _with_table(
     if target.mode != MERGE:
         parts = (_with_columns(part, all_columns) for part in (table, *tails))
         return reduce(DataFrame.union, parts)
-    tail = reduce(DataFrame.union, tails)
+    timed = reduce(DataFrame.union, tails)
+    # Of several logs the newest commit comes last, as in a compaction.
+    time = COMMIT_TIME if COMMIT_TIME in timed.columns else ""
+    tail = timed.drop(time) if time else timed
     check_reserved(table.columns)
     keys = resolve(target.keys, [*tail.columns])
     by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
     target = replace(target, keys=tuple(keys), sequence_by=by)
-    last = winning_rows(tail, target, is_own=has_condition)
+    last = winning_rows(timed, target, is_own=has_condition, time=time)
     if plan.tombstones_version != NO_TABLE_VERSION:
         last = without_late(last, last.sparkSession, target, plan.tombstones_version)
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -27,11 +29,11 @@ from sparkwal.reading.floor import Looked
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.several import refresh_all
 from sparkwal.spark.interfaces import Offset, SparkStreamReader, to_arrow_schema, to_struct
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.base import LogStore
-from sparkwal.store.parallel import run_parallel
 from sparkwal.store.path import state_folder
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ class Logs:
         elif not self._by_name:
             self[self._options.sequencer]
         logs = self._by_name.values()
-        list(run_parallel(self._root.store, lambda log: log.refresh(floor=floor), logs))
+        refresh_all([*logs], floor=floor)
         is_new = waited or len(self._by_name) > before
         if wanted is not None and is_new and (union := self.columns()) is not None:
             check_projection(schema.normalize(wanted.jsonValue()), union)
@@ -245,6 +247,43 @@ class BatchReader(_Reader, DataSourceReader):
                 if end > start:
                     tasks += self._tasks(log, start, end, len(logs))
             return [InputPartition(task) for task in tasks]
+
+
+def packed(tasks: list[list[ReadTask]]) -> str:
+    """Tasks as a text for an option. No code is in it: anybody may have written an option."""
+    return base64.b64encode(msgspec.msgpack.encode(tasks)).decode()
+
+
+def unpacked(text: str) -> list[list[ReadTask]]:
+    """The tasks in a text of `packed`.
+
+    Raises:
+        OptionError: there are none in it.
+    """
+    try:
+        return msgspec.msgpack.decode(base64.b64decode(text), type=list[list[ReadTask]])
+    except ValueError as error:
+        raise OptionError(f"the planned tasks are no tasks: {error}") from None
+
+
+class PlannedReader(_Reader, DataSourceReader):
+    """Reads ranges of several logs that the driver has planned."""
+
+    def __init__(
+        self, options: SourceOptions, spark_schema: StructType, tasks: list[list[ReadTask]]
+    ) -> None:
+        super().__init__(options, spark_schema, None)
+        self._groups = tasks
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(tasks) for tasks in self._groups]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one group of tasks."""
+        if partition is None or partition.value is None:
+            return
+        for task in partition.value:
+            yield from super().read(InputPartition(task))
 
 
 class StreamReader(_Reader, SparkStreamReader):

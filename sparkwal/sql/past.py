@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
 from sparkwal.protocol.chain import newest_lifecycle, record_at
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import Pushdown, connect
@@ -175,7 +175,8 @@ class Past:
             # A log without records above its floor still pays for the objects below it.
             since = newest if first is None else max(first, since or 0)
         self.since_ms: int = min(since, self.until_ms)
-        self._fill("chain", chain.from_iterable(map(self._chain, self.logs)))
+        # All logs of a path share one chain.
+        self._fill("chain", self._chain())
 
     def query(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
         """The rows of a query with `$name` parameters."""
@@ -203,22 +204,25 @@ class Past:
             self._connection.register("_new", pa.table(batch))
             self.query(f"INSERT INTO {table} FROM _new")
 
-    def _chain(self, covered: CoveredLog) -> Iterator[dict[str, Any]]:
+    def _chain(self) -> Iterator[dict[str, Any]]:
         """The times of the lifecycle records, newest first: 1 GET for each."""
-        store = covered.log.log.store
+        log = self.logs[0].log.log
+        newest = min((part.chain.number for part in self.logs if part.chain), default=keys.MAX + 1)
 
-        def fetch(number: int) -> list[LifecycleRecord | None]:
+        def fetch(number: int) -> list[ChainRecord | None]:
             try:
-                record = record_at(covered.log.log, number)
+                record = record_at(log, number)
             except NotFound:
                 return [None]
             return [record] if record is not None else []
 
-        numbers = range(covered.chain.number, keys.MAX + 1) if covered.chain else range(0)
-        for record in chain.from_iterable(run_parallel(store, fetch, numbers)):
+        numbers = range(newest, keys.MAX + 1)
+        ours = {part.log.log_id for part in self.logs}
+        for record in chain.from_iterable(run_parallel(log.store, fetch, numbers)):
             if record is None or record.timestamp_ms < self.since_ms:
                 return
-            if record.log_id == covered.log.log_id and record.timestamp_ms <= self.until_ms:
+            has_ours = not ours.isdisjoint(part.log_id for part in record.logs.values())
+            if has_ours and record.timestamp_ms <= self.until_ms:
                 yield {"time": min(record.timestamp_ms, CALENDAR_MS) * 1000}
 
 

@@ -300,6 +300,11 @@ class LogStore:
         prefix = keys.root_prefix(self.prefix)
         return self if prefix is None else LogStore(self.store, prefix)
 
+    @property
+    def name(self) -> str:
+        """The log's name among those of its path."""
+        return keys.sequencer_of(self.prefix)
+
     def key(self, number: int) -> str:
         return keys.key(self.prefix, number)
 

@@ -71,7 +71,7 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
         "Compaction into a Delta table, retention, collection ([a log's life](../lifecycle.md)).",
         [
             "Lifecycle",
-            "lifecycle.coordinator.Run",
+            "lifecycle.cycle.Run",
             "consumers",
             "lifecycle.consumers.ConsumerInfo",
             "forget_consumer",

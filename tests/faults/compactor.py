@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from faults.driver import error_line, say, session
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.coordinator import Coordinator, Run
+from sparkwal.lifecycle.coordinator import Coordinator
+from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.options import spark_versions
 from sparkwal.options.open import open_log

@@ -74,7 +74,7 @@ def test_a_lifecycle_record_that_no_reader_would_take_is_not_written() -> None:
     target = Target("t", properties=(("comment", "x" * limits.LIFECYCLE_RECORD),))
     record = LifecycleRecord(log_id="log", sequencer="default", gc_grace_ms=0, target=target)
     with pytest.raises(OptionError, match="fewer or shorter properties"):
-        lifecycle_record.encode(record)
+        lifecycle_record.encode(lifecycle_record.with_log(record, record))
 
 
 def hand_over(log: LogStore) -> None:

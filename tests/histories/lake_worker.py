@@ -18,7 +18,8 @@ from deltalake.exceptions import DeltaError
 import sparkwal
 from sparkwal.errors import SparkWalError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
-from sparkwal.lifecycle.coordinator import Coordinator, Run
+from sparkwal.lifecycle.coordinator import Coordinator
+from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.snapshot import delta_log
 from sparkwal.lifecycle.table import Table, TableState, Tombstones

@@ -20,11 +20,13 @@ from sparkwal.format.lifecycle_record import (
     LifecycleRecord,
     Target,
 )
+from sparkwal.lifecycle.compaction import with_target
 from sparkwal.lifecycle.snapshot import storage_options
+from sparkwal.lifecycle.table import named_range
 from sparkwal.lifecycle.tombstones import DELETED_AT, SEQUENCE
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
+from sparkwal.protocol.chain import beginning, newest_record, part_of, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.open import open_store
@@ -92,7 +94,9 @@ class Lake:
     def head(self) -> LifecycleRecord:
         info = self.reader().head()
         assert info is not None
-        return newest_lifecycle(self.log) or beginning(info.log_id, self.name, 3_600_000)
+        chain = newest_record(self.log)
+        begun = beginning(info.log_id, self.name, 3_600_000, chain)
+        return part_of(self.log, chain) or with_target(begun, self.target)
 
     def _put(self, kind: str, **changes: Any) -> None:
         assert put_next(self.log, self.head(), kind, Clock(), "here", **changes)
@@ -133,16 +137,16 @@ class Lake:
     def _commit(self) -> CommitProperties:
         """Of the open range."""
         head = self.head()
-        reported = {"log_id": head.log_id, "k": head.k, "cut": head.cut, "to": head.to}
+        reported = named_range(head)
         return CommitProperties(
-            app_transactions=[Transaction(head.log_id, head.k)],
+            app_transactions=[Transaction(head.txn_id, head.k)],
             custom_metadata={"userMetadata": json.dumps(reported)},
         )
 
     def keep(self) -> None:
         """Write the keys that the open range deletes into the tombstones, once."""
         head = self.head()
-        if self.tombstones().transaction_version(head.log_id) == head.k:
+        if self.tombstones().transaction_version(head.txn_id) == head.k:
             return
         by, gone = self.target.sequence_by, self.target.delete_when
         last = self._last(self.reader().scan(head.cut, head.to - 1).read_all())
@@ -224,7 +228,7 @@ class Lake:
             f"not {delete}" if self.target.delete_when else None
         ).execute()
         # delta-rs makes no version of a merge that changes nothing; Spark does.
-        if self.delta().transaction_version(self.head().log_id) != self.head().k:
+        if self.delta().transaction_version(self.head().txn_id) != self.head().k:
             nothing = source.schema.empty_table()
             write_deltalake(
                 self.table,

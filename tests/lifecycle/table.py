@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from sparkwal.errors import InvalidLogError, ReadError
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord
-from sparkwal.lifecycle.table import Change, TableConflict, TableState, Tombstones
+from sparkwal.lifecycle.table import (
+    Change,
+    TableConflict,
+    TableState,
+    Tombstones,
+    named_range,
+)
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -50,15 +57,28 @@ class ModelTable:
 
     def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
         read_at = len(self.versions)
-        rows = self._read(state)
+        try:
+            rows = self._read(state)
+        except InvalidLogError as error:
+            raise ReadError(str(error)) from error
         self.before("write")
-        if self.versions[-1].txns.get(state.log_id, 0) >= state.k:
+        if self.versions[-1].txns.get(state.txn_id, 0) >= state.k:
             return
         if len(self.versions) != read_at and self.versions[-1].change.operation == "OPTIMIZE":
             raise TableConflict("OPTIMIZE was faster")
-        txns = {**self.versions[-1].txns, state.log_id: state.k}
+        txns = {**self.versions[-1].txns, state.txn_id: state.k}
         self._commit("WRITE", (*self.versions[-1].rows, *rows), txns, state)
         self.before("written")
+
+    def burn(self, state: LifecycleRecord) -> None:
+        self.before("burn")
+        if self.versions[-1].txns.get(state.txn_id, 0) >= state.k:
+            return
+        txns = {**self.versions[-1].txns, state.txn_id: state.k}
+        self._commit("WRITE", self.versions[-1].rows, txns, state)
+        version = self.versions.pop()
+        self.versions.append(replace(version, change=replace(version.change, is_burned=True)))
+        self.before("burned")
 
     def optimize(self) -> None:
         self._commit("OPTIMIZE", self.versions[-1].rows, self.versions[-1].txns)
@@ -99,17 +119,20 @@ class ModelTable:
     ) -> None:
         change = Change(len(self.versions), operation, undoes=undoes, restores=restores)
         if state is not None:
-            reported = {name: getattr(state, name) for name in ("log_id", "k", "cut", "to")}
-            change = replace(change, **reported)
+            named = named_range(state)
+            del named["sequencer"]
+            change = replace(change, **named)
         self.versions.append(Version(change, rows, txns))
 
     def _read(self, state: LifecycleRecord) -> list[int]:
-        head = find_head(self.log)
         found: list[int] = []
-        for record in live_records(self.log, head.window, state.cut, state.to, log_id=state.log_id):
-            if isinstance(record.header, CommitHeader):
-                target = schema.to_arrow(record.spark_schema)
-                pieces = pieces_of(self.log, record)
-                for batch in read_pieces(self.log.store, pieces, target):
-                    found += batch.column(0).to_pylist()
+        for part in state.ranges:
+            log = self.log.root.sequencer(part.sequencer)
+            window = find_head(log).window
+            for record in live_records(log, window, part.cut, part.to, log_id=part.log_id):
+                if isinstance(record.header, CommitHeader):
+                    target = schema.to_arrow(record.spark_schema)
+                    pieces = pieces_of(log, record)
+                    for batch in read_pieces(log.store, pieces, target):
+                        found += batch.column(0).to_pylist()
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -320,6 +321,8 @@ def test_several_logs_in_one_table(tmp_path: Path) -> None:
 
 def test_several_logs_in_different_tables_are_an_error(tmp_path: Path) -> None:
     one, two = Lake(tmp_path, sequencer="a"), Lake(tmp_path, MERGE, ["id"], sequencer="b")
+    two.table = f"{tmp_path}/other"
+    two.target = replace(two.target, table=two.table)
     for lake in (one, two):
         lake.append(values(1))
         lake.compact()

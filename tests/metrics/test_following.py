@@ -267,21 +267,8 @@ def test_a_log_that_is_damaged_hides_no_other(tmp_path: Path) -> None:
     meter = new_meter()
     following = Following(path, meter, sequencers="*")
     following.update()
-    head = sparkwal.Log(path).head()
-    assert head is not None
-    put_next(
-        the_log(path),
-        beginning(head.log_id, "default", 1000),
-        INTENT,
-        StoppedClock(),
-        "here",
-        k=1,
-        cut=1,
-        to=1,
-        target=Target("memory://table"),
-    )
-    (record,) = (file for file in (tmp_path / "lifecycle").rglob("*") if file.is_file())
-    record.write_bytes(record.read_bytes()[:-1] + b"?")
+    (tmp_path / "consumers").mkdir()
+    (tmp_path / "consumers" / "x").write_bytes(b"?")
     write(path, 2, sequencer="late")
     for commits in (2, 4):
         with pytest.raises(InvalidLogError):

@@ -19,6 +19,7 @@ from sparkwal.format.lifecycle_record import (
     Target,
     decode,
     encode,
+    with_log,
 )
 from sparkwal.lifecycle.consumers import bound
 from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
@@ -87,20 +88,21 @@ def test_the_chain_of_a_former_log_does_not_count(log: LogStore, begun: Lifecycl
 
 
 def test_a_damaged_lifecycle_record_is_refused(begun: LifecycleRecord) -> None:
-    body = encode(begun)
-    assert decode(body, "here") == begun
+    assert begun.chain is not None
+    body = encode(begun.chain)
+    assert decode(body, "here").of("default") == begun
     with pytest.raises(InvalidLogError, match="here: this is no record"):
         decode(body[:40], "here")
     with pytest.raises(InvalidLogError, match="CRC-32"):
         decode(body.replace(b'"k":1', b'"k":2'), "here")
     with pytest.raises(InvalidLogError, match="floor ≤ cut ≤ to"):
-        decode(encode(replace(begun, floor=3)), "here")
+        decode(encode(with_log(begun, replace(begun, floor=3))), "here")
     with pytest.raises(InvalidLogError, match="'kind' must be intent"):
-        decode(encode(replace(begun, kind="other")), "here")
+        decode(encode(with_log(begun, replace(begun, kind="other"))), "here")
 
 
 def test_a_record_under_another_name_is_refused(log: LogStore, begun: LifecycleRecord) -> None:
-    log.store.put_if_absent(keys.lifecycle_key("wal", keys.MAX - 5), encode(begun))
+    log.store.put_if_absent(keys.lifecycle_key("wal", keys.MAX - 5), encode(with_log(begun, begun)))
     with pytest.raises(InvalidLogError, match="the record holds number"):
         newest_lifecycle(log)
 

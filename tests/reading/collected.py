@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord
-from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle, newest_record, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
@@ -43,7 +43,8 @@ def move_floor(log: LogStore, floor: int, grace_ms: int = DAY_MS) -> LifecycleRe
     live = find_head(log).live
     assert live is not None
     log_id = live.header.log_id
-    head = newest_lifecycle(log, log_id) or beginning(log_id, "default", grace_ms)
+    head = newest_lifecycle(log, log_id)
+    head = head or beginning(log_id, log.name, grace_ms, newest_record(log))
     record = put_next(log, head, FLOOR, Clock(), "test", floor=floor)
     assert record is not None
     return record

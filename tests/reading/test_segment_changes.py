@@ -13,7 +13,7 @@ from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format import keys, schema, segment
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle import collection
-from sparkwal.lifecycle.collection import Safeguards, collect
+from sparkwal.lifecycle.collection import Collected, Safeguards, collect
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
@@ -184,7 +184,8 @@ def test_the_floor_moves_while_segments_are_read(
         clock.since_boot_ms += 2 * DAY_MS
         store.modified = dict.fromkeys(store.objects, 0)
         head = find_head(log)
-        assert collect(log, head, state, Safeguards(None, DAY_MS, None)) is not None
+        logs = [Collected(log, head, state)]
+        assert collect(logs, Safeguards(None, DAY_MS, None))[log.name] is not None
         assert all(last_of(key) >= 3 * BLOCK for key in segments_in(store))
 
     collected = 0
@@ -222,7 +223,8 @@ def test_a_consumer_inside_a_block_keeps_its_segment(
     store.modified = {key: 0 for key in store.objects if "/consumers/" not in key}
     state = newest_lifecycle(log)
     assert state is not None
-    done = collect(log, find_head(log), state, Safeguards(None, 0, None))
+    logs = [Collected(log, find_head(log), state)]
+    done = collect(logs, Safeguards(None, 0, None))[log.name]
     assert done is not None and done.bound == position and done.held_by == "daily"
     assert [last_of(key) for key in segments_in(store)] == [
         block * BLOCK + BLOCK - 1 for block in (2, 3, 4)
@@ -249,9 +251,8 @@ def test_a_collection_deletes_the_segments_that_no_reader_uses(
     assert state is not None
     for dry_run in (True, False):
         before = segments_in(store)
-        done = collect(
-            log, find_head(log), state, Safeguards(None, 0, None), dry_run=dry_run, above=-1
-        )
+        logs = [Collected(log, find_head(log), state, -1)]
+        done = collect(logs, Safeguards(None, 0, None), dry_run=dry_run)[log.name]
         assert done is not None
         assert segments_in(store) == (before if dry_run else [second, fourth])
     assert first not in store.objects

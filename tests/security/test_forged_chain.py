@@ -16,7 +16,15 @@ import sparkwal
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
 from sparkwal.format import keys, lifecycle_record
 from sparkwal.format.consumer_record import Consumer, encode
-from sparkwal.format.lifecycle_record import APPEND, FLOOR, MERGE, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import (
+    APPEND,
+    FLOOR,
+    MERGE,
+    LifecycleRecord,
+    TableInChain,
+    Target,
+    with_log,
+)
 from sparkwal.lifecycle import condition
 from sparkwal.lifecycle.snapshot import delta_log
 from sparkwal.lifecycle.table import check_scheme
@@ -43,6 +51,10 @@ def record(target: Target, log_id: str = "log") -> LifecycleRecord:
     )
 
 
+def _encoded(state: LifecycleRecord) -> bytes:
+    return lifecycle_record.encode(with_log(state, state))
+
+
 def forged(folder: Path, target: Target) -> str:
     """A log with a lifecycle record that somebody put."""
     path = str(folder / "log")
@@ -51,7 +63,7 @@ def forged(folder: Path, target: Target) -> str:
     assert head is not None
     file = folder / "log" / keys.lifecycle_key("", keys.MAX)
     file.parent.mkdir()
-    file.write_bytes(lifecycle_record.encode(record(target, head.log_id)))
+    file.write_bytes(_encoded(record(target, head.log_id)))
     return path
 
 
@@ -71,9 +83,11 @@ def forged(folder: Path, target: Target) -> str:
     ],
 )
 def test_a_target_that_no_compaction_has_is_refused(changes: dict[str, Any]) -> None:
-    body = lifecycle_record.encode(record(SOUND))
-    assert lifecycle_record.decode(body, "here").target == SOUND
-    other = lifecycle_record.encode(record(replace(SOUND, **changes)))
+    body = _encoded(record(SOUND))
+    assert lifecycle_record.decode(body, "here").tables == {
+        SOUND.table: TableInChain(SOUND, "log", 0, "t", 0)
+    }
+    other = _encoded(record(replace(SOUND, **changes)))
     with pytest.raises(InvalidLogError, match="here: no compaction fills a table"):
         lifecycle_record.decode(other, "here")
 
@@ -111,7 +125,7 @@ def test_places_of_tables_are_opened(table: str) -> None:
 
 
 def test_an_open_range_without_a_table_is_refused() -> None:
-    body = lifecycle_record.encode(replace(record(SOUND), target=None, k=1, to=1))
+    body = _encoded(replace(record(SOUND), target=None, k=1, to=1))
     with pytest.raises(InvalidLogError, match="an open range and no table"):
         lifecycle_record.decode(body, "here")
 
@@ -125,7 +139,7 @@ def test_a_record_far_from_the_chain_is_an_error_of_a_collection(tmp_path: Path)
     file = tmp_path / "log" / keys.lifecycle_key("", number)
     file.parent.mkdir()
     far = replace(record(SOUND, head.log_id), target=None, number=number, table_version=-1)
-    file.write_bytes(lifecycle_record.encode(far))
+    file.write_bytes(_encoded(far))
     ran("collect", path)
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 from sparkwal.format import arrowfile
 from sparkwal.format.header import CommitHeader, Header
-from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.format.lifecycle_record import encode as encode_state
 from sparkwal.lifecycle import consumers
 from sparkwal.protocol import chain, commit_record
@@ -23,10 +23,14 @@ from sparkwal.protocol.commit_record import Inlined
 from tests.simulation.machine import Machine
 from tests.simulation.threads import simulated
 
+_states: dict[str, bytes] = {}
 
-@lru_cache(maxsize=10_000)
-def _remembering_state(state: LifecycleRecord) -> bytes:
-    return encode_state(state)
+
+def _remembering_state(record: ChainRecord) -> bytes:
+    key = repr(record)
+    if key not in _states:
+        _states[key] = encode_state(record)
+    return _states[key]
 
 
 def drawn() -> SimpleNamespace:

@@ -59,15 +59,26 @@ class WorldTable:
         return found
 
     def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
-        begun = self.snapshot(state.log_id, -1)
+        begun = self.snapshot(state.txn_id, -1)
         if begun is None:
             raise WriteError("the table was deleted")
         if begun.k >= state.k:
             return
-        rows = _rows(self.log, state)
-        call = Call("table_write", ((begun.table_id, begun.version), state.log_id, state.k, rows))
+        self._commit(state, (begun.table_id, begun.version), _rows(self.log, state))
+
+    def burn(self, state: LifecycleRecord) -> None:
+        begun = self.snapshot(state.txn_id, -1)
+        if begun is None:
+            raise WriteError("the table was deleted")
+        if begun.k < state.k:
+            self._commit(state, (begun.table_id, begun.version), None)
+
+    def _commit(
+        self, state: LifecycleRecord, begun: tuple[str, int], rows: tuple[Row, ...] | None
+    ) -> None:
+        """Commit the transaction of the range with its rows; None burns it."""
         try:
-            self.ask(call)
+            self.ask(Call("table_write", (begun, state.txn_id, state.k, rows)))
         except Transient as error:
             raise WriteError(error.reason) from error
 
@@ -90,12 +101,12 @@ class WorldTombstones:
         return found
 
     def write(self, state: LifecycleRecord, *, is_repeated: bool = False) -> None:
-        begun = self.snapshot(state.log_id, -1)
+        begun = self.snapshot(state.txn_id, -1)
         if begun is None:
             raise WriteError("the tombstones were deleted")
         if begun.k >= state.k and not is_repeated:
             return
-        range_ = state.log_id, state.k
+        range_ = state.txn_id, state.k
         rows = _rows(self.log, state)
         call = Call("tombstones_write", (begun.version, range_, rows, not is_repeated))
         try:
@@ -107,15 +118,17 @@ class WorldTombstones:
 def _rows(log: LogStore, state: LifecycleRecord) -> tuple[Row, ...]:
     """The rows of the open range."""
     try:
-        window = find_head(log).window
         found: list[Row] = []
-        for record in live_records(log, window, state.cut, state.to, log_id=state.log_id):
-            header = record.header
-            if isinstance(header, CommitHeader):
-                target = schema.to_arrow(record.spark_schema)
-                batches = read_pieces(log.store, pieces_of(log, record), target)
-                values = [v for batch in batches for v in batch.column(0).to_pylist()]
-                found.append((header.log_id, header.position, tuple(values)))
+        for part in state.ranges:
+            log = log.root.sequencer(part.sequencer)
+            window = find_head(log).window
+            for record in live_records(log, window, part.cut, part.to, log_id=part.log_id):
+                header = record.header
+                if isinstance(header, CommitHeader):
+                    target = schema.to_arrow(record.spark_schema)
+                    batches = read_pieces(log.store, pieces_of(log, record), target)
+                    values = [v for batch in batches for v in batch.column(0).to_pylist()]
+                    found.append((header.log_id, header.position, tuple(values)))
         return tuple(found)
     except (InvalidLogError, CollectedError) as error:
         raise ReadError(str(error)) from error
@@ -134,9 +147,10 @@ def _life(
     policy: Policy = AT_ONCE,
     target: Target | None = TARGET,
     collects: bool = True,
+    sequencer: str = "default",
 ) -> Coordinator:
     Machine.current.name = name
-    log = world_log(WorldStore(ask), 1)
+    log = world_log(WorldStore(ask), 1).sequencer(sequencer)
     return Coordinator(
         log,
         policy,
@@ -157,20 +171,30 @@ def compactor(
     collects: bool = True,
     policy: Policy = AT_ONCE,
     target: Target | None = TARGET,
+    of: str = "default",
 ) -> Process:
     """One life of a compactor: so many runs, and others may come between them.
 
     Args:
         name: unique; makes the names that it draws unique.
+        of: the name of its log, or "*" for all under the path.
     """
 
     def run(ask: Ask) -> str:
-        life = _life(name, ask, policy=policy, target=target, collects=collects)
+        sequencer = "default" if of == "*" else of
+        life = _life(
+            name, ask, policy=policy, target=target, collects=collects, sequencer=sequencer
+        )
         for each in range(runs):
             if each:
                 ask(Call("idle"))
             try:
-                life.run_once()
+                if of == "*":
+                    for result in life.run_all().values():
+                        if isinstance(result, SparkWalError):
+                            raise result
+                else:
+                    life.run_once()
             except SparkWalError as error:
                 return type(error).__name__
         return "done"

@@ -9,6 +9,7 @@ from tests.simulation import (
     archives,
     checkpoints,
     lifecycles,
+    paths,
     segmenting,
     sessions,
     transactions,
@@ -35,6 +36,7 @@ def exhaustive() -> dict[str, Configuration]:
         **archives.exhaustive(),
         **checkpoints.exhaustive(),
         **lifecycles.exhaustive(),
+        **paths.of_two_logs(),
         **segmenting.exhaustive(),
         **sessions.exhaustive(),
         **transactions.exhaustive(),
@@ -288,6 +290,7 @@ def large() -> dict[str, Configuration]:
     """Up to minutes each; `python -m tests.simulation.search` searches them too."""
     return {
         **lifecycles.large(),
+        **paths.large(),
         "a record is lost of three in flight, after a takeover that died": _died(_three_in_flight),
         "two in flight, the store keeps a part, two takeovers at once": Configuration(
             {"B": appender("B", "q", 1, 2), "C": appender("C", "r", 1, 1)},

@@ -99,7 +99,8 @@ def current(name: str) -> Process:
                 # A delete that is not read yet drops rows that are.
                 if any(row[1] >= tail.end for row in deleted):
                     newer = []
-            rows = (*found, *newer)
+            # Only the rows of this log: another one may share the table.
+            rows = (*(row for row in found if row[0] == tail.pinned.log_id), *newer)
         except SparkWalError as error:
             return type(error).__name__
         return f"delivered {(tail.pinned.log_id, 0, tail.end, rows)!r}"

@@ -66,7 +66,15 @@ def _look(state: State, log_id: str, since: int) -> tuple[State, TableState | No
         return state, None
     versions = state.tables[-1]
     changes = tuple(
-        Change(number, v.operation, v.log_id, v.k, v.undoes, restores=v.restores)
+        Change(
+            number,
+            v.operation,
+            v.log_id,
+            v.k,
+            v.undoes,
+            restores=v.restores,
+            is_burned=v.operation == "BURN",
+        )
         for number, v in enumerate(versions)
         if number > since
     )
@@ -75,7 +83,7 @@ def _look(state: State, log_id: str, since: int) -> tuple[State, TableState | No
 
 
 def _write(
-    state: State, begun: tuple[str, int], log_id: str, k: int, rows: tuple[Row, ...]
+    state: State, begun: tuple[str, int], log_id: str, k: int, rows: tuple[Row, ...] | None
 ) -> tuple[State, TableConflict | None]:
     """Commit a transaction that began with a look at version `begun` of that table."""
     versions = state.tables[-1]
@@ -89,7 +97,9 @@ def _write(
         return state, TableConflict("OPTIMIZE was faster")
     # As an append it conflicts with nothing else, a RESTORE included.
     now = tuple(sorted({**txns, log_id: k}.items()))
-    return _commit(state, Version("WRITE", log_id, k, False, versions[-1].rows + rows, now))
+    operation = "BURN" if rows is None else "WRITE"
+    all_rows = versions[-1].rows + (rows or ())
+    return _commit(state, Version(operation, log_id, k, False, all_rows, now))
 
 
 def _make_tombstones(state: State) -> tuple[State, None]:
@@ -191,6 +201,45 @@ def _make_log_again(state: State) -> tuple[State, None]:
     ), None
 
 
+OTHER = f"{PREFIX}/sequencers/s/"
+
+
+def beside(state: State, other: State, shown: int) -> State:
+    """The world with a second log under the path, of which the first records are there.
+
+    Args:
+        other: a world with the second log at its path.
+        shown: so many of its objects; `log_grows` puts the others.
+    """
+    from tests.simulation.world import put
+
+    records = oracle.live(other)
+    truth = (records[0]["log_id"], oracle.rows(records))
+    bodies = sorted(other.objects.items(), reverse=True)
+    moved = tuple((key.replace(f"{PREFIX}/", OTHER), body) for key, body in bodies)
+    state = replace(state, elsewhere=truth, growing=moved)
+    for key, body in moved[:shown]:
+        state, _ = put(state, key, body)
+    return state
+
+
+def _grow(state: State) -> tuple[State, None]:
+    """The next record of the second log appears."""
+    from tests.simulation.world import put
+
+    for key, body in state.growing:
+        if key not in state.objects:
+            return put(state, key, body)[0], None
+    return state, None
+
+
+def _vanish(state: State) -> tuple[State, None]:
+    """The second log is deleted."""
+    from tests.simulation.world import without
+
+    return without(state, *(key for key in state.objects if key.startswith(OTHER))), None
+
+
 def undisturbed(state: State, process: Process) -> tuple[State, None]:
     """The whole life of a process, while all others stand still."""
     from tests.simulation.machine import Machine
@@ -232,6 +281,8 @@ OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "restore_confirmed": _restore_confirmed,
     "forget": _forget,
     "make_log_again": _make_log_again,
+    "log_grows": _grow,
+    "vanish": _vanish,
     "join": _join,
     "undisturbed": undisturbed,
 }

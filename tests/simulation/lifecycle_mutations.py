@@ -26,7 +26,57 @@ _WRITES = (
     "                table.write(intent, *version)\n"
 )
 
+_LOGS = "a compactor of two logs and one of a log take over, a crash"
+
 MUTATIONS = [
+    Mutation(
+        "burned-has-no-rows",
+        "table and log as one while a range is given up",
+        "lifecycle/table.py",
+        "return table.k == state.k and not is_burned(state, table)",
+        "return table.k == state.k",
+    ),
+    Mutation(
+        "burn-in-table",
+        "a second log vanishes, and its range is written late",
+        "lifecycle/giving_up.py",
+        "with suppress(TableConflict):\n            table.burn(intent)\n",
+        "from sparkwal.format.lifecycle_record import BURNED\n"
+        "        return chain.put(intent, BURNED, to=intent.cut, others=()), {}\n",
+    ),
+    Mutation(
+        "one-open-range",
+        "a compactor of one log finds an open range of another",
+        "lifecycle/coordinator.py",
+        "opened = [state for state in self._states(cycle) if state.is_open]",
+        "opened = [part.state for part in cycle.sound if part.state.to > part.state.cut]",
+        # Without the open range in its state, the compactor would promise another.
+        (
+            "part.state = with_target(part.state, self._target)",
+            "part.state = replace(with_target(part.state, self._target), others=())",
+        ),
+    ),
+    Mutation(
+        "done-closes-all",
+        _LOGS,
+        "format/lifecycle_record.py",
+        "end = range_.to if after.kind == DONE else range_.cut",
+        "end = range_.cut",
+    ),
+    Mutation(
+        "an intent of several logs fixes the range of one",
+        _LOGS,
+        "simulation/compacting.py",
+        "for part in state.ranges:",
+        "for part in state.ranges[:1]:",
+    ),
+    Mutation(
+        "a transaction is named by a log and not by its table",
+        _LOGS,
+        "simulation/compacting.py",
+        'Call("table_write", (begun, state.txn_id, state.k, rows))',
+        'Call("table_write", (begun, state.log_id, state.k, rows))',
+    ),
     Mutation(
         "tombstones-first",
         _KEPT,
@@ -61,7 +111,7 @@ MUTATIONS = [
         "tombstones-ahead-again",
         _KEPT_READ,
         "lifecycle/current.py",
-        "if any(change.log_id == head.log_id and change.k > head.k for change in changes):",
+        "if any(change.log_id == head.txn_id and change.k > head.k for change in changes):",
         "if False:",
     ),
     Mutation(
@@ -76,7 +126,7 @@ MUTATIONS = [
         _TWO,
         "protocol/chain.py",
         "        number = number - 1\n",
-        "        number = (newest_lifecycle(log) or head).number - 1\n",
+        "        number = (newest_record(log) or base).number - 1\n",
     ),
     Mutation(
         "chain-read-back",
@@ -120,7 +170,7 @@ MUTATIONS = [
         "a range brings the rows of a log that was recreated",
         _AGAIN,
         "simulation/compacting.py",
-        "log_id=state.log_id)",
+        "log_id=part.log_id)",
         "log_id=None)",
     ),
     Mutation(
@@ -176,8 +226,8 @@ MUTATIONS = [
         "grace-before-delete",
         _ZOMBIE,
         "lifecycle/collection.py",
-        "return log.store.age_ms(keys.lifecycle_key(log.prefix, number)) > grace_ms",
-        "return log.store.age_ms(keys.lifecycle_key(log.prefix, number)) >= 0",
+        "return log.store.age_ms(keys.lifecycle_key(root, number)) > grace_ms",
+        "return log.store.age_ms(keys.lifecycle_key(root, number)) >= 0",
     ),
     Mutation(
         "table-before-delete",
@@ -204,36 +254,44 @@ MUTATIONS = [
         "floor-never-back",
         "a consumer comes back",
         "lifecycle/coordinator.py",
-        "if floor <= state.floor:",
-        "if floor == state.floor:",
+        "if floor > cycle.parts[log.name].state.floor:",
+        "if floor != cycle.parts[log.name].state.floor:",
     ),
     Mutation(
         "floor-then-consumers",
         "a consumer joins while the floor moves and the log is collected",
         "lifecycle/collection.py",
-        "bound = consumers_bound(log, state.log_id, floor, safeguards.expiry_ms)\n",
-        "bound = min(floor, early)\n",
+        "bounds = consumers_bounds(\n"
+        "        [(one.log, one.state.log_id, floor) for one, floor in "
+        "zip(logs, floors, strict=True)],\n"
+        "        safeguards.expiry_ms,\n"
+        "    )\n",
+        "bounds = [min(floors[0], early[0])]\n",
         (
-            "    floor = min(old_floor(log, state, grace_ms), state.floor)\n",
-            "    early = consumers_bound(log, state.log_id, 2**40, safeguards.expiry_ms)\n"
+            "    old = _old_record(",
+            "    log = logs[0].log\n"
+            "    asked = [(log, states[0].log_id, 2**40)]\n"
+            "    early = consumers_bounds(asked, safeguards.expiry_ms)\n"
+            "    from dataclasses import replace\n"
             "    from sparkwal.protocol.chain import newest_lifecycle\n"
-            "    state = newest_lifecycle(log) or state\n"
-            "    floor = min(old_floor(log, state, grace_ms), state.floor)\n",
+            "    states = [newest_lifecycle(log) or states[0]]\n"
+            "    logs = [replace(logs[0], state=states[0])]\n"
+            "    old = _old_record(",
         ),
     ),
     Mutation(
         "floor-below-consumers",
         "a consumer joins while the floor moves",
         "lifecycle/consumers.py",
-        "for consumer, key in _consumers(log, log_id):\n        if consumer.log_id != log_id or",
-        "for consumer, key in ():\n        if consumer.log_id != log_id or",
+        "        for consumer, key in here:\n",
+        "        for consumer, key in here[:0]:\n",
     ),
     Mutation(
         "unseen-logs-held",
         "the floor moves in a log that a consumer of all has not seen",
         "lifecycle/consumers.py",
-        "unseen = [name for name in of_all if name.removesuffix(keys.OF_ALL) not in seen]",
-        "unseen: list[str] = []",
+        "unseen = [pair for pair in of_all if pair[1].name not in seen]",
+        "unseen = of_all[:0]",
     ),
     Mutation(
         "new-log-from-0",
@@ -264,8 +322,8 @@ MUTATIONS = [
         "chain-log-id",
         "a log that is recreated, and a consumer that joins",
         "protocol/chain.py",
-        "return record if log_id in (None, record.log_id) else None",
-        "return record",
+        "return part if part and log_id in (None, part.log_id) else None",
+        "return part",
     ),
     Mutation(
         "floor-of-this-log",

@@ -29,6 +29,7 @@ def check(state: State, records: list[dict[str, Any]]) -> None:
     logs = dict(state.former)
     if records:
         logs[records[0]["log_id"]] = truth
+    logs[state.elsewhere[0]] = state.elsewhere[1]
     if chain and chain[-1]["target"] is not None:
         _check_confirmed(state, chain[-1], logs)
     _check_table(state, logs)
@@ -48,8 +49,11 @@ def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
     for before, after in pairwise([_BEGINNING, *chain]):
         was, now = _of(before), _of(after)
         kind = after["kind"]
-        if before is not _BEGINNING and before["log_id"] != after["log_id"]:
+        if before is not _BEGINNING and before["log_id"] not in (None, after["log_id"]):
             raise oracle.Violation("the chain continues with another log")
+        if state.elsewhere[0]:
+            _check_step(before, after)
+            continue
         if now["floor"] < was["floor"]:
             raise oracle.Violation(f"the floor went back from {was['floor']} to {now['floor']}")
         if after["target"] is not None and now["floor"] > now["cut"]:
@@ -68,6 +72,34 @@ def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
             raise oracle.Violation(f"after {was} the chain continues with {kind} {now}")
 
 
+def _check_step(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Check a record of the chain of two logs by the one before it."""
+    empty: dict[str, Any] = {"cut": {}, "to": {}, "floor": {}, "tables": []}
+    was, now = before.get("whole", empty), after["whole"]
+    ks = [sum(table["k"] for table in record["tables"]) for record in (was, now)]
+    opened = {name for name, to in now["to"].items() if to > now["cut"][name]}
+    was_open = {name for name, to in was["to"].items() if to > was["cut"][name]}
+    for name, cut in now["cut"].items():
+        old = {each: was[each].get(name, 0) for each in ("cut", "to", "floor")}
+        to, floor = now["to"][name], now["floor"][name]
+        if not old["floor"] <= floor <= cut:
+            raise oracle.Violation(f"{name}: the floor {floor} after {old}, the cut is {cut}")
+        same = (cut, to) == (old["cut"], old["to"])
+        promised = old["cut"] == old["to"] == cut < to and not was_open
+        finished = old["cut"] < old["to"] == cut == to
+        given_up = old["to"] > old["cut"] == cut == to
+        right = {
+            "intent": promised or same,
+            "done": finished if name in was_open else same,
+            "floor": same,
+            "burned": given_up if name in was_open else same,
+        }[after["kind"]]
+        if not right:
+            raise oracle.Violation(f"{name} after {old}: {after['kind']} with {cut} … {to}")
+    if ks[1] - ks[0] != (after["kind"] == "intent") or (after["kind"] == "intent") > bool(opened):
+        raise oracle.Violation(f"{after['kind']} made range {ks[1]} of {ks[0]}")
+
+
 def _of(record: dict[str, Any]) -> dict[str, int]:
     (cut,), (to,), (floor,) = (record[name].values() for name in ("cut", "to", "floor"))
     return {"k": record["k"], "cut": cut, "to": to, "floor": floor}
@@ -80,22 +112,30 @@ def _check_confirmed(
     state: State, newest: dict[str, Any], logs: dict[str, tuple[Row, ...]]
 ) -> None:
     """The version that the newest record names holds all rows below the cut, each once."""
-    cut = _of(newest)["cut"]
+    whole = newest["whole"]
     table = state.tables[int(newest["table_id"].removeprefix("table-")) - 1]
-    held = [row for row in table[newest["table_version"]].rows if row[0] == newest["log_id"]]
-    wanted = [row for row in logs[newest["log_id"]] if row[1] < cut]
-    if held != wanted:
-        raise oracle.Violation(
-            f"the chain claims that version {newest['table_version']} of the table holds the rows "
-            f"below {cut}; it holds {held}, and {wanted} were written"
-        )
+    rows = table[newest["table_version"]].rows
+    for name, log_id in whole["log_id"].items():
+        part = oracle.of_log(whole, name)
+        _check_held(part, [row for row in rows if row[0] == log_id], logs[log_id])
+    wanted = [row for row in logs[newest["log_id"]] if row[1] < _of(newest)["cut"]]
     if not state.tombstones:
         return
     kept = state.tombstones[newest["tombstones_version"]].rows
     if missing := {*wanted} - {*kept}:
         raise oracle.Violation(
             f"the chain says that version {newest['tombstones_version']} of the tombstones holds "
-            f"what is below {cut}; it lacks {missing}"
+            f"what is below {_of(newest)['cut']}; it lacks {missing}"
+        )
+
+
+def _check_held(newest: dict[str, Any], held: list[Row], truth: tuple[Row, ...]) -> None:
+    cut = _of(newest)["cut"]
+    wanted = [row for row in truth if row[1] < cut]
+    if held != wanted:
+        raise oracle.Violation(
+            f"the chain claims that version {newest['table_version']} of the table holds the rows "
+            f"below {cut}; it holds {held}, and {wanted} were written"
         )
 
 
@@ -122,7 +162,8 @@ def _check_table(state: State, logs: dict[str, tuple[Row, ...]]) -> None:
         if held != logs[log_id][: len(held)]:
             raise oracle.Violation(f"the table holds {held} of {logs[log_id]}")
     for before, after in pairwise(state.tables[0]):
-        if {row[0] for row in after.rows[len(before.rows) :]} - {after.log_id}:
+        written = {row[0] for row in after.rows[len(before.rows) :]}
+        if written - {after.log_id, *filter(None, state.elsewhere[:1])} and not state.elsewhere[0]:
             raise oracle.Violation(f"a range holds rows of another log: {after.rows}")
 
 

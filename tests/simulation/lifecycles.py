@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from sparkwal.format.lifecycle_record import Target
@@ -31,7 +31,6 @@ _STILL = "batches", "consumers"
 _PAST = GRACE_MS + 1
 
 
-# One that may die, and one that comes after.
 _ONE_AND_THE_NEXT = {"A": compactor("A"), "B": compactor("B")}
 
 
@@ -43,19 +42,19 @@ def exhaustive() -> dict[str, Configuration]:
         "two compactors, a crash": Configuration(
             {"A": compactor("A"), "B": compactor("B", runs=2)},
             Budget(1, 0),
-            begin=lambda: _written(1),
+            begin=lambda: written(1),
             still=_STILL,
         ),
         "two compactors, the store keeps a part": Configuration(
             {"A": compactor("A"), "B": compactor("B", runs=2)},
             Budget(parts=1),
-            begin=lambda: _written(1),
+            begin=lambda: written(1),
             still=_STILL,
         ),
         "a compactor takes over, the store keeps a part": Configuration(
             _ONE_AND_THE_NEXT,
             Budget(crashes=1, parts=1),
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             ends={"B": "done"},
             follows={"B": "A"},
             still=_STILL,
@@ -63,34 +62,34 @@ def exhaustive() -> dict[str, Configuration]:
         "a compactor takes over, a fault": Configuration(
             _ONE_AND_THE_NEXT,
             Budget(1, 1),
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             follows={"B": "A"},
             still=_STILL,
         ),
         "a compactor, a writer, a crash": Configuration(
             {"A": compactor("A", runs=2), "W": driver("X", "q", 3, inline=1000)},
             Budget(1, 0),
-            begin=lambda: _written(1),
+            begin=lambda: written(1),
             still=("consumers",),
         ),
         "a compactor takes over, OPTIMIZE": Configuration(
             {**_ONE_AND_THE_NEXT, "O": outsider(Call("optimize"))},
             Budget(1, 0),
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             follows={"B": "A"},
             still=_STILL,
         ),
         "a compactor takes over, the table forgets": Configuration(
             {**_ONE_AND_THE_NEXT, "O": outsider(Call("forget"))},
             Budget(1, 0),
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             follows={"B": "A"},
             still=_STILL,
         ),
         "a compactor takes over, the table is recreated": Configuration(
             {**_ONE_AND_THE_NEXT, "O": outsider(Call("table_make_again"))},
             Budget(1, 0),
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             follows={"B": "A"},
             still=_STILL,
         ),
@@ -106,14 +105,14 @@ def exhaustive() -> dict[str, Configuration]:
         "the table is restored before an open range, and accepted": Configuration(
             {"A": compactor("A"), "M": mender("M", Call("restore_confirmed"))},
             Budget(1, 0),
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             ends={"M": "done"},
             still=_STILL,
         ),
         "the table is restored to its newest version, and accepted": Configuration(
             {"A": compactor("A"), "M": mender("M", Call("restore", (99,)))},
             Budget(1, 0),
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             ends={"M": "done"},
             still=_STILL,
         ),
@@ -139,7 +138,7 @@ def exhaustive() -> dict[str, Configuration]:
                 "R": outsider(Call("make_log_again")),
                 "W": driver("X", "q", 4, inline=1000),
             },
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             follows={"W": "R"},
             still=("consumers",),
             deletes=True,
@@ -165,7 +164,7 @@ def exhaustive() -> dict[str, Configuration]:
                     driver("X", "q", 4, inline=1000), compactor("A"), hours(_PAST), compactor("C")
                 ),
             },
-            begin=lambda: _written(1),
+            begin=lambda: written(1),
             deletes=True,
             kept=2,
         ),
@@ -176,7 +175,7 @@ def exhaustive() -> dict[str, Configuration]:
                     driver("X", "q", 4, inline=1000), compactor("A"), hours(_PAST), compactor("C")
                 ),
             },
-            begin=lambda: _written(1),
+            begin=lambda: written(1),
             deletes=True,
             kept=2,
         ),
@@ -186,7 +185,7 @@ def exhaustive() -> dict[str, Configuration]:
                 "O": others(compactor("A"), hours(_PAST), compactor("C")),
             },
             ends={"Z": "done"},
-            begin=lambda: _written(1),
+            begin=lambda: written(1),
             deletes=True,
             kept=2,
         ),
@@ -196,7 +195,7 @@ def exhaustive() -> dict[str, Configuration]:
                 "X": driver("X", "x", 1, inline=1000),
             },
             ends={"X": "done"},
-            begin=lambda: _written(3),
+            begin=lambda: written(3),
             deletes=True,
             kept=2,
         ),
@@ -208,7 +207,7 @@ def exhaustive() -> dict[str, Configuration]:
             Budget(1, 0, lies=2),
             ends={"X": "done"},
             follows={"X": "O"},
-            begin=lambda: _written(3),
+            begin=lambda: written(3),
             deletes=True,
             kept=2,
         ),
@@ -225,7 +224,7 @@ def with_tombstones() -> dict[str, Configuration]:
                 "B": compactor("B", collects=False, target=kept),
             },
             Budget(1, 0),
-            begin=lambda: _compacted(1, 1, kept),
+            begin=lambda: compacted(1, 1, kept),
             ends={"A": "done", "B": "done"},
             still=_STILL,
         ),
@@ -236,7 +235,7 @@ def with_tombstones() -> dict[str, Configuration]:
                 "O": outsider(Call("tombstones_restore", (0,))),
             },
             Budget(1, 0),
-            begin=lambda: _compacted(1, 1, kept),
+            begin=lambda: compacted(1, 1, kept),
             follows={"B": "A"},
             still=_STILL,
         ),
@@ -246,7 +245,7 @@ def with_tombstones() -> dict[str, Configuration]:
                 "M": mender("M", Call("restore_confirmed"), target=kept),
             },
             Budget(1, 0),
-            begin=lambda: _compacted(1, 1, kept),
+            begin=lambda: compacted(1, 1, kept),
             ends={"M": "done"},
             still=_STILL,
         ),
@@ -256,7 +255,7 @@ def with_tombstones() -> dict[str, Configuration]:
                 "M": mender("M", Call("tombstones_restore"), target=kept),
             },
             Budget(1, 0),
-            begin=lambda: _compacted(1, 1, kept),
+            begin=lambda: compacted(1, 1, kept),
             ends={"M": "done"},
             still=_STILL,
         ),
@@ -266,7 +265,7 @@ def with_tombstones() -> dict[str, Configuration]:
                 "A": compactor("A", collects=False, target=kept),
                 "O": others(driver("X", "q", 3, inline=1000)),
             },
-            begin=lambda: _compacted(1, 1, kept),
+            begin=lambda: compacted(1, 1, kept),
             ends={"R": "delivered CollectedError"},
             still=("consumers",),
         ),
@@ -301,7 +300,7 @@ def followed() -> dict[str, Configuration]:
                 "K": follower("K", 1, joins=True),
                 "O": others(outsider(Call("make_log_again")), driver("X", "q", 6, inline=1000)),
             },
-            begin=lambda: _compacted(2, 0),
+            begin=lambda: compacted(2, 0),
             ends={"K": "delivered nothing InvalidLogError AnotherLog"},
             deletes=True,
         ),
@@ -311,7 +310,7 @@ def followed() -> dict[str, Configuration]:
                 "A": compactor("A", collects=False),
                 "O": others(driver("X", "q", 3, inline=1000)),
             },
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             ends={"R": "delivered CollectedError"},
             still=("consumers",),
         ),
@@ -320,7 +319,7 @@ def followed() -> dict[str, Configuration]:
                 "R": current("R"),
                 "O": others(compactor("A"), hours(_PAST), compactor("C")),
             },
-            begin=lambda: _compacted(3, 2),
+            begin=lambda: compacted(3, 2),
             ends={"R": "delivered CollectedError"},
             deletes=True,
             kept=2,
@@ -376,7 +375,7 @@ def followed() -> dict[str, Configuration]:
         ),
         "a consumer comes back": Configuration(
             {"K": latecomer("K", "W-0", 0), "A": compactor("A")},
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             still=("batches",),
         ),
     }
@@ -390,7 +389,7 @@ def large() -> dict[str, Configuration]:
                 "A": compactor("A"),
                 "O": others(compactor("B"), hours(_PAST), compactor("C")),
             },
-            begin=lambda: _compacted(1, 2),
+            begin=lambda: compacted(1, 2),
             ends={"A": "done"},
             still=("consumers",),
             deletes=True,
@@ -402,7 +401,7 @@ def large() -> dict[str, Configuration]:
                 "M": mender("M", Call("restore_confirmed")),
                 "N": mender("N", Call("restore_confirmed")),
             },
-            begin=lambda: _compacted(1, 1),
+            begin=lambda: compacted(1, 1),
             ends={"M": "done", "N": "done"},
             still=_STILL,
             follows={"N": "M"},
@@ -423,7 +422,7 @@ def large() -> dict[str, Configuration]:
         "two compactors, a fault": Configuration(
             {"A": compactor("A", collects=False), "B": compactor("B", collects=False)},
             Budget(0, 1),
-            begin=lambda: _written(1),
+            begin=lambda: written(1),
             still=_STILL,
         ),
         "two compactors, the log grows": Configuration(
@@ -432,7 +431,7 @@ def large() -> dict[str, Configuration]:
                 "B": compactor("B", collects=False),
                 "O": others(driver("X", "q", 2, inline=1000)),
             },
-            begin=lambda: _written(1),
+            begin=lambda: written(1),
             still=("consumers",),
         ),
     }
@@ -447,9 +446,9 @@ def after(processes: Iterable[Process], state: State | None = None, kept: int = 
     return state
 
 
-def _compacted(batches: int, more: int, target: Target = TARGET) -> State:
+def compacted(batches: int, more: int, target: Target = TARGET) -> State:
     """A log with so many microbatches in its table, and more that are not."""
-    state = after([compactor("0", target=target)], _written(batches))
+    state = after([compactor("0", target=target)], written(batches))
     state = after([driver("V", "q", batches + more, inline=1000)], state)
     return replace(state, hints={}, plan=-1)
 
@@ -462,7 +461,7 @@ def _with_objects(batches: int) -> State:
 def _stray() -> State:
     """A log, and a PUT under way of a writer that lost position 3 to it: only once that is
     free it succeeds."""
-    both = _written(1)
+    both = written(1)
     other = after([driver("Z", "z", 1, inline=1000)], both)
     key = oracle.slot_key(3)
     ours = after([driver("X", "q", 5, inline=1000)], both)
@@ -471,31 +470,40 @@ def _stray() -> State:
 
 def _stray_leader() -> State:
     """The same with a leader record: a reader finds no hole, and takes what follows for dead."""
-    ours = after([driver("X", "q", 4, inline=1000)], _written(1))
+    ours = after([driver("X", "q", 4, inline=1000)], written(1))
     key = oracle.slot_key(3)
     later = [oracle.slot_key(position) for position in range(3, 6)]
     other = after([driver("Z", "z", 1, inline=1000)], without(ours, *later))
     return replace(ours, hints={}, plan=-1, late=frozenset({(key, other.objects[key])}))
 
 
-def _almost(state: State) -> State:
-    """A compactor brought the log into the table, and died before it moved the floor."""
+def before(state: State, process: Process, is_last: Callable[[Call], bool]) -> State:
+    """The world after a process that died before it made a request."""
     with searching():
-        machine = Machine(compactor("0"))
+        machine = Machine(process)
         while True:
             thread, call = min(machine.calls.items())
-            if call.operation == "put" and oracle.header(call.arguments[1])["kind"] == "floor":
+            if is_last(call):
                 machine.close()
                 return state
             state, answer = apply(state, call)
             machine.answer(thread, answer)
 
 
+def _almost(state: State) -> State:
+    """A compactor brought the log into the table, and died before it moved the floor."""
+
+    def moves_floor(call: Call) -> bool:
+        return call.operation == "put" and oracle.header(call.arguments[1])["kind"] == "floor"
+
+    return before(state, compactor("0"), moves_floor)
+
+
 def _collectable(batches: int, more: int) -> State:
     """The same, and what is in the table may be collected."""
-    return apply(_compacted(batches, more), Call("sleep", (_PAST,)))[0]
+    return apply(compacted(batches, more), Call("sleep", (_PAST,)))[0]
 
 
-def _written(batches: int) -> State:
+def written(batches: int) -> State:
     state = after([driver("W", "q", batches, inline=1000)])
     return replace(state, hints={}, plan=-1)

@@ -108,6 +108,14 @@ def live(state: State) -> list[dict[str, Any]]:
     return found
 
 
+def of_log(record: dict[str, Any], name: str = "default") -> dict[str, Any]:
+    """The part of one log in a record of the chain, and the state of its table."""
+    place = record["table"].get(name)
+    table = {"k": 0, "target": None} if place is None else record["tables"][place]
+    of_logs = {each: {name: record[each].get(name, 0)} for each in ("cut", "to", "floor")}
+    return {**record, **table, **of_logs, "log_id": record["log_id"].get(name)}
+
+
 def chain(state: State) -> list[dict[str, Any]]:
     """The whole lifecycle records, oldest first; they are there without a gap."""
     found = []
@@ -115,7 +123,7 @@ def chain(state: State) -> list[dict[str, Any]]:
     while (body := state.objects.get(f"{PREFIX}/lifecycle/{number:020d}")) is not None:
         # The store kept a part of it: nobody was told that it is there.
         if body.endswith(b"ARROW1"):
-            found.append(header(body))
+            found.append({**of_log(header(body)), "whole": header(body)})
         number -= 1
     return found
 

@@ -10,6 +10,7 @@ CONFIGURATIONS = exhaustive()
 # These searches take more than two seconds. `tests/run.sh fast` leaves them out.
 LONG = {
     "a busy appender hands over, a crash",
+    "a compactor of one log finds an open range of another",
     "a consumer that passes over rows, a record now and then, a lost disk",
     "a log that a backup has put back by 1",
     "a log that a backup has put back by all microbatches",
@@ -20,9 +21,11 @@ LONG = {
     "a record is lost under an appender that waits for each",
     "a sleeper after a collector",
     "a sleeping appender after a collector",
+    "a second log vanishes, and its range is written late",
     "an appender makes its own segments, a takeover",
     "batch writes repeat a transaction, a fault",
     "segments of a log that is recreated",
+    "table and log as one while a range is given up",
     "the record of position 2 is cut off before a reader",
     "the table is restored before an open range with tombstones",
     "the tombstones are restored before an open range, and accepted",

@@ -131,6 +131,7 @@ class State:
         blame: an action of a process that it must not do; "" without one.
         loss: the deleted record, and the processes that are excused for not noticing; see `losses`.
         parts: keys of which the store has only a part of the sent bytes.
+        elsewhere, growing: a second log under the path: its id and all commits; its objects.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -162,6 +163,8 @@ class State:
     blame: str = ""
     loss: losses.Loss | None = None
     parts: frozenset[str] = frozenset()
+    elsewhere: tuple[str, tuple[Row, ...]] = ("", ())
+    growing: tuple[tuple[str, bytes], ...] = ()
 
     def key(self) -> Hashable:
         """Equal for states that behave alike."""

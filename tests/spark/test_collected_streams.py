@@ -28,10 +28,17 @@ FLOOR = 1010
 class Writer:
     """Value n goes to position n; a leader record is before them."""
 
-    def __init__(self, folder: Path, path: Path, clock: StoppedClock | None = None) -> None:
-        self.log = LogStore(LocalStore(path, fsync=False), "")
+    def __init__(
+        self,
+        folder: Path,
+        path: Path,
+        clock: StoppedClock | None = None,
+        sequencer: str = "default",
+    ) -> None:
+        self.log = LogStore(LocalStore(path, fsync=False), "").sequencer(sequencer)
         clock = clock or StoppedClock()
-        self._query = Query(self.log.store, hints_in(folder), prefix="", clock=clock)
+        prefix = self.log.prefix
+        self._query = Query(self.log.store, hints_in(folder), prefix=prefix, clock=clock)
         self._last = 0
 
     def write(self, count: int) -> None:
@@ -109,7 +116,7 @@ def test_a_sequencer_that_was_collected_before_the_stream_saw_it_is_reported(
     Writer(tmp_path / "root", root).write(1)
     reader = stream(root, sequencers="*", **options)
     before = reader.advance(reader.begin({}), limited=False)
-    late = Writer(tmp_path / "a", root / "sequencers" / "a")
+    late = Writer(tmp_path / "a", root, sequencer="a")
     late.write(6)
     late.collect(2)
     for each in (reader, stream(root, sequencers="*", **options)):
@@ -125,7 +132,7 @@ def test_a_sequencer_that_was_collected_before_the_asked_time_is_read_on(tmp_pat
     options = {"sequencers": "*", "startingTimestamp": str(clock.wall_ms + 1)}
     reader = stream(root, **options)
     before = reader.advance(reader.begin({}), limited=False)
-    late = Writer(tmp_path / "a", root / "sequencers" / "a", clock)
+    late = Writer(tmp_path / "a", root, clock, sequencer="a")
     late.write(2)
     late.collect(3)
     clock.wall_ms += 1000
@@ -144,7 +151,7 @@ def test_a_sequencer_that_appears_may_begin_at_its_floor_and_that_is_remembered(
     Writer(tmp_path / "root", root).write(1)
     reader = stream(root, sequencers="*", **options)
     before = reader.advance(reader.begin({}), limited=False)
-    late = Writer(tmp_path / "a", root / "sequencers" / "a")
+    late = Writer(tmp_path / "a", root, sequencer="a")
     late.write(6)
     late.collect(2)
     end = reader.advance(before, limited=False)

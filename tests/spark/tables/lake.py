@@ -17,9 +17,9 @@ from sparkwal.format.lifecycle_record import (
     LifecycleRecord,
     Target,
 )
-from sparkwal.lifecycle.compaction import confirm_table, versions_of
+from sparkwal.lifecycle.compaction import confirm_table, versions_of, with_target
 from sparkwal.lifecycle.table import NEWEST
-from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
+from sparkwal.protocol.chain import beginning, newest_record, part_of, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.store.base import LogStore
@@ -59,7 +59,9 @@ class Lake:
     def head(self) -> LifecycleRecord:
         info = sparkwal.Log(self.path, sequencer=self.name).head()
         assert info is not None
-        return newest_lifecycle(self.log) or beginning(info.log_id, self.name, 3_600_000)
+        chain = newest_record(self.log)
+        begun = beginning(info.log_id, self.name, 3_600_000, chain)
+        return part_of(self.log, chain) or with_target(begun, self.target)
 
     def put(self, kind: str, **changes: Any) -> None:
         assert put_next(self.log, self.head(), kind, Clock(), "here", **changes)
@@ -74,10 +76,10 @@ class Lake:
             self.table.prepare(
                 self.log, from_arrow_schema(info.schema, prefer_timestamp_ntz=True).json()
             )
-            found = self.table.snapshot(head.log_id, -1)
+            found = self.table.snapshot(head.txn_id, -1)
             assert found is not None
             if self.table.tombstones is not None:
-                kept = self.table.tombstones.snapshot(head.log_id, NEWEST)
+                kept = self.table.tombstones.snapshot(head.txn_id, NEWEST)
                 found = replace(found, tombstones=kept)
             changes = {
                 "target": self.target,
@@ -91,16 +93,16 @@ class Lake:
         head, tombstones = self.head(), self.table.tombstones
         if tombstones is None:
             return NO_TABLE_VERSION
-        self.table.snapshot(head.log_id, head.table_version)
+        self.table.snapshot(head.txn_id, head.table_version)
         tombstones.write(head)
-        found = tombstones.snapshot(head.log_id, head.tombstones_version)
+        found = tombstones.snapshot(head.txn_id, head.tombstones_version)
         assert found is not None and [each.k for each in found.changes if each.k] == [head.k]
         return found.version
 
     def write(self) -> None:
         head = self.head()
         version = self.keep()
-        self.table.snapshot(head.log_id, head.table_version)
+        self.table.snapshot(head.txn_id, head.table_version)
         self.table.write(head, version)
 
     def done(self) -> None:

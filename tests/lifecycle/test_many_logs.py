@@ -1,0 +1,363 @@
+"""All logs under a path in one chain and one table: every step may be the last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from sparkwal.appender.appender import Appender
+from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
+from sparkwal.format import keys
+from sparkwal.format.consumer_record import Consumer
+from sparkwal.format.lifecycle_record import MERGE, Target
+from sparkwal.lifecycle.consumers import publish, publish_of_all
+from sparkwal.lifecycle.coordinator import Coordinator
+from sparkwal.lifecycle.cycle import Run
+from sparkwal.lifecycle.policy import Policy
+from sparkwal.protocol.chain import newest_lifecycle, newest_record, record_at
+from sparkwal.protocol.recovery import find_head
+from sparkwal.store.base import Entry, LogStore, Page
+from sparkwal.testing.memory import MemoryStore
+from tests.lifecycle.table import ModelTable
+from tests.lifecycle.test_coordinator import Died, Mortal
+from tests.lifecycle.timed_log import SCHEMA, TimedLog
+
+TARGET = Target("memory://table")
+AT_ONCE = Policy(late_window_seconds=0)
+GRACE_MS = 3_600_000
+
+
+class Listed(MemoryStore):
+    """A store that lists ETags, as S3 does."""
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        page = super().list(prefix, limit, after)
+        entries = [
+            Entry(entry.key, entry.size, str(hash(self.objects[entry.key])))
+            for entry in page.entries
+        ]
+        return Page(entries, page.more)
+
+
+class Lives:
+    """Logs under one path, their table, and processes that come and go."""
+
+    def __init__(self) -> None:
+        self.timed = TimedLog()
+        self.store = Listed()
+        self.store.now_ms = self.timed.clock.now_ms
+        self.root = LogStore(self.store, "wal")
+        self.table = ModelTable(self.root)
+        self.written: list[int] = []
+
+    def write(self, name: str, commits: int = 1, schema: pa.Schema = SCHEMA) -> None:
+        log = self.root.sequencer(name)
+        with Appender(
+            log, schema, producer_id="p", clock=self.timed.clock, maxInFlightRequests=1
+        ) as wal:
+            for _ in range(commits):
+                self.later(1000)
+                wal.append([{"v": len(self.written)}]).result()
+                self.written.append(len(self.written))
+
+    def process(self, store: MemoryStore | None = None, **others: object) -> Coordinator:
+        arguments = {"policy": AT_ONCE, "table": self.table, "target": TARGET, **others}
+        arguments = {"gc_grace_ms": GRACE_MS, "clock": self.timed.clock, **arguments}
+        log = LogStore(store, "wal") if store is not None else self.root
+        return Coordinator(log, host="here", **arguments)  # type: ignore[arg-type]
+
+    def later(self, ms: int) -> None:
+        self.timed.clock.wall_ms += ms
+        self.timed.clock.since_boot_ms += ms
+
+    def requests(self) -> Counter[str]:
+        made = Counter(self.store.counts)
+        self.store.counts.clear()
+        return made
+
+    @property
+    def rows(self) -> list[int]:
+        return sorted(self.table.rows)
+
+
+@pytest.fixture
+def lives() -> Lives:
+    return Lives()
+
+
+def compacted(results: dict[str, Run | Exception]) -> dict[str, int]:
+    """By log, the range that the run wrote."""
+    return {
+        name: run.compacted.k
+        for name, run in results.items()
+        if isinstance(run, Run) and run.compacted is not None
+    }
+
+
+def test_all_that_is_due_makes_one_version(lives: Lives) -> None:
+    for name in ("default", "a", "b"):
+        lives.write(name, 2)
+    process = lives.process()
+    results = process.run_all()
+    assert compacted(results) == {"default": 1, "a": 1, "b": 1}
+    assert lives.rows == lives.written and lives.table.ranges == [1]
+    chain = newest_record(lives.root)
+    assert chain is not None and {*chain.logs} == {"default", "a", "b"}
+    for name, log in chain.logs.items():
+        gap = find_head(lives.root.sequencer(name)).gap
+        assert log.cut == log.to == log.floor == gap
+    # Only one log has new commits: the others appear in no range.
+    lives.write("b")
+    assert compacted(process.run_all()) == {"b": 2}
+    assert lives.rows == lives.written and lives.table.ranges == [1, 2]
+
+
+def test_a_quiet_path_puts_no_record(lives: Lives) -> None:
+    for name in ("a", "b"):
+        lives.write(name)
+    process = lives.process()
+    process.run_all()
+    process.run_all()
+    before = newest_record(lives.root)
+    lives.requests()
+    assert compacted(process.run_all()) == {}
+    # The chain, the log at the path, the logs under it.
+    made = lives.requests()
+    assert made["list"] + made["get"] <= 5
+    assert newest_record(lives.root) == before
+
+
+def test_single_runs_and_runs_of_all_share_a_table(lives: Lives) -> None:
+    for name in ("a", "b"):
+        lives.write(name)
+    for name in ("a", "b"):
+        log = lives.root.sequencer(name)
+        process = Coordinator(log, AT_ONCE, table=lives.table, target=TARGET, host="here")
+        assert process.run_once().compacted is not None
+    lives.write("a")
+    lives.write("c")
+    assert compacted(lives.process().run_all()) == {"a": 3, "c": 3}
+    assert lives.rows == lives.written and lives.table.ranges == [1, 2, 3]
+
+
+def test_a_log_of_the_path_cannot_fill_the_table_in_another_way(lives: Lives) -> None:
+    lives.write("a")
+    lives.process().run_all()
+    lives.write("b")
+    other = replace(TARGET, mode=MERGE, keys=("v",))
+    process = Coordinator(
+        lives.root.sequencer("b"), AT_ONCE, table=lives.table, target=other, host="here"
+    )
+    with pytest.raises(PlanError, match="fixed its target"):
+        process.run_once()
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_kill_at_every_store_call_is_survived(answered: bool) -> None:
+    for calls in range(1, 400):
+        lives = Lives()
+        for name in ("a", "b"):
+            lives.write(name)
+        lives.process().run_all()
+        for name in ("b", "c"):
+            lives.write(name, 2)
+        store = Mortal(lives.store, calls, answered)
+        try:
+            lives.process(store).run_all()
+        except Died:
+            pass
+        else:
+            assert calls > 20
+            return
+        lives.write("a")
+        lives.process().run_all()
+        lives.write("c")
+        lives.process().run_all()
+        assert lives.rows == lives.written, calls
+        ranges = lives.table.ranges
+        assert ranges == [*range(1, len(ranges) + 1)]
+    pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize("step", ["prepare", "look", "write", "written"])
+def test_a_kill_at_every_call_of_the_table_is_survived(lives: Lives, step: str) -> None:
+    for nth in range(4):
+        for name in "abc":
+            lives.write(name)
+        count = 0
+
+        def die(now: str, nth: int = nth) -> None:
+            nonlocal count
+            count += now == step
+            if now == step and count == nth + 1:
+                raise Died
+
+        lives.table.before = die
+        with suppress(Died):
+            lives.process().run_all()
+        lives.table.before = lambda step: None
+        lives.write("b")
+        # A run of one log finishes the range of all.
+        log = lives.root.sequencer("c")
+        Coordinator(log, AT_ONCE, table=lives.table, target=TARGET, host="here").run_once()
+        lives.process().run_all()
+        assert lives.rows == lives.written
+
+
+def test_a_damaged_log_stops_no_other(lives: Lives) -> None:
+    for name in "abc":
+        lives.write(name)
+    log = lives.root.sequencer("b")
+    for number in (keys.MAX, keys.MAX - 1000):
+        key = log.key(number)
+        body = bytearray(lives.store.objects[key])
+        body[60] ^= 255
+        lives.store.delete(key)
+        lives.store.put_if_absent(key, bytes(body))
+    results = lives.process().run_all()
+    assert isinstance(results["b"], InvalidLogError)
+    assert compacted(results) == {"a": 1, "c": 1}
+    assert lives.rows == [0, 2]
+
+
+def damage(lives: Lives, name: str, position: int) -> bytes:
+    """Flip a bit of the rows of a record, and return the sound record."""
+    key = lives.root.sequencer(name).key(keys.slot(position, 1000))
+    sound = lives.store.objects[key]
+    body = bytearray(sound)
+    at = sound.rindex((len(lives.written) - 1).to_bytes(8, "little"))
+    body[at] ^= 64
+    lives.store.put(key, bytes(body))
+    return sound
+
+
+@pytest.mark.proves("burned-has-no-rows")
+def test_a_log_whose_rows_are_damaged_stops_no_other(lives: Lives) -> None:
+    for name in "acb":
+        lives.write(name)
+    sound = damage(lives, "b", 1)
+    process = lives.process()
+    results = process.run_all()
+    assert isinstance(results["b"], SparkWalError)
+    # Range 1 was given up, and range 2 has the others.
+    assert compacted(results) == {"a": 2, "c": 2}
+    assert lives.rows == [0, 1]
+    chain = kinds_of_chain(lives)
+    assert chain[:4] == ["intent", "burned", "intent", "done"]
+    # The log is left out as long as it is damaged, also beside new rows.
+    lives.write("a")
+    results = process.run_all()
+    assert isinstance(results["b"], SparkWalError) and compacted(results) == {"a": 3}
+    log = lives.root.sequencer("b")
+    lives.store.put(log.key(keys.slot(1, 1000)), sound)
+    assert compacted(process.run_all()) == {"b": 4}
+    assert lives.rows == lives.written
+
+
+def test_a_run_of_one_log_gives_up_a_range_that_another_damaged_log_holds_open(
+    lives: Lives,
+) -> None:
+    for name in "ab":
+        lives.write(name)
+
+    def die(step: str) -> None:
+        if step == "write":
+            raise Died
+
+    lives.table.before = die
+    with pytest.raises(Died):
+        lives.process().run_all()
+    lives.table.before = lambda step: None
+    damage(lives, "b", 1)
+    process = Coordinator(
+        lives.root.sequencer("a"), AT_ONCE, table=lives.table, target=TARGET, host="here"
+    )
+    run = process.run_once()
+    assert run.compacted is not None and lives.rows == [0]
+
+
+@pytest.mark.proves("burn-in-table")
+@pytest.mark.parametrize("step", ["burn", "burned"])
+def test_a_kill_while_a_range_is_given_up_is_survived(lives: Lives, step: str) -> None:
+    for name in "ab":
+        lives.write(name)
+    damage(lives, "b", 1)
+
+    def die(now: str) -> None:
+        if now == step:
+            raise Died
+
+    lives.table.before = die
+    with pytest.raises(Died):
+        lives.process().run_all()
+    lives.table.before = lambda step: None
+    results = lives.process().run_all()
+    assert isinstance(results["b"], SparkWalError)
+    assert lives.rows == [0]
+
+
+def test_a_slow_writer_of_a_range_that_is_given_up_changes_nothing(lives: Lives) -> None:
+    for name in "ab":
+        lives.write(name)
+    sound = damage(lives, "b", 1)
+    log = lives.root.sequencer("b")
+
+    def repaired_elsewhere(step: str) -> None:
+        if step == "burned":
+            lives.table.before = lambda step: None
+            # A writer that has read the sound record writes the burned range.
+            lives.store.put(log.key(keys.slot(1, 1000)), sound)
+            state = newest_lifecycle(log)
+            assert state is not None and state.is_open
+            lives.table.write(state)
+
+    lives.table.before = repaired_elsewhere
+    lives.process().run_all()
+    lives.process().run_all()
+    assert lives.rows == lives.written
+
+
+def kinds_of_chain(lives: Lives) -> list[str]:
+    """The kinds of the records of the chain, oldest first."""
+    chain = newest_record(lives.root)
+    assert chain is not None
+    numbers = range(keys.MAX, chain.number - 1, -1)
+    records = (record_at(lives.root, number) for number in numbers)
+    return [record.kind for record in records if record]
+
+
+def test_a_consumer_holds_only_its_log_and_one_of_all_each_unseen_log(lives: Lives) -> None:
+    for name in "abc":
+        lives.write(name, 3)
+    heads = {name: find_head(lives.root.sequencer(name)) for name in "abc"}
+    ids = {name: head.live.header.log_id for name, head in heads.items() if head.live}
+    reader = Consumer("r", ids["a"], 1, 0, "here", "run")
+    publish(lives.root.sequencer("a"), reader)
+    lives.process().run_all()
+    floors = {name: newest_lifecycle(lives.root.sequencer(name)) for name in "abc"}
+    assert {name: state.floor for name, state in floors.items() if state} == {
+        "a": 1,
+        "b": heads["b"].gap,
+        "c": heads["c"].gap,
+    }
+    publish_of_all(lives.root, reader)
+    lives.write("d")
+    lives.process().run_all()
+    new = newest_lifecycle(lives.root.sequencer("d"))
+    assert new is not None and new.cut == 2 and new.floor == 0
+
+
+def test_collection_of_all_frees_each_log(lives: Lives) -> None:
+    for name in "ab":
+        lives.write(name, 3)
+    process = lives.process()
+    process.run_all()
+    lives.later(GRACE_MS + 1)
+    results = process.run_all()
+    for run in results.values():
+        assert isinstance(run, Run) and run.collection is not None
+        assert run.collection.bound == run.floor

@@ -1,0 +1,197 @@
+"""Many logs under one path go into one Delta table, as one version for each cycle."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import sparkwal
+from sparkwal.lifecycle import compaction
+from sparkwal.lifecycle.cycle import Run
+from sparkwal.protocol.chain import newest_record
+from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.spark.delta_files import delta_log, spark_path
+from sparkwal.store.base import LogStore
+from sparkwal.store.config import RetryPolicy, S3Config
+from sparkwal.store.open import open_store
+from tests.spark.tables.lake import SCHEMA
+
+LOGS = [f"s{number}" for number in range(20)]
+
+
+class Killed(BaseException):
+    """The process ended."""
+
+
+class Path20:
+    """Twenty logs under one path, and their table."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **how: Any) -> None:
+        self.spark, self.path, self.table = spark, str(folder / "log"), str(folder / "table")
+        self._how = how
+        store, root = open_store(self.path, S3Config(), RetryPolicy())
+        self.root = LogStore(store, root)
+
+    def life(self) -> sparkwal.Lifecycle:
+        return sparkwal.Lifecycle(
+            self.path, spark=self.spark, table=self.table, lateArriveWindowSeconds=0, **self._how
+        )
+
+    def append(
+        self, name: str, *rows: dict[str, Any], schema: pa.Schema = SCHEMA, **options: Any
+    ) -> None:
+        with sparkwal.Appender(
+            self.path, schema, producer_id="p", sequencer=name, mergeSchema=True, **options
+        ) as wal:
+            wal.append(pa.Table.from_pylist([*rows], schema)).result()
+
+    def run(self) -> dict[str, Run]:
+        results = self.life().run_all()
+        errors = {name: run for name, run in results.items() if not isinstance(run, Run)}
+        assert not errors
+        return {name: run for name, run in results.items() if isinstance(run, Run)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = self.spark.read.format("delta").load(spark_path(self.table)).collect()
+        return sorted((row.asDict() for row in found), key=lambda row: (row["id"], row["v"]))
+
+    def ranges(self) -> list[int]:
+        log = delta_log(self.spark, self.table)
+        assert log.update()
+        chain = newest_record(self.root)
+        assert chain is not None
+        (table,) = chain.tables.values()
+        state = log.snapshot(table.app_id, -1)
+        assert state is not None
+        return [change.k for change in state.changes if change.k]
+
+
+def test_a_cycle_of_twenty_logs_is_one_version(delta: SparkSession, tmp_path: Path) -> None:
+    path = Path20(delta, tmp_path)
+    wanted = []
+    for number, name in enumerate(LOGS):
+        rows = [{"id": number, "v": f"{name}-{n}"} for n in range(3)]
+        path.append(name, *rows)
+        wanted += rows
+    assert {run.compacted.k for run in path.run().values() if run.compacted} == {1}
+    for name in LOGS[3:6]:
+        path.append(name, {"id": 100, "v": name})
+        wanted.append({"id": 100, "v": name})
+    runs = path.run()
+    assert {name for name, run in runs.items() if run.compacted} == {*LOGS[3:6]}
+    assert path.rows() == sorted(wanted, key=lambda row: (row["id"], row["v"]))
+    assert path.ranges() == [1, 2]
+    # A reader of table and logs has each row once, in Spark and without it.
+    path.append("s1", {"id": 200, "v": "new"})
+    current = sparkwal.read_current(delta, path.path, sequencers="*")
+    assert current.count() == len(wanted) + 1
+    assert sparkwal.Log(path.path).current(sequencers="*").to_pandas().shape[0] == len(wanted) + 1
+
+
+def test_the_newest_commit_of_all_logs_wins_a_key(delta: SparkSession, tmp_path: Path) -> None:
+    path = Path20(delta, tmp_path, keys=["id"])
+    chosen = random.Random(1)
+    wanted = {}
+    for step in range(30):
+        name, key = chosen.choice(LOGS[:5]), chosen.randrange(4)
+        path.append(name, {"id": key, "v": f"{step}"})
+        wanted[key] = f"{step}"
+    path.run()
+    assert path.rows() == [{"id": key, "v": v} for key, v in sorted(wanted.items())]
+    assert path.ranges() == [1]
+
+
+def test_with_a_sequence_its_greatest_value_wins(delta: SparkSession, tmp_path: Path) -> None:
+    schema = pa.schema([*SCHEMA, ("at", pa.int64()), ("gone", pa.bool_())])
+    path = Path20(delta, tmp_path, keys=["id"], sequence_by="at", delete_when="gone")
+    path.append("a", {"id": 1, "v": "late", "at": 9, "gone": False}, schema=schema)
+    path.append("b", {"id": 1, "v": "old", "at": 3, "gone": False}, schema=schema)
+    path.append("c", {"id": 2, "v": "x", "at": 5, "gone": True}, schema=schema)
+    path.append("b", {"id": 2, "v": "y", "at": 4, "gone": False}, schema=schema)
+    path.run()
+    path.append("a", {"id": 2, "v": "z", "at": 4, "gone": False}, schema=schema)
+    path.run()
+    assert [(row["id"], row["v"]) for row in path.rows()] == [(1, "late")]
+
+
+def test_logs_with_other_columns_and_windows_join_one_range(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    path = Path20(delta, tmp_path)
+    wide = pa.schema([*SCHEMA, ("w", pa.int64())])
+    path.append("a", {"id": 1, "v": "a"})
+    path.append("b", {"id": 2, "v": "b", "w": 3}, schema=wide)
+    path.append("c", {"id": 3, "v": "c"}, windowSize=10_000)
+    path.run()
+    path.append("c", {"id": 4, "v": "d"})
+    path.append("a", {"id": 5, "v": "e"})
+    path.run()
+    found = [(row["id"], row["v"], row["w"]) for row in path.rows()]
+    assert found == [(1, "a", None), (2, "b", 3), (3, "c", None), (4, "d", None), (5, "e", None)]
+    assert path.ranges() == [1, 2]
+
+
+@contextmanager
+def killed(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool
+) -> Iterator[None]:
+    """The process ends before or after its first call of a function."""
+    called = getattr(owner, name)
+
+    def dies(*args: Any, **kwargs: Any) -> Any:
+        if after:
+            called(*args, **kwargs)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, dies)
+        with pytest.raises(Killed):
+            yield
+
+
+def test_a_kill_between_any_two_steps_leaves_each_row_once(
+    delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path20(delta, tmp_path)
+    wanted = []
+
+    def append(step: int) -> None:
+        for name in LOGS[step : step + 4]:
+            row = {"id": step, "v": name}
+            path.append(name, row)
+            wanted.append(row)
+
+    steps = [
+        (SparkDeltaTable, "prepare", False),
+        (SparkDeltaTable, "prepare", True),
+        (SparkDeltaTable, "write", False),
+        (SparkDeltaTable, "write", True),
+        (compaction, "confirm_table", True),
+        (compaction.Chain, "put", False),
+        (compaction.Chain, "put", True),
+        (compaction.Chain, "put_floors", False),
+    ]
+    for step, (owner, name, after) in enumerate(steps):
+        append(step)
+        with killed(monkeypatch, owner, name, after=after):
+            path.life().run_all()
+    # One log that runs by itself finishes what another process promised of all.
+    append(len(steps))
+    sparkwal.Lifecycle(
+        path.path,
+        spark=delta,
+        table=path.table,
+        lateArriveWindowSeconds=0,
+        sequencer=LOGS[len(steps)],
+    ).run_once()
+    path.run()
+    assert path.rows() == sorted(wanted, key=lambda row: (row["id"], row["v"]))
+    ranges = path.ranges()
+    assert ranges == [*range(1, len(ranges) + 1)]
