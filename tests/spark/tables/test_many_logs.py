@@ -195,3 +195,40 @@ def test_a_kill_between_any_two_steps_leaves_each_row_once(
     assert path.rows() == sorted(wanted, key=lambda row: (row["id"], row["v"]))
     ranges = path.ranges()
     assert ranges == [*range(1, len(ranges) + 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.proves("burn-in-table")
+@pytest.mark.parametrize("keyed", [{}, {"keys": ["id"]}], ids=str)
+@pytest.mark.parametrize("first", ["burn", "write"])
+def test_the_table_decides_between_a_burn_and_a_writer_of_the_range(
+    delta: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    keyed: dict[str, Any],
+) -> None:
+    path = Path20(delta, tmp_path, **keyed)
+    for number, name in enumerate("ab"):
+        path.append(name, {"id": number, "v": name})
+    with killed(monkeypatch, SparkDeltaTable, "write", after=False):
+        path.life().run_all()
+    chain = newest_record(path.root)
+    assert chain is not None
+    intent = chain.of("a")
+    assert intent is not None and intent.is_open
+    target = intent.target
+    assert target is not None
+    table = SparkDeltaTable(delta, target, {"path": path.path})
+    steps = [table.burn, table.write]
+    assert table.snapshot(intent.txn_id, -1) is not None
+    for step in steps if first == "burn" else reversed(steps):
+        step(intent)
+    wanted = [{"id": 0, "v": "a"}, {"id": 1, "v": "b"}]
+    assert path.rows() == ([] if first == "burn" else wanted)
+    state = table.snapshot(intent.txn_id, -1)
+    assert state is not None and state.k == 1
+    assert [change.is_burned for change in state.changes if change.k] == [first == "burn"]
+    path.run()
+    assert path.rows() == wanted
+    assert path.ranges() == ([1, 2] if first == "burn" else [1])
