@@ -15,7 +15,7 @@ from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
-from sparkwal.lifecycle.consumers import leased, release
+from sparkwal.lifecycle.leases import leased, release
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, RANGE, TRIGGERS, SourceOptions

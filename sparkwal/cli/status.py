@@ -12,15 +12,21 @@ from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
 from sparkwal.cli.output import facts, length, moment, print_json, rate, size, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
-from sparkwal.lifecycle.consumers import consumer_infos
+from sparkwal.lifecycle.consumers import Names, consumer_infos, names_of_all
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import new_meter
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.types import duration
 from sparkwal.protocol.slots import GLANCE, read_slot
-from sparkwal.reading.estimates import pace_of, size_of
+from sparkwal.reading.estimates import Pace, pace_at_a_glance, pace_of, size_of
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.several import refresh_all
+from sparkwal.store.base import Page
+from sparkwal.store.parallel import run_parallel
+
+# The rates of `status` are those of this time.
+_WINDOW_MS = 300_000
 
 
 @click.command("consumers")
@@ -60,21 +66,38 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
     Requests for each log: for its head 1 LIST and 1 GET (for an appender's log as many GETs as it
     may have in flight); for its lifecycle 1 LIST and 1 GET; for its size 1 LIST, and 4 more above a
     thousand objects; for its rates log₂ n + 16 GETs, none if it is idle; for its consumers 1 LIST,
-    and 2 or 3 for each. With --all also 1 LIST, and 1 for each log.
+    and 2 or 3 for each. With --all also 2 LISTs. Many logs share the LISTs of a thousand objects,
+    and the rates of each take 1 GET.
     """
     now_ms = time.time_ns() // 1_000_000
     damage = Damage()
-    for number, log in enumerate(logs_at(path, log_options, damage)):
+    logs = logs_at(path, log_options, damage, read_heads=False)
+    listed = refresh_all(logs)
+    for log in logs:
+        head_of(log)
+    of_all = names_of_all(logs[0].log.root) if listed else []
+
+    def look(log: LogRange) -> dict[str, Any]:
+        found = listed.get(log.log.name)
+        names = None
+        if found and found.consumers is not None:
+            names = Names(found.consumers, of_all)
         try:
-            consumers = consumer_infos(log.log, log.name, head_of(log), None)
+            consumers = consumer_infos(log.log, log.name, head_of(log), None, names)
         except InvalidLogError as error:
             consumers = []
             damage.add(log.name, error)
-        status = _document(log, now_ms)
-        readers = [vars(consumer) for consumer in consumers]
+        pace = pace_at_a_glance if listed else pace_of
+        status = _document(
+            log, now_ms, pace(log, now_ms, _WINDOW_MS), found.page if found else None
+        )
+        return {**status, "consumers": [vars(consumer) for consumer in consumers]}
+
+    for number, status in enumerate(run_parallel(logs[0].log.store, look, logs)):
         if as_json:
-            print_json({**status, "consumers": readers, "damage": damage.lines(log.name)})
+            print_json({**status, "damage": damage.lines(status["sequencer"])})
         else:
+            readers = status["consumers"]
             if number:
                 click.echo()
             _show(status)
@@ -86,13 +109,13 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
     damage.check("counted")
 
 
-def _document(log: LogRange, now_ms: int) -> dict[str, Any]:
+def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> dict[str, Any]:
     head = head_of(log)
     assert head.live is not None
     header = head.live.header
     floor = log.floor.current()
     life = log.floor.state
-    stored, pace = size_of(log), pace_of(log, now_ms, 300_000)
+    stored = size_of(log, listed)
     return {
         "url": log.log.url,
         "sequencer": log.name,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -170,11 +171,16 @@ class ChainRecord:
 
     def open_ranges(self, table: str) -> tuple[OpenRange, ...]:
         """The positions that are promised to a table and not confirmed there, by sequencer."""
-        return tuple(
-            OpenRange(name, log.log_id, log.cut, log.to)
+        return tuple(range_ for of, range_ in self._open if of == table)
+
+    @cached_property
+    def _open(self) -> list[tuple[str, OpenRange]]:
+        """Each open range with its table. A record of a thousand logs is asked for each of them."""
+        return [
+            (log.table, OpenRange(name, log.log_id, log.cut, log.to))
             for name, log in sorted(self.logs.items())
-            if log.table == table and log.to > log.cut
-        )
+            if log.to > log.cut
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from sparkwal.format.arrowfile import open_front
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
 from sparkwal.lifecycle.compaction import confirm_table
 from sparkwal.lifecycle.consumers import bounds as consumers_bounds
-from sparkwal.lifecycle.consumers import forget_expired_leases, holders
+from sparkwal.lifecycle.consumers import holders
+from sparkwal.lifecycle.leases import forget_expired_leases
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.chain import part_of, record_at
@@ -126,12 +127,19 @@ def _bounds(logs: Sequence[Collected], safeguards: Safeguards) -> list[tuple[int
         # No honest floor goes back; a forged older one must not take more than the newest allows.
         # If the old record does not have the log, nothing of it was released so long ago.
         floors.append(min(part.floor, one.state.floor) if part else 0)
+    # Below a floor that allows nothing new, the consumers do not matter.
+    moved = [
+        (one.log, one.state.log_id, floor)
+        for one, floor in zip(logs, floors, strict=True)
+        if floor > one.above
+    ]
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it
-    bounds = consumers_bounds(
-        [(one.log, one.state.log_id, floor) for one, floor in zip(logs, floors, strict=True)],
-        safeguards.expiry_ms,
-    )
+    allowed = iter(consumers_bounds(moved, safeguards.expiry_ms))
+    bounds = [
+        next(allowed) if floor > one.above else floor
+        for one, floor in zip(logs, floors, strict=True)
+    ]
     with_table = [
         one
         for one, bound in zip(logs, bounds, strict=True)

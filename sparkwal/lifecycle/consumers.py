@@ -8,15 +8,11 @@ A consumer of all logs under a path has one more object there, `{path}/consumers
 log where it has not registered yet, it counts as a consumer at position 0.
 """
 
-import socket
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from sparkwal import events
-from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, limits
 from sparkwal.format.consumer_record import Consumer, decode, encode
 from sparkwal.lifecycle.policy import LifecycleOptions
@@ -24,10 +20,9 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import newest_lifecycle
-from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.protocol.slots import GLANCE, read_slot
-from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.estimates import lag_ms
+from sparkwal.reading.listing import list_logs
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.store.base import LogStore, NotFound, all_entries, get_whole
 from sparkwal.store.parallel import run_parallel
@@ -99,7 +94,17 @@ def forget(log: LogStore, name: str) -> None:
     log.store.delete(keys.consumer_key(log.prefix, name))
 
 
-def consumers_and_ages(log: LogStore, log_id: str = "") -> list[tuple[Consumer, int]]:
+@dataclass(frozen=True)
+class Names:
+    """The names of the objects of a log's consumers, and of the consumers of all logs."""
+
+    own: Sequence[str]
+    of_all: Sequence[str]
+
+
+def consumers_and_ages(
+    log: LogStore, log_id: str = "", names: Names | None = None
+) -> list[tuple[Consumer, int]]:
     """List all consumers by name, and the age of their positions in ms by the store's clock.
 
     It costs 1 LIST for each thousand, and 2 requests for each; 1 LIST more in a sequencer's log.
@@ -107,6 +112,7 @@ def consumers_and_ages(log: LogStore, log_id: str = "") -> list[tuple[Consumer, 
     Args:
         log: the open log.
         log_id: its id; without it, consumers of all logs that have not registered are left out.
+        names: what the caller has listed, instead of the LISTs.
 
     Raises:
         InvalidLogError: a consumer's object is damaged.
@@ -114,20 +120,27 @@ def consumers_and_ages(log: LogStore, log_id: str = "") -> list[tuple[Consumer, 
 
     def with_age(consumer_and_key: tuple[Consumer, str]) -> tuple[Consumer, int | None]:
         consumer, key = consumer_and_key
-        return consumer, _age_ms(log, key)
+        return consumer, published_ms_ago(log, key)
 
-    pairs = run_parallel(log.store, with_age, _consumers(log, log_id))
+    pairs = run_parallel(log.store, with_age, iter_consumers(log, log_id, names))
     listed = [(consumer, age_ms) for consumer, age_ms in pairs if age_ms is not None]
     return sorted(listed, key=lambda pair: pair[0].name)
 
 
-def _consumers(log: LogStore, log_id: str = "") -> Iterator[tuple[Consumer, str]]:
+def names_of_all(root: LogStore) -> list[str]:
+    """The names of the objects of the consumers of all logs under a path: 1 LIST."""
+    return [*filter(_is_of_all, _entries(root))]
+
+
+def iter_consumers(
+    log: LogStore, log_id: str = "", names: Names | None = None
+) -> Iterator[tuple[Consumer, str]]:
     """Each consumer of the log, and the key of its object.
 
     With `log_id`, this includes consumers of all logs that have not registered in this log, at
     position 0.
     """
-    entries = _entries(log)
+    entries = names.own if names else _entries(log)
     seen = set()
     for _, consumer in _read_all(log, [name for name in entries if not _is_of_all(name)]):
         if consumer.log_id == log_id:
@@ -136,7 +149,8 @@ def _consumers(log: LogStore, log_id: str = "") -> Iterator[tuple[Consumer, str]
     if not log_id:
         return
     root = log.root
-    of_all = filter(_is_of_all, entries if root is log else _entries(root))
+    in_root = names.of_all if names else entries if root is log else _entries(root)
+    of_all = filter(_is_of_all, in_root)
     unseen = [name for name in of_all if name.removesuffix(keys.OF_ALL) not in seen]
     for name, consumer in _read_all(root, unseen):
         # Its object is at the root. In this log, it counts as a consumer at position 0.
@@ -164,7 +178,7 @@ def _read_all(log: LogStore, entries: list[str]) -> Iterator[tuple[str, Consumer
             yield entry, consumer
 
 
-def _age_ms(log: LogStore, key: str) -> int | None:
+def published_ms_ago(log: LogStore, key: str) -> int | None:
     """The age of a consumer's position, or None if the consumer was forgotten.
 
     Call it after its position was read. A position published in between is newer, so no live
@@ -189,10 +203,19 @@ def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
     return bounds([(log, log_id, floor)], expiry_ms)[0]
 
 
-def bounds(logs: Sequence[tuple[LogStore, str, int]], expiry_ms: int | None) -> list[int]:
+def bounds(
+    logs: Sequence[tuple[LogStore, str, int]],
+    expiry_ms: int | None,
+    small: Collection[str] = (),
+) -> list[int]:
     """As `bound`, for several logs of one path with their ids and floors.
 
     It lists the consumers of all logs once, after those of each log.
+
+    Args:
+        logs: the logs, their ids and their floors.
+        expiry_ms: see `is_live`.
+        small: the names of logs with few objects. One LIST shows the consumers of many of them.
 
     Raises:
         InvalidLogError: a consumer's object is damaged.
@@ -201,8 +224,12 @@ def bounds(logs: Sequence[tuple[LogStore, str, int]], expiry_ms: int | None) -> 
         return []
     root = logs[0][0].root
 
-    def own(log: LogStore) -> tuple[list[str], list[Consumer]]:
-        entries = _entries(log)
+    walked = list_logs(root, small) if small else {}
+
+    def own(log: LogStore) -> tuple[Sequence[str], list[Consumer]]:
+        walk = walked.get(log.name)
+        listed = walk.consumers if walk else None
+        entries: Sequence[str] = _entries(log) if listed is None else listed
         names = [name for name in entries if not _is_of_all(name)]
         return entries, [consumer for _, consumer in _read_all(log, names)]
 
@@ -222,7 +249,7 @@ def bounds(logs: Sequence[tuple[LogStore, str, int]], expiry_ms: int | None) -> 
         if consumer.expires_ms is None and expiry_ms is None:
             return True
         if key not in ages:
-            ages[key] = _age_ms(root, key)
+            ages[key] = published_ms_ago(root, key)
         age_ms = ages[key]
         return age_ms is not None and is_live(consumer, log_id, age_ms, expiry_ms)
 
@@ -275,12 +302,12 @@ def join(log: LogStore, consumer: Consumer) -> int:
     """
     before = read(log, consumer.name)
     if before is None or before.log_id != consumer.log_id:
-        return _register(log, consumer)
+        return register(log, consumer)
     lowest = replace(consumer, position=min(before.position, consumer.position))
-    return max(_register(log, lowest), consumer.position)
+    return max(register(log, lowest), consumer.position)
 
 
-def _register(log: LogStore, consumer: Consumer) -> int:
+def register(log: LogStore, consumer: Consumer) -> int:
     """Publish a consumer at its position, or at the floor if that is higher.
 
     Returns:
@@ -296,58 +323,6 @@ def _register(log: LogStore, consumer: Consumer) -> int:
         if floor <= consumer.position:
             return consumer.position
         consumer = replace(consumer, position=floor)
-
-
-@contextmanager
-def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]:
-    """Take a lease for a read, if its options ask for one: 1 PUT, and 1 or 2 for the floor.
-
-    Without the option `lease` it sends no request, and the lease's name is "". If the block fails,
-    it releases the lease; otherwise the read must release it.
-
-    Args:
-        log: the range to read, which knows the options.
-        start: computes the first position of the read. It is called again if the floor passed
-            that position before the lease was written.
-
-    Yields:
-        The first position of the read, and the name of its lease.
-    """
-    first = start()
-    if log.options.lease_ms is None or log.log_id is None:
-        yield first, ""
-        return
-    now_ms = SYSTEM.now_ms()
-    host = socket.gethostname()
-    run_id = uuid.uuid4().hex
-    lease = Consumer(
-        f"lease-{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
-    )
-    try:
-        if _register(log.log, lease) > first:
-            log.floor.refresh()
-            first = start()
-        yield first, lease.name
-    except BaseException:
-        release(log.log, lease.name)
-        raise
-
-
-def release(log: LogStore, name: str) -> None:
-    """Remove the lease of a read that ended. If that fails, the lease expires by itself."""
-    try:
-        if name:
-            forget(log, name)
-    except SparkWalError as error:
-        events.emit(events.LeaseLeftBehind(path=log.url, lease=name, reason=str(error)))
-
-
-def forget_expired_leases(log: LogStore) -> None:
-    """Delete the leases that have expired: no lease is written twice."""
-    for consumer, key in _consumers(log):
-        age_ms = None if consumer.expires_ms is None else _age_ms(log, key)
-        if age_ms is not None and not is_live(consumer, consumer.log_id, age_ms, None):
-            forget(log, consumer.name)
 
 
 @dataclass(frozen=True)
@@ -418,9 +393,13 @@ def _logs(settings: SourceOptions) -> dict[str, LogStore]:
 
 
 def consumer_infos(
-    log: LogStore, sequencer: str, head: Head, expiry_ms: int | None
+    log: LogStore,
+    sequencer: str,
+    head: Head,
+    expiry_ms: int | None,
+    names: Names | None = None,
 ) -> list[ConsumerInfo]:
-    """List the consumers of one open log, as `consumers`."""
+    """List the consumers of one open log, as `consumers`. See `consumers_and_ages`."""
     log_id = head.live.header.log_id if head.live else ""
 
     def info(consumer_and_age: tuple[Consumer, int]) -> ConsumerInfo:
@@ -439,20 +418,7 @@ def consumer_infos(
             live=is_live(consumer, log_id, age_ms, expiry_ms),
         )
 
-    return list(run_parallel(log.store, info, consumers_and_ages(log, log_id)))
-
-
-def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
-    """The time between the record at a position and the newest one: 1 GET."""
-    assert head.live is not None
-    if position >= head.gap:
-        return 0
-    try:
-        record = read_slot(log, position, head.window, GLANCE)
-    except InvalidLogError:
-        return None
-    newest_ms = head.live.header.timestamp_ms
-    return max(0, newest_ms - record.header.timestamp_ms) if record else None
+    return list(run_parallel(log.store, info, consumers_and_ages(log, log_id, names)))
 
 
 def forget_consumer(path: str, name: str, **options: object) -> None:

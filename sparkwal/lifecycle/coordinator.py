@@ -42,8 +42,8 @@ from sparkwal.lifecycle.table import Table, check_same_target
 from sparkwal.protocol.chain import beginning, newest_record, part_of
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.records import first_at_or_after
-from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.reading.sequencers import newest_entries
+from sparkwal.protocol.recovery import Head
+from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -146,15 +146,10 @@ class Coordinator:
 
         def work() -> dict[str, Run | SparkWalError]:
             root = self._log.root
-            entries = newest_entries(root)
-            for name, entry in entries.items():
-                known = self._known.setdefault(name, Remembered())
-                before, known.newest = known.newest, entry
-                is_same = before == entry and before.etag == entry.etag != ""
-                # §10: a head counts while the log's newest object is its record
-                if not is_same:
-                    known.head = None
-            return self._results(self._run([*map(root.sequencer, entries)], whole=whole))
+            listed = list_logs(root)
+            for name, one in listed.items():
+                self._known.setdefault(name, Remembered()).listed(one.newest, one.page)
+            return self._results(self._run([*map(root.sequencer, listed)], whole=whole))
 
         return self._retry_if_moved(work)
 
@@ -244,7 +239,7 @@ class Coordinator:
         def begin(log: LogStore) -> Part | SparkWalError | None:
             known = self._known.setdefault(log.name, Remembered())
             try:
-                head = self._heads[log.name] = known.head or find_head(log)
+                head = self._heads[log.name] = known.head_of(log)
             except SparkWalError as error:
                 return error
             if head.live is None:
@@ -473,7 +468,8 @@ class Coordinator:
         ]
         if not wanted:
             return
-        allowed = consumers_bounds(wanted, self._safeguards.expiry_ms)
+        small = [log.name for log, _, _ in wanted if self._known[log.name].is_small]
+        allowed = consumers_bounds(wanted, self._safeguards.expiry_ms, small)
         moved: dict[str, int] = {}
         for (log, _, _), floor in zip(wanted, allowed, strict=True):
             # SAFETY(floor-never-back) §10: the floor never goes back

@@ -147,7 +147,10 @@ def plan_current(
             continue
         # Read the logs' ends after the table: a compaction may have run since the first `refresh`.
         store, pairs = logs[0].log.store, zip(logs, pins.starts, strict=True)
-        tails = tuple(run_parallel(store, lambda pair: _tail(*pair), pairs))
+        if target is None:
+            tails = tuple(_tail_at(*pair) for pair in pairs)
+        else:
+            tails = tuple(run_parallel(store, lambda pair: _tail(*pair), pairs))
         version: int | None = NO_TABLE_VERSION
         has_newer = any(tail.end > tail.start for tail in tails)
         if target is not None and target.keeps_tombstones and has_newer:
@@ -249,6 +252,11 @@ def _tail(log: LogRange, start: int) -> Tail:
         log.refresh()
     if log.log_id != log_id:
         raise AnotherLog(f"the log at {log.log.url} was recreated during this read")
+    return _tail_at(log, start)
+
+
+def _tail_at(log: LogRange, start: int) -> Tail:
+    """The part of a log from `start` to the end that was read last."""
     if log.gap < start:
         raise InvalidLogError(
             f"the log {log.log.url} ends at position {log.gap - 1}, yet its table holds it up to "

@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from sparkwal.errors import SparkWalError
+from sparkwal.errors import InvalidLogError, SparkWalError
+from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.compaction import Range
 from sparkwal.lifecycle.policy import LogState
+from sparkwal.protocol import liveness
 from sparkwal.protocol.chain import beginning
-from sparkwal.protocol.recovery import Head
-from sparkwal.store.base import Entry, LogStore
+from sparkwal.protocol.records import newer
+from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.store.base import Entry, LogStore, Page
+
+# The end of a log with so many new records or fewer is read on from its earlier head.
+_MOST_NEW = 16
 
 
 @dataclass(frozen=True)
@@ -72,18 +78,85 @@ class Remembered:
     Attributes:
         head: its head, while `newest` is the object of its last record. The store must list ETags:
             a recreated log may have the same numbers.
+        before: an earlier head, if the log has changed since.
         newest: its newest object in the last LIST.
+        page: its records in that LIST, until its head is looked up.
+        is_small: that LIST shows all of its records, and many logs were listed.
         collected: the bound of the last collection.
         is_bad: its rows could not be read, and a range of several logs was given up for it.
         reached: the size limit that the log has reached, for which an event was emitted.
     """
 
     head: Head | None = None
+    before: Head | None = None
     newest: Entry | None = None
+    page: Page | None = None
+    is_small: bool = False
     measured: LogState | None = None
     collected: int = 0
     reached: str = ""
     is_bad: bool = False
+
+    def listed(self, newest: Entry, page: Page | None) -> None:
+        """Take what a LIST shows of the log, and forget a head that may be old."""
+        is_same = self.newest == newest and self.newest.etag == newest.etag != ""
+        # §10: a head counts while the log's newest object is its record
+        if not is_same:
+            self.before, self.head = self.head or self.before, None
+        self.newest, self.page = newest, page
+        self.is_small = page is not None and not page.more
+
+    def head_of(self, log: LogStore) -> Head:
+        """The head of the log: the one that is known, or that of a look.
+
+        Raises:
+            InvalidLogError: a record is damaged, or was written and is missing.
+        """
+        page, self.page = self.page, None
+        if self.head is not None:
+            return self.head
+        before, self.before = self.before, None
+        head = _continued(log, before, page) if before and page else None
+        return head or find_head(log, page=page)
+
+
+def _continued(log: LogStore, before: Head, page: Page) -> Head | None:
+    """The head after the few records that follow an earlier head, with 1 GET for each and 1 more.
+
+    The term at the earlier head decides which of them are live, so no look back is needed.
+
+    Args:
+        log: the log.
+        before: an earlier head without torn records.
+        page: the LIST of the log's records now.
+
+    Returns:
+        The head, or None if only a look at the log shows it.
+    """
+    newest = keys.listed(page.entries[0].key.removeprefix(keys.batches_prefix(log.prefix)))
+    if before.live is None or newest is None or not keys.is_slot(newest, before.window):
+        return None
+    last = keys.position(newest, before.window)
+    if not 0 < last - before.position <= _MOST_NEW:
+        return None
+    run = liveness.Run()
+    run.add(before.live)
+    position = before.position
+    try:
+        for record in newer(log, before.window, before.gap, before.live.header.log_id):
+            if record.header.position != position + 1:
+                return None
+            run.add(record)
+            position += 1
+    except InvalidLogError:
+        # A look at the end of the log finds the cause.
+        return None
+    if position < last:
+        return None
+    live = run.live or before.live
+    return replace(
+        before, position=position, live=live, oldest=None, after=(), listed=(), taken=position
+    )
 
 
 @dataclass

@@ -327,7 +327,9 @@ def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: i
 
     def read_slots(begin: int, after: int, term: int | None) -> Iterator[SlotRecord]:
         log_id = state.log_id or None
-        return live_records(log, head.window, begin, after, log_id=log_id, term=term, size=GLANCE)
+        return live_records(
+            log, head.window, begin, after, log_id=log_id, term=term, head=head, size=GLANCE
+        )
 
     segments = Segments(log, head.window, state.log_id)
     for record in read_records(segments, state.counted, end, read_slots):

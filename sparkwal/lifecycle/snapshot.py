@@ -35,11 +35,13 @@ from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_scheme
 from sparkwal.lifecycle.tombstones import SEQUENCE
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions, refuse
+from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import COMMIT_TIME, selected
 from sparkwal.store.base import LogStore, NotFound, Store, all_entries
 from sparkwal.store.config import S3Config
 from sparkwal.store.open import open_store
+from sparkwal.store.parallel import run_parallel
 from sparkwal.store.path import is_local
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
 
 
 _EXTRA = "sparkwal[lake]"
+# The records of so few positions are read before their rows are wanted, of several logs at once.
+_SHORT_TAIL = 16
+_TAILS_AT_ONCE = 4
 
 
 class StoreFiles:
@@ -259,7 +264,7 @@ class Current:
         ranges = [LogRange(options, name, log) for name, log in logs.items()]
         plan = plan_current(ranges, open_table)
         self._plan = plan
-        self._logs = logs
+        self._ranges = {log.name: log for log in ranges}
         self._options = options
         self._storage = storage_options(options.s3, table_options)
         self.table = plan.target.table if plan.target else None
@@ -354,8 +359,7 @@ class Current:
             return
         if compaction is not None:
             yield from self._table_rows(target)
-        for tail in self._plan.tails:
-            yield from self._tail(tail, target)
+        yield from self._tails(target)
 
     def _table_rows(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Read the table's rows with the columns of `target`, in no particular order.
@@ -401,18 +405,22 @@ class Current:
         So the same row of a key wins as in a compaction.
         """
         if len(self._plan.tails) == 1:
-            yield from self._tail(self._plan.tails[0], target)
+            yield from self._tails(target)
             return
         timed = target.append(pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")))
 
-        def dated(place: int, tail: Tail) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-            for batch in self._tail(tail, timed):
+        def dated(
+            number: int, rows: Iterator[pa.RecordBatch]
+        ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+            for batch in rows:
                 if batch.num_rows:
                     # All rows of a batch are of one commit.
-                    yield batch.column(COMMIT_TIME)[0].value, place, batch
+                    yield batch.column(COMMIT_TIME)[0].value, number, batch
 
         tails = sorted(self._plan.tails, key=lambda tail: tail.name)
-        streams = (dated(place, tail) for place, tail in enumerate(tails))
+        store = self._ranges[tails[0].name].log.store
+        begun = run_parallel(store, lambda tail: self._begun(tail, timed), tails)
+        streams = (dated(number, rows) for number, rows in enumerate(begun))
         for _, _, batch in heapq.merge(*streams, key=itemgetter(0, 1)):
             yield batch.drop_columns([COMMIT_TIME])
 
@@ -433,11 +441,29 @@ class Current:
                 rows = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
                 yield schema.conform(rows, target)
 
-    def _tail(self, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        if tail.end <= tail.start:
-            return
+    def _tails(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Read the newer rows of all logs, one log after another. The next ones are looked up."""
+
+        def begin(tail: Tail) -> Iterator[pa.RecordBatch]:
+            return self._begun(tail, target)
+
+        if self._plan.tails:
+            store = self._ranges[self._plan.tails[0].name].log.store
+            for rows in run_parallel(store, begin, self._plan.tails, at_once=_TAILS_AT_ONCE):
+                yield from rows
+
+    def _begun(self, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The newer rows of a log, whose records are read now if they are few."""
         # With the floor of the plan, so that a later compaction does not end this read.
-        log = LogRange(self._options, tail.name, self._logs[tail.name], pinned=tail.pinned)
-        log.refresh()
-        for batch in log.scan(tail.start, tail.end, target):
-            yield as_stored(batch, self._partitioned)
+        planned = self._ranges[tail.name]
+        log = LogRange(self._options, tail.name, planned.log, pinned=tail.pinned)
+        log.begin_at(planned)
+        if 0 < tail.end - tail.start <= _SHORT_TAIL:
+            for record in log.records(tail.start, tail.end, size=WHOLE):
+                log.remember(record)
+        return self._tail(log, tail, target)
+
+    def _tail(self, log: LogRange, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if tail.end > tail.start:
+            for batch in log.scan(tail.start, tail.end, target):
+                yield as_stored(batch, self._partitioned)

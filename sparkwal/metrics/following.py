@@ -11,7 +11,7 @@ from functools import partial
 
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.header import CommitHeader, SlotHeader
-from sparkwal.lifecycle.consumers import consumer_infos, lag_ms
+from sparkwal.lifecycle.consumers import consumer_infos
 from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import Prometheus, zero_counters
 from sparkwal.options.open import open_log
@@ -23,6 +23,7 @@ from sparkwal.protocol.records import AnotherLog
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.ends import find_end
+from sparkwal.reading.estimates import lag_ms
 from sparkwal.reading.history import Follower
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs

@@ -82,6 +82,7 @@ def find_head(
     tolerant: bool = False,
     thorough: bool = False,
     proven: bool = True,
+    page: Page | None = None,
 ) -> Head:
     """Find the head: 1 LIST and, in a log that only the sink wrote, 1 GET.
 
@@ -95,6 +96,7 @@ def find_head(
         tolerant: if records are missing or damaged, report the newest intact one instead of
             raising. For readers only: a writer's record there would kill acknowledged commits.
         proven: if False, an empty LIST alone counts as no log. For readers that wait for a log.
+        page: the log's first LIST, if the caller has made it for several logs together.
 
     Raises:
         InvalidLogError: a record is damaged, or was written and is missing.
@@ -104,7 +106,8 @@ def find_head(
     missing: MissingRecord | None = None
     for _ in range(_LOOKS):
         try:
-            head = _find_head(log, window, tolerant=tolerant, thorough=thorough)
+            listed, page = page or _first_page(log), None
+            head = _find_head(log, listed, window, tolerant=tolerant, thorough=thorough)
             if head is None:
                 # SAFETY(empty-list-proven) §4: an empty LIST is no log only if GETs find none
                 trace = trace_of_log(log) if proven else None
@@ -189,7 +192,7 @@ def is_unchanged(log: LogStore, head: Head) -> bool:
         return request()
 
     def lists_the_same() -> bool:
-        return _listed(log)[0] == head.listed
+        return _numbers(log, _first_page(log)) == head.listed
 
     def holds_the_same() -> bool:
         if live is None:
@@ -200,9 +203,11 @@ def is_unchanged(log: LogStore, head: Head) -> bool:
     return all([*run_parallel(log.store, call, [lists_the_same, holds_the_same])])
 
 
-def _find_head(log: LogStore, window: int, *, tolerant: bool, thorough: bool) -> Head | None:
+def _find_head(
+    log: LogStore, page: Page, window: int, *, tolerant: bool, thorough: bool
+) -> Head | None:
     """Find the head as `find_head`, or return None if the LIST is empty."""
-    numbers, page = _listed(log)
+    numbers = _numbers(log, page)
     if not numbers:
         return None
     try:
@@ -244,12 +249,16 @@ def _find_head(log: LogStore, window: int, *, tolerant: bool, thorough: bool) ->
     return replace(head, oldest=slots[-1] if slots else None)
 
 
-def _listed(log: LogStore) -> tuple[tuple[int, ...], Page]:
-    """The numbers of the log's newest objects, newest first, and the page of the LIST."""
+def _first_page(log: LogStore) -> Page:
+    """The LIST of the log's newest objects, newest first."""
+    return first_entries(log.store, keys.batches_prefix(log.prefix), LIST_LIMIT)
+
+
+def _numbers(log: LogStore, page: Page) -> tuple[int, ...]:
+    """The numbers of the objects of a page."""
     start = keys.batches_prefix(log.prefix)
-    page = first_entries(log.store, start, LIST_LIMIT)
     named = (keys.listed(entry.key.removeprefix(start)) for entry in page.entries)
-    return tuple(number for number in named if number is not None), page
+    return tuple(number for number in named if number is not None)
 
 
 def _look_after_gap(

@@ -8,10 +8,11 @@ from itertools import islice
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, SlotHeader
+from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, TornRecord, read_slot
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.reading.log_range import LogRange
-from sparkwal.store.base import first_entries, numbered
+from sparkwal.store.base import LogStore, Page, first_entries, numbered
 from sparkwal.store.parallel import run_parallel
 
 # The number of keys in one LIST.
@@ -19,6 +20,10 @@ _PAGE = 1000
 _PAGES = 4
 # The number of records that represent all records of a time span.
 _PROBES = 16
+
+
+# A glance compares the newest record with the one so many positions before.
+_GLANCE_BACK = 60
 
 
 @dataclass(frozen=True)
@@ -31,18 +36,22 @@ class Size:
     exact: bool
 
 
-def size_of(seen: LogRange) -> Size:
+def size_of(seen: LogRange, listed: Page | None = None) -> Size:
     """The size of `batches/` of a log that has looked: 1 LIST, and 4 more if that shows only a
     part.
 
     The size of a larger log is estimated above its floor, from four pages: one at the end of each
     quarter.
+
+    Args:
+        seen: the log.
+        listed: its first LIST, if the caller has made it.
     """
     log = seen.log
     window = seen.window
     floor = seen.floor.current()
     prefix = keys.batches_prefix(log.prefix)
-    page = first_entries(log.store, prefix, _PAGE)
+    page = listed or first_entries(log.store, prefix, _PAGE)
     if not page.more:
         return Size(sum(entry.size for entry in page.entries), len(page.entries), True)
     count = max(seen.gap - floor, 0)
@@ -76,6 +85,36 @@ class Pace:
     commits: float
     rows: float
     seconds: float
+
+
+def pace_at_a_glance(log: LogRange, now_ms: int, window_ms: int) -> Pace:
+    """The growth of a log that has looked, from its newest record and one before: at most 1 GET.
+
+    The time between them may be longer or shorter than `window_ms`.
+    """
+    assert log.live is not None
+    newest = log.live.header
+    if newest.timestamp_ms < max(now_ms, newest.timestamp_ms) - window_ms:
+        return Pace(0.0, 0.0, window_ms / 1000)
+    lowest = max(min(log.floor.current(), newest.position) - KEPT_SLOTS, 0)
+    position = max(newest.position - _GLANCE_BACK, lowest)
+    older: SlotHeader | None = newest
+    if position < newest.position:
+        try:
+            record = read_slot(log.log, position, log.window, GLANCE, tolerant=True)
+            older = record.header if record else None
+        except InvalidLogError as error:
+            if log.damage.report is not None:
+                log.damage.report(error)
+            older = None
+    if older is None:
+        return Pace(0.0, 0.0, 0.0)
+    seconds = max(now_ms - older.timestamp_ms, 1000) / 1000
+    commits = [header for header in (older, newest) if isinstance(header, CommitHeader)]
+    # Each of the two represents half of the records.
+    share = len(commits) / 2 * (newest.position - position + 1)
+    rows = sum(header.rows for header in commits) / max(len(commits), 1)
+    return Pace(share / seconds, share * rows / seconds, seconds)
 
 
 def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
@@ -121,3 +160,16 @@ def pace_of(log: LogRange, now_ms: int, window_ms: int) -> Pace:
     seconds = max(now_ms - began_ms, 1000) / 1000
     rows = sum(header.rows for header in commits)
     return Pace(len(commits) * share / seconds, rows * share / seconds, seconds)
+
+
+def lag_ms(log: LogStore, head: Head, position: int) -> int | None:
+    """The time between the record at a position and the newest one: 1 GET."""
+    assert head.live is not None
+    if position >= head.gap:
+        return 0
+    try:
+        record = read_slot(log, position, head.window, GLANCE)
+    except InvalidLogError:
+        return None
+    newest_ms = head.live.header.timestamp_ms
+    return max(0, newest_ms - record.header.timestamp_ms) if record else None

@@ -26,7 +26,7 @@ from sparkwal.reading.floor import KEPT_SLOTS, Floor, Looked, ends_before
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import Checks, pieces_of, read_pieces
 from sparkwal.reading.segments import Segments, read_records
-from sparkwal.store.base import LogStore
+from sparkwal.store.base import LogStore, Page
 from sparkwal.store.parallel import run_parallel
 
 # Ranges up to this many positions are planned record by record on the driver.
@@ -69,6 +69,8 @@ class LogRange:
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
         self.head: Head | None = None
         self.gap = 0
+        # The log's first LIST, if it was made for several logs together; the next look takes it.
+        self.page: Page | None = None
         # The records that `refresh` has read, until their microbatch is planned.
         self._records: dict[int, SlotRecord] = {}
         # By position: the term of the last live record before it.
@@ -219,6 +221,13 @@ class LogRange:
             self.remember(self.live)
         return self.gap
 
+    def begin_at(self, other: "LogRange") -> None:
+        """Take the head of another range of this log instead of looking."""
+        self.head, self.gap = other.head, other.gap
+        self.floor.log_id = other.log_id
+        if self.live is not None:
+            self.remember(self.live)
+
     def check_not_cut(self) -> None:
         """Read the head again: a head below the floor may be old.
 
@@ -233,11 +242,13 @@ class LogRange:
         before = self.log_id
         # A caller that waits for a log looks often, so prove only once that there is none.
         proven = self.head is None or self.head.live is not None
+        page, self.page = self.page, None
         self.head, self.gap = find_end(
             self.log,
             tolerant=self.damage.allows_damaged_end,
             on_damage=self.damage.report,
             proven=proven,
+            page=page,
         )
         if before is not None and self.live is not None:
             check_log(self.log, self.live, before)

@@ -14,11 +14,12 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import OptionError
-from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
+from sparkwal.format.keys import ROOT, batches_prefix
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.store.base import Entry, LogStore
+from sparkwal.reading.listing import list_logs, sequencer_names
+from sparkwal.store.base import LogStore
 
 
 def sequencer_for(key: object, count: int) -> str:
@@ -159,34 +160,14 @@ def list_sequencers(path: str, **options: object) -> list[str]:
 def all_logs(root: LogStore) -> list[str]:
     """List the sequencers under a path, sorted, after ROOT if there is a log at the path itself.
 
-    It jumps from name to name: one LIST for each sequencer of a thousand objects or more, and
-    fewer for smaller ones.
+    It costs 2 LISTs, and 1 more for each thousand sequencers. A store that cannot list folders
+    takes more: 1 LIST for each sequencer of a thousand objects, and fewer for smaller ones.
     """
-    return [*newest_entries(root)]
-
-
-def newest_entries(root: LogStore) -> dict[str, Entry]:
-    """The newest object of each log under a path, by name, in the order of `all_logs`.
-
-    The requests are those of `all_logs`.
-    """
-    own = root.store.list(batches_prefix(root.prefix), 1).entries
-    found: dict[str, Entry] = {}
-    folder = sequencers_prefix(root.prefix)
-    page = root.store.list(folder)
-    while True:
-        for entry in page.entries:
-            name, _, key = entry.key.removeprefix(folder).partition("/")
-            # A refused writer may have left its proof of the store here, without a log.
-            if key.startswith("batches/"):
-                # The first object of a log is its newest.
-                found.setdefault(name, entry)
-        if not page.more:
-            return {**({ROOT: own[0]} if own else {}), **dict(sorted(found.items()))}
-        newest = page.entries[-1].key
-        last = newest.removeprefix(folder).partition("/")[0]
-        # "0" is the character after "/", so this key is after every key of that name.
-        page = root.store.list(folder, after=max(f"{folder}{last}0", newest))
+    names = sequencer_names(root)
+    if names is None:
+        return [*list_logs(root)]
+    own = [ROOT] if has_log(root) else []
+    return [*own, *sorted(set(names))]
 
 
 def has_log(log: LogStore) -> bool:

@@ -17,7 +17,7 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema
 from sparkwal.format.merging import union_of
 from sparkwal.format.schema import cut
-from sparkwal.lifecycle.consumers import leased
+from sparkwal.lifecycle.leases import leased
 from sparkwal.lifecycle.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions

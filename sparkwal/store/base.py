@@ -50,6 +50,18 @@ class Page(NamedTuple):
     more: bool
 
 
+class Folders(NamedTuple):
+    """The result of one LIST of folders.
+
+    Attributes:
+        names: the names of the folders, in the order of their keys.
+        after: the key after which the next page begins, or "" if this page is the last.
+    """
+
+    names: list[str]
+    after: str
+
+
 @dataclass(frozen=True)
 class Unfinished:
     """An upload that was neither completed nor aborted: its writer was killed, or still runs.
@@ -184,6 +196,20 @@ class Store(Protocol):
         """List the first `limit` (≤ 1000) keys under `prefix` after `after`, in byte order.
 
         The page may be shorter.
+        """
+
+    def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
+        """List the first folders `prefix`NAME/ that have an object below `inside`/.
+
+        A name has no "/". A page shows at most 1000 folders, and fewer if they hold other objects.
+
+        Args:
+            prefix: the folder of the folders; it ends with "/".
+            inside: the name of a folder in each of them.
+            after: `Folders.after` of the page before.
+
+        Returns:
+            The page, or None if the store cannot list folders.
         """
 
     def delete(self, key: str) -> None:

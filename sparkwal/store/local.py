@@ -97,6 +97,9 @@ class LocalStore:
         # No key may follow an empty page, so continue the list.
         return self.list(prefix, limit, after) if more and not entries else Page(entries, more)
 
+    def folders(self, prefix: str, inside: str, after: str = "") -> None:
+        """Return None: `list` is as fast here."""
+
     def delete(self, key: str) -> None:
         """Remove the file without a sync. If a power cut restores it, it is deleted again."""
         with errors("delete", key, self.url), suppress(*_ABSENT):

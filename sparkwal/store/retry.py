@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sparkwal import events
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
 from sparkwal.store.base import (
+    Folders,
     NotFound,
     Page,
     Refusal,
@@ -104,6 +105,10 @@ class RetryingStore:
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         return self.attempt("list", prefix, self.store.list, prefix, limit, after, size=0)
+
+    def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
+        list_folders = self.store.folders
+        return self.attempt("list", prefix, list_folders, prefix, inside, after, size=0)
 
     def delete(self, key: str) -> None:
         self.attempt("delete", key, self.store.delete, key)

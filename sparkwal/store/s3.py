@@ -20,6 +20,7 @@ from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store import s3_errors, s3_replies
 from sparkwal.store.base import (
     Entry,
+    Folders,
     NotFound,
     Page,
     Refusal,
@@ -227,6 +228,23 @@ class S3Store:
                 raise Transient(f"an empty page of the LIST of {prefix} that leads no further")
             tokens.add(token)
             at["ContinuationToken"] = token
+
+    def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
+        """Make one ListObjectsV2 with `/inside/` as the delimiter, and one more for an empty page.
+
+        A store that takes only "/" as a delimiter, or none, gives None.
+        """
+        delimiter = f"/{inside}/"
+        at: Any = {**self.at, "Prefix": prefix, "StartAfter": after, "Delimiter": delimiter}
+        for _ in range(_MOST_EMPTY_PAGES):
+            with self.request(prefix, finds=False) as client:
+                reply = client.list_objects_v2(**at)
+            s3_replies.check_list(reply, self.bucket, prefix, after, folders=True)
+            page = s3_replies.folders_page(reply, prefix, after, delimiter)
+            if page is None or page.after or not reply.get("IsTruncated"):
+                return page
+            at["ContinuationToken"] = s3_replies.require(reply, "NextContinuationToken", "LIST")
+        raise Transient(f"empty pages of the LIST of folders in {prefix} that lead no further")
 
     def delete(self, key: str) -> None:
         with suppress(NotFound), self.request(key) as client:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
-from sparkwal.store.base import Entry, Transient
+from sparkwal.store.base import Entry, Folders, Transient
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -119,7 +119,9 @@ def note_other_etags(client: S3Client, bucket: str) -> None:
     _etags_are_md5.setdefault(client, {})[bucket] = False
 
 
-def check_list(reply: Mapping[str, Any], bucket: str, prefix: str, after: str) -> None:
+def check_list(
+    reply: Mapping[str, Any], bucket: str, prefix: str, after: str, *, folders: bool = False
+) -> None:
     """Check that a LIST is that of this bucket and prefix, and begins after a key.
 
     Raises:
@@ -135,10 +137,52 @@ def check_list(reply: Mapping[str, Any], bucket: str, prefix: str, after: str) -
     start = reply.get("StartAfter", after)
     if unquote(start) != unquote(after):
         raise Unproven(f"LIST of {prefix} after {after!r} was answered by the list after {start!r}")
+    if folders:
+        return
     if reply.get("Delimiter") or reply.get("CommonPrefixes"):
         raise Unproven(f"LIST of {prefix} was answered by a list of folders")
     if reply.get("KeyCount") and not reply.get("Contents"):
         raise Unproven(f"LIST of {prefix} counts {reply['KeyCount']} keys and shows none")
+
+
+def folders_page(
+    reply: Mapping[str, Any], prefix: str, after: str, delimiter: str
+) -> Folders | None:
+    """Read the LIST of the folders below a prefix.
+
+    Args:
+        reply: the LIST with a delimiter, which ends each folder.
+        prefix: the prefix, which ends with "/".
+        after: the key after which the LIST begins.
+        delimiter: the delimiter: "/", a name and "/".
+
+    Returns:
+        The page. None if the store ignored the delimiter or used a part of it.
+
+    Raises:
+        Unproven: a key is outside of the LIST.
+    """
+    folders = [folder["Prefix"] for folder in reply.get("CommonPrefixes", [])]
+    others = [content["Key"] for content in reply.get("Contents", [])]
+    # Some stores list `after` itself again.
+    rows = sorted({*folders, *others} - {after})
+    for row in rows:
+        if not row.startswith(prefix) or row <= after:
+            raise Unproven(f"LIST of {prefix} after {after!r} shows {row}")
+    if not all(folder.endswith(delimiter) for folder in folders):
+        return None
+    if any(delimiter in other.removeprefix(prefix) for other in others):
+        return None
+    ends = len(prefix), -len(delimiter)
+    names = [row[slice(*ends)] for row in rows if row.endswith(delimiter)]
+    next_after = ""
+    if rows and reply.get("IsTruncated"):
+        name = rows[-1].removeprefix(prefix).partition("/")[0]
+        # "0" is the character after "/", so that key is after every key of the name.
+        is_shown = rows[-1] >= f"{prefix}{name}{delimiter}"
+        next_after = f"{prefix}{name}0" if is_shown else rows[-1]
+    # A folder of another folder, such as a log inside of a log, is none of these.
+    return Folders([name for name in names if "/" not in name], next_after)
 
 
 def check_order(entries: list[Entry], prefix: str, after: str) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from sparkwal.store.base import Entry, Front, NotFound, Page, Unfinished, UnfinishedPage
+from sparkwal.store.base import Entry, Folders, Front, NotFound, Page, Unfinished, UnfinishedPage
 
 
 class MemoryStore:
@@ -71,6 +71,19 @@ class MemoryStore:
             shown = keys[: min(limit, self.page)]
             entries = [Entry(key, len(self.objects[key])) for key in shown]
             return Page(entries, more=len(keys) > len(shown))
+
+    def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
+        with self._lock:
+            self.counts["LIST"] += 1
+            keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+        names = dict[str, None]()
+        for key in keys:
+            name, _, rest = key.removeprefix(prefix).partition("/")
+            if rest.startswith(f"{inside}/") and name not in names:
+                if len(names) == self.page:
+                    return Folders([*names], f"{prefix}{[*names][-1]}0")
+                names[name] = None
+        return Folders([*names], "")
 
     def delete(self, key: str) -> None:
         self.delete_many([key])

@@ -18,13 +18,13 @@ from sparkwal.lifecycle.consumers import (
     bound,
     consumers_and_ages,
     forget,
-    forget_expired_leases,
     is_live,
     join,
     publish,
     publish_of_all,
     read,
 )
+from sparkwal.lifecycle.leases import forget_expired_leases
 from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
 from sparkwal.sql.relations import CONSUMERS
 from sparkwal.store.base import LogStore

@@ -52,6 +52,9 @@ class WorldStore:
         entries, more = self.ask(Call("list", (prefix, limit, after)))
         return Page(list(entries), more)
 
+    def folders(self, prefix: str, inside: str, after: str = "") -> None:
+        return None
+
     def delete(self, key: str) -> None:
         undone = self.undone[-1:]
         self.ask(Call("delete", (key, *undone)))

@@ -17,7 +17,7 @@ from sparkwal.format import arrowfile
 from sparkwal.format.header import CommitHeader, Header
 from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.format.lifecycle_record import encode as encode_state
-from sparkwal.lifecycle import consumers
+from sparkwal.lifecycle import leases
 from sparkwal.protocol import chain, commit_record
 from sparkwal.protocol.commit_record import Inlined
 from tests.simulation.machine import Machine
@@ -67,11 +67,11 @@ def searching() -> Iterator[None]:
             records[key] = encode_record(header, inlined, spark_schema, codec, block)
         return records[key]
 
-    uuids = chain.uuid, consumers.uuid
+    uuids = chain.uuid, leases.uuid
     lifecycle = chain.encode, chain.decode
     chain.encode = _remembering_state
     chain.decode = lru_cache(maxsize=10_000)(lifecycle[1])
-    chain.uuid = consumers.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
+    chain.uuid = leases.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
     arrowfile.open_front = lru_cache(maxsize=100_000)(open_front)
     arrowfile.encode = remembering
     commit_record.encode_record = remembering_record
@@ -88,5 +88,5 @@ def searching() -> Iterator[None]:
         logger.setLevel(level)
         arrowfile.open_front, arrowfile.encode = open_front, encode
         commit_record.encode_record = encode_record
-        chain.uuid, consumers.uuid = uuids
+        chain.uuid, leases.uuid = uuids
         chain.encode, chain.decode = lifecycle

@@ -261,12 +261,8 @@ MUTATIONS = [
         "floor-then-consumers",
         "a consumer joins while the floor moves and the log is collected",
         "lifecycle/collection.py",
-        "bounds = consumers_bounds(\n"
-        "        [(one.log, one.state.log_id, floor) for one, floor in "
-        "zip(logs, floors, strict=True)],\n"
-        "        safeguards.expiry_ms,\n"
-        "    )\n",
-        "bounds = [min(floors[0], early[0])]\n",
+        "allowed = iter(consumers_bounds(moved, safeguards.expiry_ms))\n",
+        "allowed = iter([min(floors[0], early[0])])\n",
         (
             "    old = _old_record(",
             "    log = logs[0].log\n"

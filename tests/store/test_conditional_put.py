@@ -50,6 +50,9 @@ class Memory:
         entries = [Entry(key, len(self.objects[key])) for key in keys[:limit]]
         return Page(entries, len(keys) > limit)
 
+    def folders(self, prefix: str, inside: str, after: str = "") -> None:
+        return None
+
     def delete(self, key: str) -> None:
         self.objects.pop(key, None)
 

@@ -64,6 +64,9 @@ class Scripted:
         self.step()
         return self.store.list(prefix, limit, after)
 
+    def folders(self, prefix: str, inside: str, after: str = "") -> None:
+        return None
+
     def delete(self, key: str) -> None:
         self.step()
         self.store.delete(key)
