@@ -180,26 +180,48 @@ def _fault_of(log: LogRange, opened: Opened) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class CheckedSegments:
+    """The segments of a log, each read to its last byte.
+
+    Attributes:
+        sound: the blocks whose segment is intact and trusted.
+        unusable: {block: reason} of those whose segment no reader uses.
+    """
+
+    sound: frozenset[int] = frozenset()
+    unusable: dict[int, str] = field(default_factory=dict)
+
+
+def check_segments(log: LogRange) -> CheckedSegments:
+    """Check all segments of a log that has looked: 2 GETs each."""
+    blocks = decided_blocks(log)
+    listed = _listed(log, blocks) if blocks else []
+    unusable = unusable_blocks(log, listed, whole=True)
+    return CheckedSegments(frozenset(listed) - unusable.keys(), unusable)
+
+
 def compare_segments(log: LogRange) -> Iterator[str]:
     """Compare all segments of a log that has looked with its records. 1,001 GETs each.
 
     Yields:
         A line for each segment that differs, or that no reader uses.
     """
-    blocks = decided_blocks(log)
-    if not blocks:
-        return
-    listed = _listed(log, blocks)
-    unusable = unusable_blocks(log, listed, whole=True)
-    for block in listed:
-        fault = unusable.get(block) or _difference(log, block)
+    checked = check_segments(log)
+    for block in sorted({*checked.sound, *checked.unusable}):
+        fault = checked.unusable.get(block) or _difference(log, block)
         if fault:
-            name = f"{log.log.store.url}/{keys.segment_key(log.log.prefix, block, log.window)}"
-            last = (block + 1) * keys.BLOCK - 1
-            yield (
-                f"{name}: {fault}. Readers take the records if they notice that. sparkwal repair "
-                f"{log.log.url} {last} deletes it, and sparkwal segment makes a new one"
-            )
+            yield problem_of_segment(log, block, fault)
+
+
+def problem_of_segment(log: LogRange, block: int, fault: str) -> str:
+    """A line about a segment with a fault, and what to do."""
+    name = f"{log.log.store.url}/{keys.segment_key(log.log.prefix, block, log.window)}"
+    last = (block + 1) * keys.BLOCK - 1
+    return (
+        f"{name}: {fault}. Readers take the records if they notice that. sparkwal repair "
+        f"{log.log.url} {last} deletes it, and sparkwal segment makes a new one"
+    )
 
 
 def _difference(log: LogRange, block: int) -> str:

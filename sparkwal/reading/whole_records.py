@@ -1,0 +1,180 @@
+"""Reads every record of a log to its last byte, or takes it from a segment, for `verify`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import dataclass
+
+from isal.isal_zlib import crc32
+
+from sparkwal.errors import CollectedError, InvalidLogError
+from sparkwal.format import arrowfile, keys
+from sparkwal.format.header import CommitHeader
+from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.liveness import Slot
+from sparkwal.protocol.missing import MissingRecord
+from sparkwal.protocol.records import LONG_HOLE
+from sparkwal.protocol.slots import SlotRecord, TornRecord, open_again
+from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.segmenting import check_segments, problem_of_segment
+from sparkwal.reading.segments import Opened, Segments
+from sparkwal.store.base import Front, LogStore, NotFound
+from sparkwal.store.parallel import run_parallel
+
+
+class CutFooter(InvalidLogError):
+    """A record that is cut off after its rows. Readers of the log do not need the footer."""
+
+    def __init__(self, name: str, size: int, record: SlotRecord) -> None:
+        super().__init__(
+            f"{name}: cut off after its rows, {size} bytes. It counts, and readers of the log "
+            "return it; other readers of Arrow files refuse it"
+        )
+        self.record = record
+
+
+def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None:
+    """Read the record at a position, and check it to its last byte.
+
+    Returns:
+        The record, or None if the position has none.
+
+    Raises:
+        CutFooter: only its footer is cut off.
+        InvalidLogError: the record is damaged.
+    """
+    number = keys.slot(position, window)
+    try:
+        data = log.store.get(log.key(number))
+    except NotFound:
+        return None
+    name = log.locate(number, window)
+    front = Front.with_total(data, len(data))
+    record = open_again(log, position, window, front, len(data) + 1)
+    assert record is not None
+    is_cut = arrowfile.is_cut_end(data)
+    if not is_cut:
+        arrowfile.check_footer(data, name)
+    header = record.header
+    entry = header.checkpoints.get(header.query_id) if isinstance(header, CommitHeader) else None
+    # Neither the header nor the footer covers the files of a checkpoint.
+    if entry is not None and entry.position == header.position and entry.bytes:
+        start = arrowfile.block_offset(record.size)
+        if crc32(data[start : start + entry.bytes]) != entry.crc32:
+            raise InvalidLogError(f"{name}: the checkpoint in it does not match its CRC-32")
+    if is_cut:
+        raise CutFooter(name, len(data), record)
+    return record
+
+
+# A record, a problem, or None for a record that does not count.
+Checked = Slot | CutFooter | str | None
+
+
+@dataclass(frozen=True)
+class SoundSegments:
+    """The blocks whose segment is sound, and a line for each other segment."""
+
+    blocks: frozenset[int]
+    problems: list[str]
+
+
+def sound_segments(log: LogStore) -> SoundSegments:
+    """Check all segments of a log: 2 GETs each, and those of a look."""
+    seen = LogRange(SourceOptions(path=log.url), keys.ROOT, log)
+    try:
+        seen.refresh()
+        checked = check_segments(seen)
+    except (InvalidLogError, CollectedError):
+        # The check of the records reports it.
+        return SoundSegments(frozenset(), [])
+    unusable = sorted(checked.unusable.items())
+    return SoundSegments(checked.sound, [problem_of_segment(seen, *fault) for fault in unusable])
+
+
+def checked_slots(
+    log: LogStore,
+    live: SlotRecord,
+    span: range,
+    listed: Set[str],
+    segments: SoundSegments | None,
+    problem: Callable[[str], None],
+) -> Iterator[tuple[int, Checked]]:
+    """Check the slots of positions, in order.
+
+    Args:
+        log: the log.
+        live: its newest live record.
+        span: the positions.
+        listed: the keys of the objects of the log.
+        segments: the segments to trust.
+        problem: called with a line for each long run of positions without an object.
+
+    Yields:
+        A position with its record, with the problem there, or with None if a segment shows that
+        the record there does not count.
+    """
+    window = live.header.window
+    start, end = span.start, span.stop
+
+    def fetch(position: int) -> tuple[int, Checked]:
+        try:
+            record = whole_record(log, position, window)
+            return position, record or _no_record(position)
+        except (TornRecord, CutFooter) as part:
+            return position, part
+        except InvalidLogError as error:
+            return position, str(error)
+
+    stretches: Iterable[Opened | range] = [range(start, end)]
+    if segments is not None and segments.blocks:
+        stretches = Segments(log, window, live.header.log_id).stretches(start, end)
+    positions = _Positions(log, window, listed)
+    for stretch in stretches:
+        if isinstance(stretch, range):
+            part = stretch
+        else:
+            first = stretch.block * keys.BLOCK
+            part = range(max(first, start), min(first + keys.BLOCK, end))
+        if isinstance(stretch, range) or segments is None or stretch.block not in segments.blocks:
+            yield from run_parallel(log.store, fetch, positions.of(part, problem))
+            continue
+        records = {record.header.position: record for record in stretch.records(start, end)}
+        for position in positions.of(part, problem):
+            is_there = log.key(keys.slot(position, window)) in listed
+            yield position, records.get(position) if is_there else _no_record(position)
+
+
+def _no_record(position: int) -> str:
+    return f"position {position}: no record, though the log continues"
+
+
+class _Positions:
+    """The positions that have an object in the LIST of a log."""
+
+    def __init__(self, log: LogStore, window: int, listed: Set[str]) -> None:
+        self._log = log
+        self._window = window
+        prefix = keys.batches_prefix(log.prefix)
+        numbers = (keys.listed(key.removeprefix(prefix)) for key in listed)
+        self._listed = sorted({keys.position(n, window) for n in numbers if n is not None})
+
+    def of(self, span: range, problem: Callable[[str], None]) -> Iterator[int]:
+        """The positions of a span. Of a long run without objects only the first ones.
+
+        Anyone may have put a record at any position, so a run may be very long.
+        """
+        start = span.start
+        first, after = (bisect_left(self._listed, end) for end in (span.start, span.stop))
+        for position in self._listed[first:after]:
+            yield from self._hole(start, position, problem)
+            yield position
+            start = position + 1
+        yield from self._hole(start, span.stop, problem)
+
+    def _hole(self, start: int, end: int, problem: Callable[[str], None]) -> range:
+        tried = min(end, start + LONG_HOLE)
+        if tried < end:
+            problem(str(MissingRecord(self._log, tried, self._window, end=end)))
+        return range(start, tried)
