@@ -196,7 +196,9 @@ def collect(
 def _collect(
     one: Collected, bound: int, held_by: str, safeguards: Safeguards, *, dry_run: bool
 ) -> Collection | None:
-    log, head, state = one.log, one.head, one.state
+    log = one.log
+    head = one.head
+    state = one.state
     if bound <= one.above:
         return None
     if not held_by and bound < head.gap:

@@ -250,7 +250,9 @@ def plan_ranges(
 
 def _planned(floor: Floor, range_: OpenRange, window: int) -> tuple[list[ReadTask], str]:
     """The tasks of one range, and the columns of its last record."""
-    log, start, end = floor.log, range_.cut, range_.to
+    log = floor.log
+    start = range_.cut
+    end = range_.to
     looked = floor.looked()
     is_long = end - start > PLANNED_RECORDS
     # Of a long range only its last record is read here.

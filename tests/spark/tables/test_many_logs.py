@@ -34,7 +34,9 @@ class Path20:
     """Twenty logs under one path, and their table."""
 
     def __init__(self, spark: SparkSession, folder: Path, **how: Any) -> None:
-        self.spark, self.path, self.table = spark, str(folder / "log"), str(folder / "table")
+        self.spark = spark
+        self.path = str(folder / "log")
+        self.table = str(folder / "table")
         self._how = how
         store, root = open_store(self.path, S3Config(), RetryPolicy())
         self.root = LogStore(store, root)
