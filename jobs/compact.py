@@ -41,6 +41,7 @@ from sparkwal.cli.output import size
 from sparkwal.cli.output import table as print_table
 from sparkwal.errors import (
     CompactionError,
+    InvalidLogError,
     OptionError,
     PlanError,
     SparkWalError,
@@ -227,6 +228,7 @@ def _continuously(work: Compaction, meter: Meter, signals: Signals, printer: Eve
         ):
             return
         failures += 1
+        damaged: set[str] = set()
         for name, run in results.items():
             if isinstance(run, Run):
                 if run.finished or run.compacted or run.collection or run.segments:
@@ -234,9 +236,15 @@ def _continuously(work: Compaction, meter: Meter, signals: Signals, printer: Eve
                     _print(f"{time.strftime('%H:%M:%S')} {name}: {', '.join(cells[1:])}")
             elif isinstance(run, CompactionError | StoreUnavailableError):
                 _print(f"{name}: {one_line(run)}")
+            elif isinstance(run, InvalidLogError) and len(results) > 1:
+                # A damaged log stops no other.
+                _print(f"{name}: {one_line(run)}")
+                damaged.add(name)
             else:
                 raise Failures({name: run}, several=work.all_sequencers)
-        if all(isinstance(run, Run) for run in results.values()):
+        if damaged == results.keys():
+            raise Failures(dict(results), several=work.all_sequencers)
+        if all(isinstance(run, Run) or name in damaged for name, run in results.items()):
             failures = 0
         elif work.spark is not None and not jvm.is_running():
             raise Failed("Spark's JVM has ended; start the job again")

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lives import JOBS, JVM_SAYS_FIRST, SCHEMA, chain, collect, refused, run, running, write
 from rich.console import Console
 
 import sparkwal
-from compact import Compaction, RunOptions, _continuously
+from compact import Compaction, Failures, RunOptions, _continuously
 from sparkwal.cli.lifecycle_flags import EventPrinter
-from sparkwal.errors import StoreUnavailableError
+from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format.lifecycle_record import INTENT, Target
+from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
@@ -28,6 +28,17 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from support.follow import Meter, Signals
 from tests import classes
+from tests.jobs.lives import (
+    JOBS,
+    JVM_SAYS_FIRST,
+    SCHEMA,
+    chain,
+    collect,
+    refused,
+    run,
+    running,
+    write,
+)
 
 SECRET = "7h1s-must-not-be-shown"
 
@@ -199,6 +210,33 @@ def test_continuously_it_may_fail_for_days() -> None:
     quiet = Console(quiet=True)
     _continuously(work, Meter(quiet, "test"), signals, EventPrinter(quiet))
     assert next(failures, None) is None
+
+
+def rounds(*results: dict[str, Any]) -> Compaction:
+    """A compaction with these results, after which a signal comes."""
+    signals = Signals()
+    work = Compaction(LifecycleOptions(path="wal"), {}, True, None, RunOptions(interval=0.0))
+    remaining = [*results]
+
+    def round() -> dict[str, Any]:
+        result = remaining.pop(0)
+        signals.received = None if remaining else signal.SIGTERM
+        return result
+
+    work.round = round  # type: ignore[method-assign]
+    quiet = Console(quiet=True)
+    _continuously(work, Meter(quiet, "test"), signals, EventPrinter(quiet))
+    assert not remaining
+    return work
+
+
+def test_continuously_a_damaged_log_stops_no_other() -> None:
+    damage = InvalidLogError("a record is damaged")
+    rounds({"a": damage, "b": Run("at rest")}, {"a": damage, "b": Run("at rest")})
+    with pytest.raises(Failures, match="a record is damaged"):
+        rounds({"a": damage, "b": damage}, {"a": damage, "b": damage})
+    with pytest.raises(Failures, match="a record is damaged"):
+        rounds({"default": damage}, {"default": damage})
 
 
 @pytest.mark.slow

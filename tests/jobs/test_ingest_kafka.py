@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from broker import Broker, Topic, open_topic, start_kafka
 
 import sparkwal
 from faults.processes import JOBS, Application
 from sparkwal.format.header import CommitHeader, LeaderHeader
+from tests.jobs.broker import Broker, Topic, open_topic, start_kafka
 
 # Its jars come first, some 50 MB.
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]

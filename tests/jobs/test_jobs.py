@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet
 import pyspark
 import pytest
-from lives import JOBS, command, refused, run, run_here, running
 from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.format.header import CommitHeader, LeaderHeader
 from sparkwal.options.spark_versions import delta_package
+from tests.jobs.lives import JOBS, command, refused, run, run_here, running
 
 ROOT = JOBS.parent
 SECRET = "7h1s-must-not-be-shown"

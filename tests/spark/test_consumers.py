@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from reading.collected import move_floor
-from test_offsets import SCHEMA, Stream
 
 import sparkwal
 from sparkwal import CollectedError, InvalidLogError, OptionError, events
@@ -22,6 +21,7 @@ from sparkwal.spark.source import BatchReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from tests.spark.queries import append, follow, numbers, read, refused, values
+from tests.spark.test_offsets import SCHEMA, Stream
 
 
 def store_of(stream: Stream) -> LogStore:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from sorted_s3 import _Handler, serve
 from sortedcontainers import SortedDict
 
 from sparkwal.cli.main import main
@@ -27,6 +26,7 @@ from sparkwal.testing.faults import Fault
 from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import Server, ServerError, log_options, make_bucket, s3_client
+from tests.sorted_s3 import _Handler, serve
 
 from .s3proxy import NEW, OLD, start_s3proxy
 

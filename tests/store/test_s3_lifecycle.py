@@ -11,7 +11,6 @@ from dataclasses import replace
 from hashlib import md5
 
 import pytest
-from sorted_s3 import serve
 from sortedcontainers import SortedDict
 
 from sparkwal.errors import OptionError, StoreUnavailableError
@@ -21,6 +20,7 @@ from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import make_bucket
+from tests.sorted_s3 import serve
 
 from .stub_s3 import CONFIG, SECRETS, Reply, Stub, error
 
