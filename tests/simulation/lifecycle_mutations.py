@@ -220,7 +220,7 @@ MUTATIONS = [
         _WRITER,
         "lifecycle/coordinator.py",
         "floor = state.cut if retention == (None, None) else min(floor, state.cut)",
-        "floor = find_head(self._log).gap",
+        "floor = self._heads[part.log.name].gap",
     ),
     Mutation(
         "grace-before-delete",
