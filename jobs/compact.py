@@ -228,7 +228,7 @@ def _continuously(work: Compaction, meter: Meter, signals: Signals, printer: Eve
         ):
             return
         failures += 1
-        damaged: set[str] = set()
+        damaged: dict[str, InvalidLogError] = {}
         for name, run in results.items():
             if isinstance(run, Run):
                 if run.finished or run.compacted or run.collection or run.segments:
@@ -239,11 +239,11 @@ def _continuously(work: Compaction, meter: Meter, signals: Signals, printer: Eve
             elif isinstance(run, InvalidLogError) and len(results) > 1:
                 # A damaged log stops no other.
                 _print(f"{name}: {one_line(run)}")
-                damaged.add(name)
+                damaged[name] = run
             else:
                 raise Failures({name: run}, several=work.all_sequencers)
-        if damaged == results.keys():
-            raise Failures(dict(results), several=work.all_sequencers)
+        if damaged.keys() == results.keys():
+            raise Failures(damaged, several=work.all_sequencers)
         if all(isinstance(run, Run) or name in damaged for name, run in results.items()):
             failures = 0
         elif work.spark is not None and not jvm.is_running():
