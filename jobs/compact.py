@@ -74,7 +74,7 @@ class RunOptions:
     Attributes:
         now: compact all rows, also those that are not due.
         collects: delete objects.
-        segments: make segments; None: if rows stay in the log.
+        segments: make segments. With None the job makes them if rows stay in the log.
         accept_table: accept the present table first.
         continuous: repeat until a signal.
         interval: the seconds between two rounds.
@@ -102,7 +102,7 @@ class Compaction:
         run: how the job runs.
         accept: the next round accepts the present table.
         spark: the session.
-        lifecycle: of the log, or of all logs under the path.
+        lifecycle: compacts the log, or all logs under the path.
     """
 
     settings: LifecycleOptions

@@ -18,8 +18,8 @@ from sparkwal.reading.segmenting import Block, Unfit, encoded
 from sparkwal.reading.segments import mark_of
 from sparkwal.store.hedge import run_in_daemon
 
-# The most bytes of the records of a block, as they are sent. At most one block is gathered and one
-# is encoded.
+# The limit of bytes of a block's records, as stored. Memory holds at most two blocks: one that is
+# gathered and one that is encoded.
 _MOST_BYTES = 32 * 2**20
 # The most bytes of the unpacked rows of a block.
 _MOST_UNPACKED = 64 * 2**20

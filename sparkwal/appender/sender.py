@@ -381,7 +381,7 @@ class Session:
             self._settle()
 
     def _settle(self) -> None:
-        """If the oldest slot has failed, fail all waiting appends: none can be acknowledged."""
+        """If the oldest slot has failed, fail all waiting appends. The log cannot take them."""
         failure = self.intake.failure
         if failure is not None and (not self._sent or min(self._sent) in self._errors):
             error = None

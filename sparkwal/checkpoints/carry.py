@@ -39,8 +39,8 @@ from sparkwal.store.path import state_folder
 # JSON writes a byte as six characters at most.
 MAX_FILE_BYTES = limits.CHECKPOINT // 6
 _string_at = json.JSONDecoder().raw_decode
-# A string of JSON after its first quote, of which no escape stands for more than a byte: with one
-# such character Python would take four bytes for each of the others.
+# A JSON string after its first quote. Each escape in it stands for one byte, because a wider
+# character would make Python take four bytes for each character.
 _STRING = re.compile(r'[^"\\]*+(?:\\(?:[^u]|u00)[^"\\]*+)*+"')
 
 
@@ -421,7 +421,7 @@ def _after(text: str, at: int, sign: str) -> int:
     """The index after `sign`, which must be at `at`.
 
     Raises:
-        ValueError: something else is there.
+        ValueError: the text has another sign there.
     """
     if not text.startswith(sign, at):
         raise ValueError(f"no {sign} at character {at}")

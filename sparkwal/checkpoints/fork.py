@@ -312,7 +312,7 @@ def _find_begin(fork: Fork, log: LogStore) -> _Begin:
 
 
 def _read(log: LogStore, position: int, window: int) -> _Begin | None:
-    """Read the last live record at or before a position; None for an empty slot."""
+    """Read the last live record at or before a position. Return None if the slot is empty."""
     for at in range(position, -1, -1):
         try:
             front = fetch_slot(log, at, window)

@@ -103,47 +103,35 @@ def _walk_back(
     # The positions before it are not walked yet.
     bottom = first = max(start, end - keys.BLOCK)
     term: int | None = None
-    newest = _walk(
-        log,
-        first,
-        end,
-        newest_first=True,
-        most=None,
-        seals=True,
-        at_once=at_once,
-        lowest=start,
-    )
-    for item in newest:
-        if isinstance(item, Collected):
-            yield Collected(start, item.end)
-            return
-        if isinstance(item, MissingRecord):
-            # A long hole may reach further down.
-            bottom = min(bottom, item.position)
-        if isinstance(item, SlotRecord):
-            term = item.header.term
-        if seals or not (isinstance(item, SlotRecord) and is_seal(item)):
-            yield item
-    if start >= bottom:
-        return
-    for stretch in log.segments.newest_first(start, bottom):
+
+    def walked(stretch: Opened | range) -> Iterator[Found]:
         if isinstance(stretch, Opened):
-            found = _copied_back(log, stretch, start, bottom)
-        else:
-            found = _walk(
-                log,
-                stretch.start,
-                stretch.stop,
-                newest_first=True,
-                most=None,
-                seals=True,
-                at_once=at_once,
-                term=term,
-            )
-        for item in found:
+            return _copied_back(log, stretch, start, bottom)
+        return _walk(
+            log,
+            stretch.start,
+            stretch.stop,
+            newest_first=True,
+            most=None,
+            seals=True,
+            at_once=at_once,
+            lowest=start if stretch.stop == end else None,
+            term=term,
+        )
+
+    def stretches() -> Iterator[Opened | range]:
+        yield range(first, end)
+        if start < bottom:
+            yield from log.segments.newest_first(start, bottom)
+
+    for stretch in stretches():
+        for item in walked(stretch):
             if isinstance(item, Collected):
                 yield Collected(start, item.end)
                 return
+            if isinstance(item, MissingRecord):
+                # A long hole may reach further down.
+                bottom = min(bottom, item.position)
             if isinstance(item, SlotRecord):
                 term = item.header.term
             if seals or not (isinstance(item, SlotRecord) and is_seal(item)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from sparkwal.format.segment import (
     has_room,
     parts_of,
 )
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.records import WIDEST_PROBE, AnotherLog, live_records
 from sparkwal.protocol.slots import GLANCE, SlotRecord
 from sparkwal.reading.log_range import LogRange
@@ -185,37 +187,43 @@ class CheckedSegments:
     """The segments of a log, each read to its last byte.
 
     Attributes:
-        sound: the blocks whose segment is intact and trusted.
-        unusable: {block: reason} of those whose segment no reader uses.
+        sound: the blocks with a segment that readers may use.
+        problems: a line for each other segment, with what to do.
     """
 
     sound: frozenset[int] = frozenset()
-    unusable: dict[int, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
 
 
-def check_segments(log: LogRange) -> CheckedSegments:
-    """Check all segments of a log that has looked: 2 GETs each."""
-    blocks = decided_blocks(log)
-    listed = _listed(log, blocks) if blocks else []
-    unusable = unusable_blocks(log, listed, whole=True)
-    return CheckedSegments(frozenset(listed) - unusable.keys(), unusable)
+def check_segments(log: LogStore, *, with_records: bool) -> CheckedSegments:
+    """Check all segments of a log: 2 GETs each, and those of a look.
 
+    If the log is damaged or collected meanwhile, the remaining segments are not checked.
 
-def compare_segments(log: LogRange) -> Iterator[str]:
-    """Compare all segments of a log that has looked with its records. 1,001 GETs each.
-
-    Yields:
-        A line for each segment that differs, or that no reader uses.
+    Args:
+        log: the log.
+        with_records: also compare each segment with the records that it copies: 1,001 GETs more.
     """
-    checked = check_segments(log)
-    for block in sorted({*checked.sound, *checked.unusable}):
-        fault = checked.unusable.get(block) or _difference(log, block)
-        if fault:
-            yield problem_of_segment(log, block, fault)
+    seen = LogRange(SourceOptions(path=log.url), keys.ROOT, log)
+    sound: set[int] = set()
+    problems: list[str] = []
+    with suppress(InvalidLogError, CollectedError):
+        seen.refresh()
+        blocks = decided_blocks(seen)
+        listed = _listed(seen, blocks) if blocks else []
+        unusable = unusable_blocks(seen, listed, whole=True)
+        for block in listed:
+            fault = unusable.get(block, "")
+            if with_records and not fault:
+                fault = _difference(seen, block)
+            if fault:
+                problems.append(_problem(seen, block, fault))
+            else:
+                sound.add(block)
+    return CheckedSegments(frozenset(sound), tuple(problems))
 
 
-def problem_of_segment(log: LogRange, block: int, fault: str) -> str:
-    """A line about a segment with a fault, and what to do."""
+def _problem(log: LogRange, block: int, fault: str) -> str:
     name = f"{log.log.store.url}/{keys.segment_key(log.log.prefix, block, log.window)}"
     last = (block + 1) * keys.BLOCK - 1
     return (

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import CollectedError, InvalidLogError
+from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import ANONYMOUS, CommitHeader, QueryProgress, SlotHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import boolean, option
 from sparkwal.protocol.archive import read_archive
@@ -20,10 +19,9 @@ from sparkwal.protocol.liveness import check_torn, passes
 from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import SlotRecord, TornRecord
 from sparkwal.reading.floor import Floor, ends_before
-from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of, read_pieces, split
-from sparkwal.reading.segmenting import compare_segments
-from sparkwal.reading.whole_records import CutFooter, checked_slots, sound_segments
+from sparkwal.reading.segmenting import CheckedSegments, check_segments
+from sparkwal.reading.whole_records import CutFooter, checked_slots
 from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
 
@@ -164,10 +162,13 @@ def verify_store(
     if report.floor > head.gap:
         report.problems.append(str(ends_before(log.url, head.gap, report.floor)))
     named, chain = set[str](), _Chain(log, report)
-    segments = sound_segments(log) if fast and report.head + 1 >= keys.BLOCK else None
+    has_blocks = report.head + 1 >= keys.BLOCK
+    segments = CheckedSegments()
+    if fast and has_blocks:
+        segments = check_segments(log, with_records=False)
     span = range(report.floor, report.head + 1)
     add = report.problems.append
-    for position, record in checked_slots(log, head.live, span, listed, segments, add):
+    for position, record in checked_slots(log, head.live, span, listed, segments.sound, add):
         named.add(log.key(keys.slot(position, window)))
         before = len(report.problems)
         if isinstance(record, CutFooter):
@@ -199,24 +200,12 @@ def verify_store(
         else:
             report.orphans.append(key)
     report.orphans.sort()
-    if segments is not None:
-        report.problems += segments.problems
-    elif report.head + 1 >= keys.BLOCK:
-        report.problems += _of_segments(log)
+    if has_blocks and not fast:
+        segments = check_segments(log, with_records=True)
+    report.problems += segments.problems
     # The head is read twice, and may be reported twice.
     report.problems = list(dict.fromkeys(report.problems))
     return report
-
-
-def _of_segments(log: LogStore) -> Iterator[str]:
-    """A line for each segment that differs from the records that it copies."""
-    seen = LogRange(SourceOptions(path=log.url), keys.ROOT, log)
-    try:
-        seen.refresh()
-        yield from compare_segments(seen)
-    except (InvalidLogError, CollectedError):
-        # The check of the records reports it, or another collection deletes it.
-        return
 
 
 def _head(log: LogStore, report: Report) -> Head | None:

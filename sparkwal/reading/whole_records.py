@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass
 
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import CollectedError, InvalidLogError
+from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.liveness import Slot
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.records import LONG_HOLE
 from sparkwal.protocol.slots import SlotRecord, TornRecord, open_again
-from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.segmenting import check_segments, problem_of_segment
 from sparkwal.reading.segments import Opened, Segments
 from sparkwal.store.base import Front, LogStore, NotFound
 from sparkwal.store.parallel import run_parallel
@@ -72,33 +68,12 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
 Checked = Slot | CutFooter | str | None
 
 
-@dataclass(frozen=True)
-class SoundSegments:
-    """The blocks whose segment is sound, and a line for each other segment."""
-
-    blocks: frozenset[int]
-    problems: list[str]
-
-
-def sound_segments(log: LogStore) -> SoundSegments:
-    """Check all segments of a log: 2 GETs each, and those of a look."""
-    seen = LogRange(SourceOptions(path=log.url), keys.ROOT, log)
-    try:
-        seen.refresh()
-        checked = check_segments(seen)
-    except (InvalidLogError, CollectedError):
-        # The check of the records reports it.
-        return SoundSegments(frozenset(), [])
-    unusable = sorted(checked.unusable.items())
-    return SoundSegments(checked.sound, [problem_of_segment(seen, *fault) for fault in unusable])
-
-
 def checked_slots(
     log: LogStore,
     live: SlotRecord,
     span: range,
     listed: Set[str],
-    segments: SoundSegments | None,
+    trusted: Set[int],
     problem: Callable[[str], None],
 ) -> Iterator[tuple[int, Checked]]:
     """Check the slots of positions, in order.
@@ -108,7 +83,7 @@ def checked_slots(
         live: its newest live record.
         span: the positions.
         listed: the keys of the objects of the log.
-        segments: the segments to trust.
+        trusted: the blocks with a segment that stands for its records.
         problem: called with a line for each long run of positions without an object.
 
     Yields:
@@ -128,7 +103,7 @@ def checked_slots(
             return position, str(error)
 
     stretches: Iterable[Opened | range] = [range(start, end)]
-    if segments is not None and segments.blocks:
+    if trusted:
         stretches = Segments(log, window, live.header.log_id).stretches(start, end)
     positions = _Positions(log, window, listed)
     for stretch in stretches:
@@ -137,7 +112,7 @@ def checked_slots(
         else:
             first = stretch.block * keys.BLOCK
             part = range(max(first, start), min(first + keys.BLOCK, end))
-        if isinstance(stretch, range) or segments is None or stretch.block not in segments.blocks:
+        if isinstance(stretch, range) or stretch.block not in trusted:
             yield from run_parallel(log.store, fetch, positions.of(part, problem))
             continue
         records = {record.header.position: record for record in stretch.records(start, end)}

@@ -20,14 +20,15 @@ from tests.reading.segmented import (
     log_of,
     segmented,
     segments_in,
-    short_blocks,
     without_segments,
 )
+from tests.reading.segmented import short_blocks as short_blocks
+
+pytestmark = pytest.mark.usefixtures("short_blocks")
 
 
 @pytest.fixture(autouse=True)
-def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    short_blocks(monkeypatch)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_segments, "_DRAIN_SECONDS", 60.0)
 
 

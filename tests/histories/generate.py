@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from delta_rs_table import DeltaRsTable
 
 import sparkwal
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack
 
-from .lake_worker import DeltaRsTable, compact_once, coordinator, table_alone
+from .lake_worker import compact_once, coordinator, table_alone
 from .recording import Recorder, merged, write_history
 from .worker import SCHEMA
 

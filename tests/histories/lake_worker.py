@@ -6,30 +6,23 @@ the coordinator, its records, its snapshot of the table's transaction log, and c
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
+from delta_rs_table import DeltaRsTable
+from deltalake import DeltaTable
 
 import sparkwal
-from sparkwal.errors import SparkWalError, TableReadError, WriteError
-from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.errors import SparkWalError
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.lifecycle.snapshot import delta_log
-from sparkwal.lifecycle.table import Table, TableState, Tombstones
+from sparkwal.lifecycle.table import Table
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.chain import newest_lifecycle
-from sparkwal.store.base import LogStore
-
-from .worker import SCHEMA
 
 if TYPE_CHECKING:
     from .recording import Recorder
@@ -37,57 +30,6 @@ if TYPE_CHECKING:
 
 # Longer than a process stays stopped.
 _GRACE_MS = 9_000
-
-
-class DeltaRsTable:
-    """A Delta table that delta-rs writes, as `sparkwal.lifecycle.table.Table`.
-
-    Attributes:
-        last_read: the range that was read last: its bounds, positions and values.
-    """
-
-    tombstones: Tombstones | None = None
-
-    def __init__(self, table: str, path: str, options: dict[str, Any]) -> None:
-        self._table = table
-        self._log = sparkwal.Log(path, **options)
-        self._files = delta_log(table, from_keywords(SourceOptions, path, options))
-        self.last_read: dict[str, object] = {}
-
-    def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
-        with _write_errors():
-            DeltaTable.create(self._table, SCHEMA, mode="ignore")
-
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        try:
-            self._files.update()
-            return self._files.snapshot(log_id, since, k)
-        except TableReadError as error:
-            raise WriteError(str(error)) from error
-
-    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
-        rows = self._log.scan(state.cut, state.to - 1, columns=["_wal_position", "v"]).read_all()
-        pairs = [list(row.values()) for row in rows.to_pylist()]
-        self.last_read = {"start": state.cut, "to": state.to, "rows": pairs}
-        with _write_errors():
-            # If another writer commits after this snapshot, the transaction makes delta-rs refuse.
-            table = DeltaTable(self._table)
-            if (table.transaction_version(state.log_id) or 0) >= state.k:
-                return
-            reported = {name: getattr(state, name) for name in ("log_id", "k", "cut", "to")}
-            commit = CommitProperties(
-                app_transactions=[Transaction(state.log_id, state.k)],
-                custom_metadata={"userMetadata": json.dumps(reported)},
-            )
-            write_deltalake(table, rows.select(["v"]), mode="append", commit_properties=commit)
-
-
-@contextmanager
-def _write_errors() -> Iterator[None]:
-    try:
-        yield
-    except DeltaError as error:
-        raise WriteError(f"the table was not written: {error}") from error
 
 
 def coordinator(path: str, options: dict[str, Any], table: Table, target: Target) -> Coordinator:

@@ -22,19 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from delta_rs_table import DeltaRsTable
 
 import sparkwal
 from sparkwal.appender import sender
-from sparkwal.errors import SparkWalError, TableReadError, WriteError
-from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.errors import SparkWalError
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.lifecycle.snapshot import delta_log
-from sparkwal.lifecycle.table import TableState, Tombstones, named_range
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.store.base import LogStore
 from sparkwal.testing.servers import log_options
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -51,65 +49,13 @@ GRACE_MS = 30_000
 _PAUSE = 1.0
 
 
-class FleetTable:
-    """A Delta table that delta-rs writes, as `sparkwal.lifecycle.table.Table`."""
-
-    tombstones: Tombstones | None = None
-
-    def __init__(self, table: str, options: dict[str, Any]) -> None:
-        self._table = table
-        self._options = options
-        self._files = delta_log(table, from_keywords(SourceOptions, PATH, options))
-
-    def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
-        from deltalake import DeltaTable
-
-        DeltaTable.create(self._table, SCHEMA, mode="ignore")
-
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        try:
-            self._files.update()
-            return self._files.snapshot(log_id, since, k)
-        except TableReadError as error:
-            raise WriteError(str(error)) from error
-
-    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
-        parts = [
-            sparkwal.Log(PATH, sequencer=part.sequencer, **self._options)
-            .scan(part.cut, part.to - 1)
-            .read_all()
-            for part in state.ranges
-        ]
-        self._commit(state, pa.concat_tables(parts), {})
-
-    def burn(self, state: LifecycleRecord) -> None:
-        self._commit(state, SCHEMA.empty_table(), {"is_burned": True})
-
-    def _commit(self, state: LifecycleRecord, rows: pa.Table, more: dict[str, Any]) -> None:
-        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-        from deltalake.exceptions import DeltaError
-
-        try:
-            # If another writer commits after this snapshot, the transaction makes delta-rs refuse.
-            table = DeltaTable(self._table)
-            if (table.transaction_version(state.txn_id) or 0) >= state.k:
-                return
-            commit = CommitProperties(
-                app_transactions=[Transaction(state.txn_id, state.k)],
-                custom_metadata={"userMetadata": json.dumps({**named_range(state), **more})},
-            )
-            write_deltalake(table, rows, mode="append", commit_properties=commit)
-        except DeltaError as error:
-            raise WriteError(f"the table was not written: {error}") from error
-
-
 def coordinator(table: str, options: dict[str, Any]) -> Coordinator:
     """The lifecycle of all logs under the path."""
     log = open_log(from_keywords(SourceOptions, PATH, options))
     return Coordinator(
         log,
         Policy(late_window_seconds=0),
-        table=FleetTable(table, options),
+        table=DeltaRsTable(table, PATH, options),
         target=Target(table),
         gc_grace_ms=GRACE_MS,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from sparkwal.errors import InvalidLogError, ReadError
@@ -20,6 +21,10 @@ from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
+
+
+class Died(BaseException):
+    """The process was killed."""
 
 
 @dataclass(frozen=True)
@@ -136,3 +141,21 @@ class ModelTable:
                     for batch in read_pieces(log.store, pieces, target):
                         found += batch.column(0).to_pylist()
         return found
+
+
+@contextmanager
+def dying_at(table: ModelTable, step: str, nth: int = 0) -> Iterator[None]:
+    """A process that uses the table dies at a step, the `nth` time after the first."""
+    count = 0
+
+    def die(now: str) -> None:
+        nonlocal count
+        count += now == step
+        if now == step and count == nth + 1:
+            raise Died
+
+    table.before = die
+    try:
+        yield
+    finally:
+        table.before = lambda step: None

@@ -10,7 +10,8 @@ import pytest
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.protocol.chain import newest_lifecycle, put_next
-from tests.lifecycle.test_coordinator import Died, Life, Mortal
+from tests.lifecycle.table import Died, dying_at
+from tests.lifecycle.test_coordinator import Life, Mortal
 from tests.lifecycle.test_restored import restore_log
 
 
@@ -30,14 +31,8 @@ def with_open_range(step: str = "written") -> Life:
 
 
 def die_at(life: Life, step: str) -> None:
-    def die(now: str) -> None:
-        if now == step:
-            raise Died
-
-    life.table.before = die
-    with pytest.raises(Died):
+    with dying_at(life.table, step), pytest.raises(Died):
         life.process().run_once()
-    life.table.before = lambda step: None
 
 
 def check_all_once(life: Life) -> None:

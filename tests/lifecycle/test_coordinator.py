@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,16 +22,12 @@ from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
-from tests.lifecycle.table import ModelTable
+from tests.lifecycle.table import Died, ModelTable, dying_at
 from tests.lifecycle.timed_log import TimedLog
 
 TARGET = Target("memory://table")
 AT_ONCE = Policy(late_window_seconds=0)
 GRACE_MS = 3_600_000
-
-
-class Died(BaseException):
-    """The process was killed."""
 
 
 class Mortal(MemoryStore):
@@ -150,18 +146,8 @@ def test_a_kill_at_every_store_call_is_survived(answered: bool) -> None:
 def test_a_kill_at_every_call_of_the_table_is_survived(life: Life, step: str) -> None:
     for nth in range(4):
         life.write(2)
-        count = 0
-
-        def die(now: str, nth: int = nth) -> None:
-            nonlocal count
-            count += now == step
-            if now == step and count == nth + 1:
-                raise Died
-
-        life.table.before = die
-        with contextlib.suppress(Died):
+        with dying_at(life.table, step, nth), contextlib.suppress(Died):
             life.process().run_once()
-        life.table.before = lambda step: None
         found = life.process().recover()
         assert found.found in ("no lifecycle", "at rest", "an open range")
         life.process().run_once()
@@ -172,18 +158,9 @@ def test_a_kill_at_every_call_of_the_table_is_survived(life: Life, step: str) ->
 def test_recovery_finishes_a_range_whether_it_was_written_or_not(life: Life) -> None:
     life.write(3)
 
-    def die_at(step: str) -> Callable[[str], None]:
-        def before(now: str) -> None:
-            if now == step:
-                raise Died
-
-        return before
-
     for step in ("write", "written"):
-        life.table.before = die_at(step)
-        with pytest.raises(Died):
+        with dying_at(life.table, step), pytest.raises(Died):
             life.process().run_once()
-        life.table.before = lambda step: None
         found = life.process().recover()
         assert found.found == "an open range" and found.finished is not None
         assert found.finished.end == found.cut == find_head(life.log).gap

@@ -22,8 +22,8 @@ from sparkwal.protocol.chain import newest_lifecycle, newest_record, record_at
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import Entry, LogStore, Page
 from sparkwal.testing.memory import MemoryStore
-from tests.lifecycle.table import ModelTable
-from tests.lifecycle.test_coordinator import Died, Mortal
+from tests.lifecycle.table import Died, ModelTable, dying_at
+from tests.lifecycle.test_coordinator import Mortal
 from tests.lifecycle.timed_log import SCHEMA, TimedLog
 
 TARGET = Target("memory://table")
@@ -221,18 +221,8 @@ def test_a_kill_at_every_call_of_the_table_is_survived(lives: Lives, step: str) 
     for nth in range(4):
         for name in "abc":
             lives.write(name)
-        count = 0
-
-        def die(now: str, nth: int = nth) -> None:
-            nonlocal count
-            count += now == step
-            if now == step and count == nth + 1:
-                raise Died
-
-        lives.table.before = die
-        with suppress(Died):
+        with dying_at(lives.table, step, nth), suppress(Died):
             lives.process().run_all()
-        lives.table.before = lambda step: None
         lives.write("b")
         # A run of one log finishes the range of all.
         log = lives.root.sequencer("c")
@@ -296,15 +286,8 @@ def test_a_run_of_one_log_gives_up_a_range_that_another_damaged_log_holds_open(
 ) -> None:
     for name in "ab":
         lives.write(name)
-
-    def die(step: str) -> None:
-        if step == "write":
-            raise Died
-
-    lives.table.before = die
-    with pytest.raises(Died):
+    with dying_at(lives.table, "write"), pytest.raises(Died):
         lives.process().run_all()
-    lives.table.before = lambda step: None
     damage(lives, "b", 1)
     process = Coordinator(
         lives.root.sequencer("a"), AT_ONCE, table=lives.table, target=TARGET, host="here"
@@ -319,15 +302,8 @@ def test_a_kill_while_a_range_is_given_up_is_survived(lives: Lives, step: str) -
     for name in "ab":
         lives.write(name)
     damage(lives, "b", 1)
-
-    def die(now: str) -> None:
-        if now == step:
-            raise Died
-
-    lives.table.before = die
-    with pytest.raises(Died):
+    with dying_at(lives.table, step), pytest.raises(Died):
         lives.process().run_all()
-    lives.table.before = lambda step: None
     results = lives.process().run_all()
     assert isinstance(results["b"], SparkWalError)
     assert lives.rows == [0]

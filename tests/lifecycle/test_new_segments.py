@@ -25,14 +25,11 @@ from tests.reading.segmented import (
     log_of,
     query_in,
     segments_in,
-    short_blocks,
     small_commits,
 )
+from tests.reading.segmented import short_blocks as short_blocks
 
-
-@pytest.fixture(autouse=True)
-def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    short_blocks(monkeypatch)
+pytestmark = pytest.mark.usefixtures("short_blocks")
 
 
 def test_a_run_makes_what_is_missing_and_asks_for_nothing_until_the_next_block(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sparkwal import events
+from sparkwal.events import Event
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.log import Log
@@ -35,6 +37,7 @@ def log_of(store: Any) -> LogStore:
     return LogStore(store, "wal")
 
 
+@pytest.fixture
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of BLOCK positions, so that a test needs only a few records."""
     monkeypatch.setattr(keys, "BLOCK", BLOCK)
@@ -51,6 +54,11 @@ def looked(store: Any) -> LogRange:
     log = LogRange(options, options.sequencer, log_of(store))
     log.refresh()
     return log
+
+
+def ignored(seen: Sequence[Event]) -> list[str]:
+    """The keys of the segments that readers did not use."""
+    return [event.segment for event in seen if isinstance(event, events.SegmentIgnored)]
 
 
 def segmented(store: Any, **options: Any) -> Made:

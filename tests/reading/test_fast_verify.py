@@ -19,14 +19,11 @@ from tests.reading.segmented import (
     random_log,
     segmented,
     segments_in,
-    short_blocks,
     small_commits,
 )
+from tests.reading.segmented import short_blocks as short_blocks
 
-
-@pytest.fixture(autouse=True)
-def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    short_blocks(monkeypatch)
+pytestmark = pytest.mark.usefixtures("short_blocks")
 
 
 def verified(store: MemoryStore, *, fast: bool = True) -> Report:

@@ -34,17 +34,19 @@ from tests.reading.segmented import (
     random_log,
     segmented,
     segments_in,
-    short_blocks,
     small_commits,
 )
+from tests.reading.segmented import short_blocks as short_blocks
 
 Row = dict[str, object]
 
 
+pytestmark = pytest.mark.usefixtures("short_blocks")
+
+
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short blocks, and rows that a reader fetches apart from the records of their segment."""
-    short_blocks(monkeypatch)
+    """Rows that a reader fetches apart from the records of their segment."""
     monkeypatch.setattr(segment, "_FRAME", 300)
     monkeypatch.setattr(segment, "RUN_SIZE", 1000)
     monkeypatch.setattr(segments, "_FRONT", 500)

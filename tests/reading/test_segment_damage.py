@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sparkwal import Appender, Log, events, repair, verify
+from sparkwal import Appender, Log, repair, verify
 from sparkwal.events import Event
 from sparkwal.format import arrowfile, keys, segment
 from sparkwal.options.open import open_log
@@ -23,20 +23,22 @@ from tests.appender.faulty_store import SCHEMA, rows
 from tests.reading.segmented import (
     BLOCK,
     all_of,
+    ignored,
     log_of,
     opened,
     random_log,
     segmented,
     segments_in,
-    short_blocks,
     without_segments,
 )
+from tests.reading.segmented import short_blocks as short_blocks
+
+pytestmark = pytest.mark.usefixtures("short_blocks")
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short blocks, and segments of several frames that a reader fetches one by one."""
-    short_blocks(monkeypatch)
+    """Segments of several frames that a reader fetches one by one."""
     monkeypatch.setattr(segment, "_FRAME", 400)
     monkeypatch.setattr(segment, "RUN_SIZE", 1500)
     monkeypatch.setattr(segments, "_FRONT", 1000)
@@ -47,10 +49,6 @@ def range_of(path: str) -> LogRange:
     log = LogRange(settings, "default", open_log(settings, fail_fast=True))
     log.refresh()
     return log
-
-
-def ignored(seen: Sequence[Event]) -> list[str]:
-    return [event.segment for event in seen if isinstance(event, events.SegmentIgnored)]
 
 
 def parts_in(body: bytes) -> Iterator[tuple[str, range]]:
@@ -67,20 +65,6 @@ def parts_in(body: bytes) -> Iterator[tuple[str, range]]:
     yield "footer", range(part.header.frames[-1].end, len(body))
 
 
-def check_readers(
-    store: MemoryStore, expected: object, key: str, seen: list[Event], *, at: object
-) -> int:
-    """Check the rows and the records; return the number of readers that emitted an event."""
-    readers = 0
-    rows, records = expected
-    for read in (rows_of, records_of):
-        seen.clear()
-        assert read(store) == (rows if read is rows_of else records), at
-        assert ignored(seen) in ([], [key]), at
-        readers += len(ignored(seen))
-    return readers
-
-
 def rows_of(store: MemoryStore) -> object:
     return opened(store).scan(include_metadata=True).read_all().to_pylist()
 
@@ -89,30 +73,61 @@ def records_of(store: MemoryStore) -> object:
     return [*opened(store).records()]
 
 
+class Sound:
+    """A random log with sound segments, one of which a test damages.
+
+    Attributes:
+        store: the store.
+        expected: the rows and the records without segments.
+        key: the key of the segment.
+        body: its bytes.
+    """
+
+    def __init__(self, seed: int, folder: Path, draw: random.Random) -> None:
+        self.store = random_log(seed, folder, 30)
+        plain = without_segments(self.store)
+        self.expected = rows_of(plain), records_of(plain)
+        segmented(self.store)
+        keys_of_segments = segments_in(self.store)
+        self.key = keys_of_segments[draw.randrange(len(keys_of_segments))]
+        self.body = self.store.objects[self.key]
+
+    def is_reported(self) -> bool:
+        """Whether a check of the log names the segment."""
+        problems = verify_store(log_of(self.store), "wal").problems
+        return any(self.key in line for line in problems)
+
+
+def check_readers(log: Sound, seen: list[Event], *, at: object) -> int:
+    """Check the rows and the records; return the number of readers that emitted an event."""
+    readers = 0
+    for read, expected in zip((rows_of, records_of), log.expected, strict=True):
+        seen.clear()
+        assert read(log.store) == expected, at
+        assert ignored(seen) in ([], [log.key]), at
+        readers += len(ignored(seen))
+    return readers
+
+
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4))])
 def test_a_flip_in_each_part_gives_the_same_rows_and_one_event(
     seed: int, tmp_path: Path, seen: list[Event]
 ) -> None:
     draw = random.Random(seed)
-    store = random_log(seed, tmp_path, 30)
-    plain = without_segments(store)
-    expected = rows_of(plain), records_of(plain)
-    segmented(store)
-    key = segments_in(store)[draw.randrange(len(segments_in(store)))]
-    sound = store.objects[key]
-    parts = [*parts_in(sound)]
+    log = Sound(seed, tmp_path, draw)
+    parts = [*parts_in(log.body)]
     assert len(parts) > 5
     for part, span in parts:
         for at in {span[0], span[-1], *draw.choices(span, k=3)}:
-            body = bytearray(sound)
+            body = bytearray(log.body)
             body[at] ^= 1 << draw.randrange(8)
-            store.objects[key] = bytes(body)
-            readers = check_readers(store, expected, key, seen, at=(part, at))
+            log.store.objects[log.key] = bytes(body)
+            readers = check_readers(log, seen, at=(part, at))
             # A CRC covers these bytes. A reader of records does not need the rows.
             if part.startswith(("records", "rows")):
                 assert readers == (1 if part.startswith("rows") else 2), (part, at)
         # The last flip of the part.
-        assert any(key in line for line in verify_store(log_of(store), "wal").problems), part
+        assert log.is_reported(), part
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4))])
@@ -120,21 +135,16 @@ def test_a_cut_at_each_part_gives_the_same_rows_and_one_event(
     seed: int, tmp_path: Path, seen: list[Event]
 ) -> None:
     draw = random.Random(seed)
-    store = random_log(seed, tmp_path, 30)
-    plain = without_segments(store)
-    expected = rows_of(plain), records_of(plain)
-    segmented(store)
-    key = segments_in(store)[draw.randrange(len(segments_in(store)))]
-    sound = store.objects[key]
-    for part, span in parts_in(sound):
+    log = Sound(seed, tmp_path, draw)
+    for part, span in parts_in(log.body):
         for size in {span[0], span[len(span) // 2], span[-1]}:
-            store.objects[key] = sound[:size]
-            readers = check_readers(store, expected, key, seen, at=(part, size))
+            log.store.objects[log.key] = log.body[:size]
+            readers = check_readers(log, seen, at=(part, size))
             if part != "footer":
                 assert readers == (1 if part.startswith("rows") else 2), (part, size)
-        assert any(key in line for line in verify_store(log_of(store), "wal").problems), part
-    segmented(store)
-    assert store.objects[key] == sound
+        assert log.is_reported(), part
+    segmented(log.store)
+    assert log.store.objects[log.key] == log.body
 
 
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.slow) for n in (5, 6, 7)])

@@ -20,7 +20,6 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.segmenting import make_segments, segment_of
 from sparkwal.reading.segments import listed_blocks
 from tests.appender.faulty_store import SCHEMA, rows
-from tests.reading.segmented import short_blocks
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
@@ -49,7 +48,6 @@ def make_forever(
 
 @pytest.fixture(autouse=True)
 def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    short_blocks(monkeypatch)
     monkeypatch.setattr(keys, "BLOCK", BLOCK)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from sparkwal import events
 from sparkwal.errors import CollectedError
 from sparkwal.events import Event
 from sparkwal.format import arrowfile, keys, schema, segment
@@ -32,6 +31,7 @@ from tests.reading.segmented import (
     INLINED,
     all_of,
     everything,
+    ignored,
     log_of,
     looked,
     opened,
@@ -39,15 +39,12 @@ from tests.reading.segmented import (
     random_log,
     segmented,
     segments_in,
-    short_blocks,
     small_commits,
     without_segments,
 )
+from tests.reading.segmented import short_blocks as short_blocks
 
-
-@pytest.fixture(autouse=True)
-def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    short_blocks(monkeypatch)
+pytestmark = pytest.mark.usefixtures("short_blocks")
 
 
 @pytest.mark.parametrize(
@@ -161,10 +158,6 @@ def test_rows_in_several_frames_and_runs(tmp_path: Path, monkeypatch: pytest.Mon
     segmented(store)
     for start in (None, 3, 11):
         assert [*all_of(store, start)] == [*all_of(plain, start)]
-
-
-def ignored(seen: Sequence[Event]) -> list[str]:
-    return [event.segment for event in seen if isinstance(event, events.SegmentIgnored)]
 
 
 @pytest.mark.parametrize("part", [0, 1, 3, 6, 9, 11])
