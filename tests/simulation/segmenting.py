@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from sparkwal.errors import SparkWalError
 from sparkwal.format import keys
@@ -59,35 +60,31 @@ def exhaustive() -> dict[str, Configuration]:
     """Name → what is searched to the end. In each world that may be the last one, a reader that
     uses segments gets all rows."""
     two = {"A": maker("A"), "B": maker("B", every=False)}
+    read_at_the_end = partial(
+        Configuration, still=("lifecycle", "consumers"), ending=_all_read, block=2
+    )
     again = outsider(Call("make_log_again"))
     return {
-        "two makers and a reader of segments, a crash, a fault": Configuration(
+        "two makers and a reader of segments, a crash, a fault": read_at_the_end(
             {**two, "R": follower("R")},
             Budget(1, 1),
             begin=lambda: _written(4),
             ends={"R": "delivered StoreUnavailableError"},
             still=_STILL,
-            ending=_all_read,
-            block=2,
         ),
-        "two makers and a reader, a segment that the store keeps in part": Configuration(
+        "two makers and a reader, a segment that the store keeps in part": read_at_the_end(
             {**two, "R": follower("R")},
             Budget(crashes=1, parts=1),
             begin=lambda: _written(4),
             ends={"R": "delivered"},
             still=_STILL,
-            ending=_all_read,
-            block=2,
         ),
-        "two in flight, a takeover, a maker": Configuration(
+        "two in flight, a takeover, a maker": read_at_the_end(
             {"B": driver("B", "q", 3, inline=1000), "M": maker("M")},
             Budget(1, 0),
             begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
-            still=("lifecycle", "consumers"),
-            ending=_all_read,
-            block=2,
         ),
-        "two in flight, the store keeps a part, a takeover, a maker": Configuration(
+        "two in flight, the store keeps a part, a takeover, a maker": read_at_the_end(
             {
                 "B": driver("B", "q", 2, inline=1000),
                 "M": maker("M"),
@@ -96,27 +93,18 @@ def exhaustive() -> dict[str, Configuration]:
             Budget(parts=1),
             begin=lambda: died_in_flight(appender("A", "p", 2, 2)),
             follows={"M": "B", "D": "M"},
-            still=("lifecycle", "consumers"),
-            ending=_all_read,
-            block=2,
         ),
-        "an appender makes its own segments, a takeover": Configuration(
+        "an appender makes its own segments, a takeover": read_at_the_end(
             {
                 "A": appender("A", "p", 5, 2, segments=True),
                 "B": appender("B", "q", 0, 1),
             },
-            still=("lifecycle", "consumers"),
-            ending=_all_read,
-            block=2,
         ),
-        "an appender's own segment of a former time line": Configuration(
+        "an appender's own segment of a former time line": read_at_the_end(
             {"B": driver("B", "r", 4, inline=1000), "M": maker("M")},
             begin=_restored_own,
-            still=("lifecycle", "consumers"),
-            ending=_all_read,
-            block=2,
         ),
-        "segments of a log that is recreated": Configuration(
+        "segments of a log that is recreated": read_at_the_end(
             {
                 "R": follower("R"),
                 "O": others(again, driver("X", "x", 5, inline=1000), maker("A")),
@@ -124,36 +112,25 @@ def exhaustive() -> dict[str, Configuration]:
             },
             begin=lambda: _with_segments(_written(4)),
             ends={"R": "delivered nothing InvalidLogError AnotherLog MissingRecord"},
-            still=("lifecycle", "consumers"),
             deletes=True,
-            ending=_all_read,
-            block=2,
         ),
-        "a maker sleeps while its log is recreated": Configuration(
+        "a maker sleeps while its log is recreated": read_at_the_end(
             {"A": maker("A"), "O": others(again, driver("X", "x", 5, inline=1000))},
             begin=lambda: _written(4),
-            still=("lifecycle", "consumers"),
             deletes=True,
-            ending=_all_read,
-            block=2,
         ),
-        "segments are deleted under a reader": Configuration(
+        "segments are deleted under a reader": read_at_the_end(
             {"R": follower("R"), "D": outsider(*_deletes(3, 5))},
             begin=lambda: _with_segments(_written(5)),
             ends={"R": "delivered"},
             still=_STILL,
-            ending=_all_read,
-            block=2,
             front=64,
         ),
-        "segments of a former time line, a maker": Configuration(
+        "segments of a former time line, a maker": read_at_the_end(
             {"B": driver("B", "r", 4, inline=1000), "M": maker("M"), "R": follower("R")},
             begin=_restored,
             follows={"M": "B", "R": "B"},
             ends={"R": "delivered"},
-            still=("lifecycle", "consumers"),
-            ending=_all_read,
-            block=2,
         ),
         "a segment of a former time line whose last records are in the log": Configuration(
             {"B": driver("B", "r", 4, inline=1000), "M": maker("M")},
@@ -162,7 +139,7 @@ def exhaustive() -> dict[str, Configuration]:
             ending=_all_read,
             block=3,
         ),
-        "segments while all is collected, a stray": Configuration(
+        "segments while all is collected, a stray": read_at_the_end(
             {
                 "R": follower("R", 2),
                 "M": maker("M"),
@@ -172,8 +149,6 @@ def exhaustive() -> dict[str, Configuration]:
             ends={"R": "delivered collected"},
             deletes=True,
             kept=2,
-            ending=_all_read,
-            block=2,
         ),
         "a maker while the log is collected, a stray leader": Configuration(
             {
