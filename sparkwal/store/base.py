@@ -82,6 +82,13 @@ class UnfinishedPage(NamedTuple):
     after: str
 
 
+class Tagged(NamedTuple):
+    """An object, and the ETag by which `Store.replace` compares it."""
+
+    body: bytes
+    etag: str
+
+
 class NotFound(KeyError):
     """No object has this key."""
 
@@ -175,6 +182,23 @@ class Store(Protocol):
 
     def put(self, key: str, body: bytes) -> None:
         """Write the object, or overwrite the object that has this key. The last writer wins."""
+
+    def replace(self, key: str, body: bytes, etag: str) -> bool:
+        """Replace the object if its ETag is still `etag`.
+
+        `conditional_replace` proves that the store compares it.
+
+        Returns:
+            True if this call replaced it. False if the object is missing or another one: perhaps
+            by an attempt of this call whose reply was lost.
+        """
+
+    def get_tagged(self, key: str) -> Tagged:
+        """Read an object with its ETag.
+
+        Raises:
+            NotFound: no object has this key.
+        """
 
     def get(self, key: str) -> bytes:
         """Read an object.

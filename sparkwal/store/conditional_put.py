@@ -46,12 +46,17 @@ def prove_put_if_absent(store: Store, prefix: str) -> None:
             "writes, or a newer version of this one"
         ) from None
     finally:
-        # The keys are known, so no LIST is made: a writer may lack the permission for it.
-        _remove(tested.store, tested.keys)
-        if tested.root is not None:
-            with suppress(OSError):
-                (tested.root / tested.folder).rmdir()
+        remove(tested)
     _proven.add(proof)
+
+
+def remove(tested: StoreUnderTest) -> None:
+    """Remove the objects of a proof."""
+    # The keys are known, so no LIST is made: a writer may lack the permission for it.
+    _remove(tested.store, tested.keys)
+    if tested.root is not None:
+        with suppress(OSError):
+            (tested.root / tested.folder).rmdir()
 
 
 def _remove(store: Store, keys: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store.base import Entry, Front, NotFound, Page, Unfinished, UnfinishedPage
+from sparkwal.store.base import Entry, Front, NotFound, Page, Tagged, Unfinished, UnfinishedPage
 from sparkwal.store.local_files import (
     TEMPS,
     errors,
@@ -59,11 +59,23 @@ class LocalStore:
         """Write a temporary file, then rename it. A reader sees the old object or the new one."""
         self._put(key, body, replaces=True)
 
-    def _put(self, key: str, body: bytes, *, replaces: bool) -> bool:
+    def replace(self, key: str, body: bytes, etag: str) -> bool:
+        """Compare the file's inode and times, then rename another file over it.
+
+        These are two steps, so a file that replaces the compared one in between is lost. No
+        writer of a log does that: it never writes to a taken name.
+        """
+        return self._put(key, body, replaces=True, etag=etag)
+
+    def get_tagged(self, key: str) -> Tagged:
+        with self._reading(key) as file:
+            return Tagged(file.read(), _etag(os.fstat(file.fileno())))
+
+    def _put(self, key: str, body: bytes, *, replaces: bool, etag: str = "") -> bool:
         upload = self.upload(key)
         try:
             upload.part(1, 0, body)
-            return upload.complete(replaces=replaces)
+            return upload.complete(replaces=replaces, etag=etag)
         finally:
             upload.abort()
 
@@ -227,6 +239,11 @@ class LocalStore:
             sync(path)
 
 
+def _etag(status: os.stat_result) -> str:
+    """A name for the content of a file: no object is changed in its place."""
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
 def _age_ms(now_ns: int, status: os.stat_result) -> int:
     return max(0, now_ns - status.st_mtime_ns) // 1_000_000
 
@@ -245,11 +262,15 @@ class LocalUpload:
         with errors("put", self._key, self._store.url):
             write_at(self._descriptor, body, offset)
 
-    def complete(self, *, replaces: bool = False) -> bool:
+    def complete(self, *, replaces: bool = False, etag: str = "") -> bool:
         """Publish the file as the object. After a failure, another attempt is possible.
 
         Args:
             replaces: overwrite an existing object.
+            etag: overwrite only the object with this ETag.
+
+        Returns:
+            Whether the file is the object now.
         """
         store = self._store
         with errors("put", self._key, store.url):
@@ -258,6 +279,9 @@ class LocalUpload:
             # Count the object's age from here: the sync may have taken long.
             os.utime(self._temp)
             created = True
+            if etag and not self._is_tagged(etag):
+                self.abort()
+                return False
             try:
                 (os.replace if replaces else os.link)(self._temp, self._path)
             except FileExistsError:
@@ -280,6 +304,13 @@ class LocalUpload:
                 ) from None
         self.abort()
         return created
+
+    def _is_tagged(self, etag: str) -> bool:
+        """Whether the object exists and has this ETag."""
+        try:
+            return _etag(os.stat(self._path)) == etag
+        except _ABSENT:
+            return False
 
     def abort(self) -> None:
         # Without the descriptor, a late part cannot write to a file.

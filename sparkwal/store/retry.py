@@ -19,6 +19,7 @@ from sparkwal.store.base import (
     Page,
     Refusal,
     Store,
+    Tagged,
     Transient,
     Unfinished,
     UnfinishedPage,
@@ -86,6 +87,18 @@ class RetryingStore:
     def put(self, key: str, body: bytes) -> None:
         """Write the object. This is never hedged: a late attempt would overwrite a newer value."""
         self.attempt("put", key, self.store.put, key, body, writes=True)
+
+    def replace(self, key: str, body: bytes, etag: str) -> bool:
+        """Replace the object.
+
+        Returns:
+            True if this call replaced it. False if its ETag is another one: perhaps by an attempt
+            of this call whose reply was lost.
+        """
+        return self.attempt("put", key, self.store.replace, key, body, etag, writes=True)
+
+    def get_tagged(self, key: str) -> Tagged:
+        return self.attempt("get", key, self.store.get_tagged, key, size=0)
 
     def get(self, key: str) -> bytes:
         return self.attempt("get", key, self.store.get, key, size=0)

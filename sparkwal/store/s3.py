@@ -24,6 +24,7 @@ from sparkwal.store.base import (
     NotFound,
     Page,
     Refusal,
+    Tagged,
     Transient,
     Unfinished,
     UnfinishedPage,
@@ -161,10 +162,18 @@ class S3Store:
         parameters: Any = (
             self.config.creation_parameters | self.config.checksum_parameters(body) | condition
         )
-        with self.request(key, finds=False) as client:
+        # Only a PUT with If-Match may find no object.
+        with self.request(key, finds="IfMatch" in condition) as client:
             reply = client.put_object(Bucket=self.bucket, Key=key, Body=body, **parameters)
         if not s3_replies.proves(client, self.bucket, reply, body):
             self._check_stored(client, key, body)
+
+    def replace(self, key: str, body: bytes, etag: str) -> bool:
+        try:
+            self.put(key, body, IfMatch=etag)
+        except (KeyTaken, NotFound):
+            return False
+        return True
 
     def _check_stored(self, client: S3Client, key: str, body: bytes) -> None:
         """Read back an object whose ETag does not prove its bytes: 1 GET.
@@ -183,6 +192,11 @@ class S3Store:
     def get(self, key: str) -> bytes:
         with self.request(key) as client:
             return get_object(client, self.at, key)
+
+    def get_tagged(self, key: str) -> Tagged:
+        with self.request(key) as client:
+            reply: Any = client.get_object(**self.at, Key=key)
+            return Tagged(read_botocore_body(reply, None), require(reply, "ETag", "GET"))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         if length <= 0:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from sparkwal.store.base import Entry, Folders, Front, NotFound, Page, Unfinished, UnfinishedPage
+from sparkwal.store.base import (
+    Entry,
+    Folders,
+    Front,
+    NotFound,
+    Page,
+    Tagged,
+    Unfinished,
+    UnfinishedPage,
+)
 
 
 class MemoryStore:
@@ -48,6 +58,18 @@ class MemoryStore:
         with self._lock:
             self.counts["PUT"] += 1
             self._write(key, body)
+
+    def replace(self, key: str, body: bytes, etag: str) -> bool:
+        with self._lock:
+            self.counts["PUT"] += 1
+            if key not in self.objects or _etag(self.objects[key]) != etag:
+                return False
+            self._write(key, body)
+            return True
+
+    def get_tagged(self, key: str) -> Tagged:
+        body = self.get(key)
+        return Tagged(body, _etag(body))
 
     def _write(self, key: str, body: bytes) -> None:
         self.objects[key] = bytes(body)
@@ -127,6 +149,10 @@ class MemoryStore:
     def discard(self, upload: Unfinished) -> None:
         self.counts["ABORT_MULTIPART"] += 1
         self.uploads.pop(upload.upload_id, None)
+
+
+def _etag(body: bytes) -> str:
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
 
 
 class MemoryUpload:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkwal.protocol.hint import Committed, Hint, Hints, LeaderNote
-from sparkwal.store.base import LogStore, Page, Unfinished, UnfinishedPage
+from sparkwal.store.base import LogStore, Page, Tagged, Unfinished, UnfinishedPage
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from tests.simulation.data import PREFIX
 from tests.simulation.machine import Ask
 from tests.simulation.oracle import Verdict
-from tests.simulation.world import Call, Lost
+from tests.simulation.world import Call, Lost, etag_of
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,13 @@ class WorldStore:
 
     def put(self, key: str, body: bytes) -> None:
         self.ask(Call("overwrite", (key, bytes(body))))
+
+    def replace(self, key: str, body: bytes, etag: str) -> bool:
+        return bool(self.ask(Call("replace", (key, bytes(body), etag))))
+
+    def get_tagged(self, key: str) -> Tagged:
+        body = self.get(key)
+        return Tagged(body, etag_of(body))
 
     def age_ms(self, key: str) -> int:
         age, undone = self.ask(Call("age", (key,)))

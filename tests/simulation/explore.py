@@ -424,7 +424,7 @@ def _is_decided(state: State, call: Call, calm: ConstantKeys, faults: bool) -> b
     return where.startswith(calm.lasting)
 
 
-_WRITES = frozenset({"put", "overwrite", "delete"})
+_WRITES = frozenset({"put", "overwrite", "replace", "delete"})
 _LASTING = f"{PREFIX}/lifecycle/", f"{PREFIX}/batches/"
 
 
@@ -434,7 +434,7 @@ def _outcomes(state: State, call: Call, budget: Budget) -> list[tuple[str, State
     if budget.faults and call.operation in REMOTE:
         less = budget._replace(faults=budget.faults - 1)
         outcomes.append(("refused", state, Refused(), less))
-        if call.operation in ("put", "overwrite", "table_write"):
+        if call.operation in ("put", "overwrite", "replace", "table_write"):
             after, _ = apply(state, call)
             outcomes.append(("done, but the reply is lost", after, Lost(), less))
         if call.operation == "put":

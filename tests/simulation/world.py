@@ -76,6 +76,7 @@ REMOTE = frozenset(
     {
         "put",
         "overwrite",
+        "replace",
         "get_range",
         "list",
         "look",
@@ -293,6 +294,23 @@ def _overwrite(state: State, key: str, body: bytes) -> tuple[State, None]:
     return replace(after, joined=joined), None
 
 
+def etag_of(body: bytes) -> str:
+    """The ETag of an object with these bytes."""
+    return str(_number(body))
+
+
+def _replace(state: State, key: str, body: bytes, etag: str) -> tuple[State, bool]:
+    """Replace an object that has this ETag. The log counts the first one."""
+    before = state.objects.get(key)
+    if before is None or etag_of(before) != etag:
+        return state, False
+    gone = state.collected
+    if all(key != known for known, _ in gone):
+        gone = gone | {(key, before)}
+    objects = {**state.objects, key: body}
+    return replace(state, objects=objects, contents=_contents(objects), collected=gone), True
+
+
 def _age(state: State, key: str) -> tuple[State, Any]:
     """And whether the table has lost something that its log counts on."""
     if key not in state.objects:
@@ -465,6 +483,7 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "look": _look,
     "delete": _delete,
     "overwrite": _overwrite,
+    "replace": _replace,
     "age": _age,
     "load_hint": _load_hint,
     "save_hint": _save_hint,

@@ -71,6 +71,7 @@ SUITE = [
     if check.name
     in (
         "put-if-absent",
+        "replace by ETag (If-Match)",
         "GET and LIST after write",
         "LIST order",
         "LIST pages",
@@ -84,7 +85,9 @@ SUITE = [
 
 
 @pytest.mark.parametrize("check", SUITE, ids=lambda check: check.name)
-def test_a_store_passes_each_check_of_the_suite(store: Store, check: Check) -> None:
+def test_a_store_passes_each_check_of_the_suite(kind: str, store: Store, check: Check) -> None:
+    if kind == "moto" and "If-Match" in check.name:
+        pytest.skip("moto checks and writes without a lock")
     with StoreUnderTest((store,), "log", Trial(seed=1, thorough=check.name == "deletes")) as tested:
         assert check.ask(tested)
     assert store.list("").entries == []

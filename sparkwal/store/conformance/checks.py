@@ -181,6 +181,7 @@ def _setting(tested: StoreUnderTest, name: str) -> dict[str, Any]:
 # The consequences for a log if a store fails a check.
 _OVERWRITE = "two writers overwrite each other's commits, and rows that were acknowledged are lost"
 _BROKEN_OFF = "half a record may take a position: a writer stops there, and the next one continues"
+_KEEPS_ROWS = "rows stay in the last 1,000 records below the floor"
 _NOT_FOUND = "the newest record is not found"
 _limit = partial(Check, fatal=False)
 QUICK = (
@@ -197,6 +198,7 @@ CHECKS = (
     Check("multipart, raced", races.multipart, "writers of large records overwrite each other"),
     Check("put-if-absent and a delete", races.against_delete, "two writers could own one position"),
     _limit("conflicts (409)", races.conflicts),
+    _limit("replace by ETag (If-Match)", objects.replace_tagged, _KEEPS_ROWS),
     Check("GET and LIST after write", objects.after_write, "acknowledged records are overlooked"),
     Check("LIST order", objects.list_order, _NOT_FOUND),
     Check("LIST pages", objects.list_pages, _NOT_FOUND),

@@ -1,5 +1,6 @@
 """Checks of objects: put-if-absent, reads, ages, deletes, and lists in byte order."""
 
+import hashlib
 import os
 import time
 from contextlib import suppress
@@ -13,6 +14,8 @@ from sparkwal.store.parallel import run_parallel
 
 # The tolerance for the clocks of the store and of this machine.
 _TICK_MS = 50
+# The racers for one ETag.
+_RACERS = 4
 _NETWORKED = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "lustre", "gpfs", "glusterfs", "afs")
 
 
@@ -37,6 +40,37 @@ def first_put_wins(tested: StoreUnderTest) -> Observation:
     for first in (tested.body(100), b""):
         keep_first(tested, first, tested.body(100), first, tested.body(100_000))
     return "the first put created the object, 3 others were refused and changed nothing"
+
+
+def replace_tagged(tested: StoreUnderTest) -> Observation:
+    """A PUT with If-Match replaces only the object with that ETag; of several racers one."""
+    store = tested.store
+    key = tested.key("tagged")
+    must(store.put_if_absent(key, b"first"), "it refused to create an object at a free key")
+    first = store.get_tagged(key)
+    for wrong in (f'"{"0" * 32}"', f'"{hashlib.md5(b"other").hexdigest()}"'):
+        replaced = store.replace(key, b"second", wrong)
+        must(
+            not replaced and content(store, key) == b"first",
+            "a PUT with If-Match replaced an object with another ETag",
+        )
+    bodies = [f"racer {number}".encode() for number in range(_RACERS)]
+    winners = [*run_parallel(store, lambda body: store.replace(key, body, first.etag), bodies)]
+    stored = content(store, key)
+    must(winners.count(True) <= 1, "several PUTs with If-Match and one ETag replaced an object")
+    must(stored in bodies, "a PUT with If-Match and the right ETag did not replace the object")
+    must(
+        True not in winners or stored == bodies[winners.index(True)],
+        "a refused PUT with If-Match changed the object",
+    )
+    newest = store.get_tagged(key)
+    store.delete(key)
+    created = store.replace(key, b"third", newest.etag)
+    must(
+        not created and content(store, key) is None,
+        "a PUT with If-Match created an object that had been deleted",
+    )
+    return "another ETag and a missing object were refused, and one of several racers won"
 
 
 def after_write(tested: StoreUnderTest) -> Observation:
