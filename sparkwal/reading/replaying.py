@@ -8,8 +8,10 @@ A replay stops at the first damaged entry and reports it, because later entries 
 import heapq
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -25,11 +27,14 @@ from sparkwal.format.merging import union_of
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.records import AnotherLog
-from sparkwal.protocol.slots import WHOLE, SlotRecord, read_slot
+from sparkwal.protocol.recovery import LIST_LIMIT, Head
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import CURSOR, NEW_IN_CURSOR
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of, read_pieces
-from sparkwal.store.base import LogStore
+from sparkwal.reading.several import look_at_all
+from sparkwal.store.base import LogStore, first_entries
+from sparkwal.store.parallel import run_parallel
 
 _FORMAT = 1
 
@@ -150,6 +155,9 @@ class Replay(Iterator[Entry]):
                 f"the cursor continues the log of sequencer {name!r}, which is not among those to "
                 "replay. Name it; if it was deleted, replay without the cursor into a new place"
             )
+        look_at_all(self._logs)
+        if self._logs:
+            list(run_parallel(self._logs[0].log.store, _OneLog.open, self._logs))
         for log in self._logs:
             # A writer may be about to begin a listed log.
             if log.log_id is None and log.saved is None and not listed:
@@ -186,6 +194,10 @@ class Replay(Iterator[Entry]):
             for item in log.items():
                 yield log.timestamp_ms, log.name, log, item
 
+        # The merge needs the first item of each log.
+        new = [log for log in self._logs if log.has_new]
+        if new:
+            list(run_parallel(new[0].log.store, _OneLog.read_first, new))
         for _, name, log, item in heapq.merge(*map(keyed, self._logs), key=itemgetter(0, 1)):
             if isinstance(item, Stop):
                 self.stopped = item
@@ -213,13 +225,7 @@ def _columns_as_at_head(spark_schema: str, head: str | None) -> pa.Schema:
 
 
 class _OneLog(LogRange):
-    """One of the logs, up to its present end.
-
-    Raises:
-        InvalidLogError: the cursor is ahead of the log, or no record is readable.
-        AnotherLog: the cursor belongs to another log.
-        CollectedError: the cursor is below the floor.
-    """
+    """One of the logs, up to its end when it was opened."""
 
     def __init__(self, name: str, log: LogStore, saved: Progress | None, clock: Clock) -> None:
         super().__init__(SourceOptions(path=log.url), name, log, clock)
@@ -227,6 +233,52 @@ class _OneLog(LogRange):
         self.timestamp_ms = 0
         # The damage at which the log's readable part ends.
         self._end_error: InvalidLogError | None = None
+        self._first = 0
+        self._items: Iterator[SlotRecord | Stop] | None = None
+
+    def open(self) -> None:
+        """Find the end of the log, and check the cursor.
+
+        Raises:
+            InvalidLogError: the cursor is ahead of the log, or no record is readable.
+            AnotherLog: the cursor belongs to another log.
+            CollectedError: the cursor is below the floor.
+        """
+        if self.saved is not None and (head := self._unchanged(self.saved)) is not None:
+            self.see(head)
+        else:
+            self._find_end()
+        # The floor at the time of the head: a replay without a cursor begins there.
+        self._first = self.floor.current()
+        if self._first > self.gap and self._end_error is None:
+            self.check_not_cut()
+        if self.saved is not None:
+            self._check(self.saved)
+
+    def _unchanged(self, saved: Progress) -> Head | None:
+        """The head if nothing follows the record that the cursor names: 1 LIST and 1 GET.
+
+        That record was live, so it needs no look-back.
+        """
+        if self.page is None:
+            prefix = keys.batches_prefix(self.log.prefix)
+            self.page = first_entries(self.log.store, prefix, LIST_LIMIT)
+        if not saved.last or not self.page.entries:
+            return None
+        position = saved.position - 1
+        newest = self.page.entries[0].key
+        windows = (window for window in keys.WINDOWS if position <= keys.last_position(window))
+        for window in windows:
+            if newest != self.log.key(keys.slot(position, window)):
+                continue
+            with suppress(InvalidLogError):
+                record = read_slot(self.log, position, window, GLANCE)
+                is_last = record is not None and _record_id(record) == saved.last
+                if record is not None and is_last and record.header.log_id == saved.log_id:
+                    return Head(position, record, window, taken=position)
+        return None
+
+    def _find_end(self) -> None:
         try:
             self.refresh(floor=False)
         except InvalidLogError as error:
@@ -234,12 +286,6 @@ class _OneLog(LogRange):
             self._end_error = error
             self.damage = replace(self.damage, stops=True)
             self.refresh(floor=False)
-        # The floor at the time of the head: a replay without a cursor begins there.
-        self._first = self.floor.current()
-        if self._first > self.gap and self._end_error is None:
-            self.check_not_cut()
-        if saved is not None:
-            self._check(saved)
 
     @property
     def begin(self) -> Progress | None:
@@ -272,8 +318,10 @@ class _OneLog(LogRange):
             # Below the floor a slot may hold a stray record, but the record at floor − 1 stays.
             self.floor.check(saved.position, CURSOR)
         if not is_cut and saved.last:
-            # The replay has read this record before, so damage in it does not matter now.
-            last = read_slot(self.log, saved.position - 1, self.window, tolerant=True)
+            last = self.live
+            if last is None or last.header.position != saved.position - 1:
+                # The replay has read this record before, so damage in it does not matter now.
+                last = read_slot(self.log, saved.position - 1, self.window, tolerant=True)
             is_cut = last is not None and _record_id(last) != saved.last
         if is_cut:
             raise InvalidLogError(
@@ -282,7 +330,22 @@ class _OneLog(LogRange):
                 "older copy. Replay it without the cursor, or from one of that copy's time"
             )
 
+    @property
+    def has_new(self) -> bool:
+        """Whether the log has records that were not replayed."""
+        return self.begin is not None and self.begin.position < self.gap
+
+    def read_first(self) -> None:
+        """Read the first item ahead."""
+        items = self._read()
+        first = next(items, None)
+        self._items = items if first is None else chain((first,), items)
+
     def items(self) -> Iterator[SlotRecord | Stop]:
+        """The items of `_read`."""
+        return self._read() if self._items is None else self._items
+
+    def _read(self) -> Iterator[SlotRecord | Stop]:
         """Read the live records in order. The first damaged one ends it, as a Stop.
 
         Raises:

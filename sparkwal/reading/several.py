@@ -11,10 +11,21 @@ _FEW = 8
 
 
 def refresh_all(logs: Sequence[LogRange], *, floor: bool = True) -> dict[str, Listed]:
-    """Refresh logs of one path side by side, as `LogRange.refresh`.
+    """Refresh logs of one path side by side, as `LogRange.refresh`, after `look_at_all`.
 
-    One look at the chain shows the floors of all logs that are read for the first time, and one
-    walk lists them if they are many.
+    Returns:
+        What the walk showed of each log, by name.
+    """
+    listed = look_at_all(logs, floor=floor)
+    if logs:
+        list(run_parallel(logs[0].log.store, lambda log: log.refresh(floor=floor), logs))
+    return listed
+
+
+def look_at_all(logs: Sequence[LogRange], *, floor: bool = True) -> dict[str, Listed]:
+    """Look together at logs of one path that are read for the first time.
+
+    One look at the chain shows the floors of all of them, and one walk lists them if they are many.
 
     Returns:
         What the walk showed of each log, by name.
@@ -31,6 +42,4 @@ def refresh_all(logs: Sequence[LogRange], *, floor: bool = True) -> dict[str, Li
         for log in new:
             found = listed.get(log.log.name)
             log.page = found.page if found else None
-    if logs:
-        list(run_parallel(logs[0].log.store, lambda log: log.refresh(floor=floor), logs))
     return listed

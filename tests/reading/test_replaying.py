@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import sparkwal
+from sparkwal.appender.appender import Appender
 from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.reading.replaying import Replay
+from sparkwal.store.base import LogStore
+from sparkwal.testing.memory import MemoryStore
 
 SCHEMA = pa.schema([("v", pa.int64())])
 
@@ -281,3 +286,52 @@ def test_a_log_that_ends_before_its_floor_is_not_replayed_as_an_empty_one(path: 
     (path / "copy").rename(path / "batches")
     with pytest.raises(InvalidLogError, match="before its floor"):
         sparkwal.Log(str(path)).replay()
+
+
+def written(store: MemoryStore, count: int, commits: int) -> dict[str, LogStore]:
+    """Logs under one path, with so many commits more."""
+    root = LogStore(store, "wal")
+    logs = {f"log-{number:02d}": root.sequencer(f"log-{number:02d}") for number in range(count)}
+    for log in logs.values():
+        with Appender(log, SCHEMA, producer_id="test", maxInFlightRequests=20) as wal:
+            for value in range(commits):
+                wal.append([{"v": value}]).result()
+    store.counts.clear()
+    return logs
+
+
+def test_many_logs_without_new_rows_cost_one_get_each() -> None:
+    store = MemoryStore(concurrency=8)
+    logs = written(store, 20, 30)
+    first = Replay(logs, None)
+    assert len(values(first)) == 600
+    store.counts.clear()
+    again = Replay(logs, first.cursor)
+    assert values(again) == [] and again.cursor == first.cursor
+    # One LIST shows the ends of all logs, and one the chain.
+    assert dict(store.counts) == {"LIST": 2, "GET": 20}
+    written(store, 1, 1)
+    assert values(Replay(logs, first.cursor)) == [0]
+
+
+def test_many_logs_are_opened_side_by_side() -> None:
+    store = MemoryStore(concurrency=8)
+    logs = written(store, 12, 2)
+    cursor = Replay(logs, None)
+    assert len(values(cursor)) == 24
+    written(store, 12, 1)
+    # The fourth call lets the first three continue.
+    calls = count(1)
+    together = Event()
+    get_range = store.get_range
+
+    def waiting(key: str, offset: int, length: int) -> bytes:
+        if next(calls) >= 4:
+            together.set()
+        together.wait(30)
+        return get_range(key, offset, length)
+
+    store.get_range = waiting  # type: ignore[method-assign]
+    replay = Replay(logs, cursor.cursor)
+    assert together.is_set()
+    assert len(values(replay)) == 12
