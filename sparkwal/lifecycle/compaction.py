@@ -46,6 +46,7 @@ from sparkwal.lifecycle.table import (
     holds_open_range,
     is_as_promised,
     is_burned,
+    snapshot_of,
     way_back,
 )
 from sparkwal.lifecycle.tombstones import accept_tombstones, check_tombstones
@@ -365,7 +366,7 @@ def confirm_table(log: LogStore, state: LifecycleRecord, table: Table) -> TableS
         MovedOn: another process changed the lifecycle meanwhile.
     """
     confirmed_k = state.confirmed_k
-    snapshot = table.snapshot(state.txn_id, state.table_version, confirmed_k)
+    snapshot = snapshot_of(state, table)
     with unless_moved_on(log, state):
         check_history(state, snapshot)
         assert snapshot is not None and state.target is not None

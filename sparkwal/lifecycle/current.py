@@ -23,6 +23,7 @@ from sparkwal.lifecycle.table import (
     check_apart,
     check_history,
     holds_open_range,
+    snapshot_of,
 )
 from sparkwal.lifecycle.tombstones import check_tombstones
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
@@ -175,7 +176,7 @@ def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | N
     """A version of the table, and the first position of each log after it; None to try again."""
     # All heads are of one record, and so of one state of the table.
     first = next(head for head in heads if head is not None and head.target is not None)
-    state = table.snapshot(first.txn_id, first.table_version, first.confirmed_k)
+    state = snapshot_of(first, table)
     starts = list[int]()
     for head in heads:
         if head is None or head.target is None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format.keys import sequencers_prefix
-from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import overlap, refuse_credentials, scheme_of
 
@@ -92,7 +92,7 @@ class Snapshots(Protocol):
             log_id: the name of the transactions whose last range to find.
             since: include the versions after this one. With NEWEST, `changes` is empty.
             k: the last range that `since` is confirmed to hold. Then versions that removed no file
-                and added no range may be left out.
+                and added no range may be left out. None: every version counts.
 
         Returns:
             The snapshot, or None if there is no table.
@@ -214,6 +214,19 @@ def check_scheme(table: str) -> None:
             f"log says so; it opens folders and {', '.join(_SCHEMES)}. Read the table and the log "
             "by themselves"
         )
+
+
+def snapshot_of(state: LifecycleRecord, table: Snapshots) -> TableState | None:
+    """Read the newest snapshot, with the versions since the confirmed one that count.
+
+    In an append table, only a version that removed files can take rows of the log away. A MERGE
+    removes files too, and a RESTORE may bring back only those: then replaced and deleted rows
+    return, and no file is removed. So in such a table every version counts.
+    """
+    # SAFETY(history-undoes-nothing) §10: files that return count in a MERGE table
+    is_merge = state.target is not None and state.target.mode == MERGE
+    k = None if is_merge else state.confirmed_k
+    return table.snapshot(state.txn_id, state.table_version, k)
 
 
 def check_history(state: LifecycleRecord, table: TableState | None) -> None:

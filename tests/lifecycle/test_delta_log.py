@@ -175,15 +175,12 @@ def counting(upstream: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("keys", "optimizes"),
-    [((), False), (("id",), True), (("id",), False), ((), True)],
-)
+@pytest.mark.parametrize("optimizes", [False, True])
 def test_requests_do_not_grow_with_what_others_do_to_the_table(
-    s3_path: tuple[str, dict[str, str]], keys: tuple[str, ...], optimizes: bool
+    s3_path: tuple[str, dict[str, str]], optimizes: bool
 ) -> None:
     path, options = s3_path
-    lake = Lake(path, MERGE if keys else APPEND, keys, options=options)
+    lake = Lake(path, APPEND, options=options)
     lake.append(values(1))
     lake.compact()
     found = []
@@ -235,12 +232,39 @@ def test_a_removal_is_found_among_many_versions(
         lake.reader().current()
 
 
-@pytest.mark.parametrize("keys", [pytest.param((), marks=pytest.mark.slow), ("id",)])
-def test_versions_that_only_added_rows_may_be_gone_from_the_history(
-    tmp_path: Path, keys: tuple[str, ...]
+@pytest.mark.parametrize("is_cleaned", [False, True])
+@pytest.mark.parametrize("removed", ["the last range", "an earlier range"])
+def test_keys_that_return_are_found_among_many_versions(
+    tmp_path: Path, removed: str, is_cleaned: bool
 ) -> None:
-    """As after Delta's log retention."""
-    lake = Lake(tmp_path, MERGE if keys else APPEND, keys)
+    """A RESTORE that only adds files removes none. The ranges since had removed whole files."""
+    schema = pa.schema([("id", pa.int64()), ("gone", pa.bool_())])
+    lake = Lake(tmp_path, MERGE, ["id"], delete_when="gone")
+    lake.append([{"id": 1, "gone": False}], schema)
+    lake.compact()
+    before = lake.delta().version()
+    lake.append([{"id": 1, "gone": True}], schema)
+    lake.compact()
+    if removed == "an earlier range":
+        lake.append([{"id": 1, "gone": True}], schema)
+        lake.compact()
+    confirmed = lake.delta().version()
+    lake.delta().restore(before)
+    restored = lake.delta().version()
+    for _ in range(25):
+        foreign = pa.table({"id": [9], "gone": [False]}, schema)
+        write_deltalake(lake.table, foreign, mode="append")
+    lake.delta().create_checkpoint()
+    if is_cleaned:
+        for version in range(confirmed + 1, restored + 20):
+            Path(lake.table, "_delta_log", f"{version:020d}.json").unlink()
+    with pytest.raises(ConfirmError, match="does not reach back" if is_cleaned else "is a RESTORE"):
+        lake.reader().current()
+
+
+def test_versions_that_only_added_rows_may_be_gone_from_the_history(tmp_path: Path) -> None:
+    """As after Delta's log retention. A range removes no rows of an append table."""
+    lake = Lake(tmp_path, APPEND)
     lake.append(values(1))
     lake.compact()
     confirmed = lake.delta().version()
