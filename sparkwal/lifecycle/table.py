@@ -223,7 +223,7 @@ def snapshot_of(state: LifecycleRecord, table: Snapshots) -> TableState | None:
     removes files too, and a RESTORE may bring back only those: then replaced and deleted rows
     return, and no file is removed. So in such a table every version counts.
     """
-    # SAFETY(history-undoes-nothing) §10: files that return count in a MERGE table
+    # §10: files that return count in a MERGE table
     is_merge = state.target is not None and state.target.mode == MERGE
     k = None if is_merge else state.confirmed_k
     return table.snapshot(state.txn_id, state.table_version, k)
