@@ -71,7 +71,8 @@ def checkpoint(
 def collect(path: str, log_options: dict[str, str], *, deletes: bool, as_json: bool) -> None:
     """The log no longer needs an object if its floor passed the object's position longer ago than
     the grace, no live consumer waits for it, and the log's table holds its rows. You may stop this
-    command at any moment; run it again to continue. For a Delta table that is neither on a disk nor
+    command at any moment; run it again to continue. Records that must stay lose their rows (erased)
+    when their floor is twice as old. For a Delta table that is neither on a disk nor
     on S3 it needs delta-rs: pip install 'sparkwal[lake]'.
 
     \b
@@ -79,7 +80,8 @@ def collect(path: str, log_options: dict[str, str], *, deletes: bool, as_json: b
     sparkwal collect s3://bucket/wal --delete
 
     Requests: 4 LIST and 3 GET; log₂ n age checks for n lifecycle records; 2 for each consumer;
-    1 LIST for a thousand objects below the floor, with --delete also 1 DELETE.
+    1 LIST for a thousand objects below the floor, with --delete also 1 DELETE. Once for each record
+    that stays: 1 GET, with --delete and rows 1 PUT.
     """
     all_sequencers = bool(log_options.pop("sequencers", None))
     settings = lifecycle_flags.parse_options(path, log_options, all_sequencers=all_sequencers)
@@ -113,7 +115,7 @@ def collect(path: str, log_options: dict[str, str], *, deletes: bool, as_json: b
                         "below": collection and collection.bound,
                         **{
                             name: getattr(collection, name, 0)
-                            for name in ("objects", "bytes", "uploads")
+                            for name in ("objects", "bytes", "uploads", "erased", "with_rows")
                         },
                         "held_by": collection.held_by or None
                         if collection

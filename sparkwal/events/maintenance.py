@@ -73,6 +73,13 @@ class Collected(PathEvent):
     bytes: int
 
 
+class RowsErased(PathEvent):
+    """Records below the floor that must stay lost their rows."""
+
+    below: int
+    records: int
+
+
 class SegmentIgnored(PathEvent, level=logging.WARNING):
     """A segment cannot be used, so readers take the records themselves: the same rows, slower.
 

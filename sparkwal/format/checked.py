@@ -50,7 +50,7 @@ def plain(value: Any) -> dict[str, Any]:
     for name, is_number in _marked(type(value)):  # type: ignore[arg-type]
         if is_number:
             fields[name] = keys.encode(fields[name])
-        elif fields.get(name) in ("", {}, None):
+        elif fields.get(name) in ("", {}, (), None):
             fields.pop(name, None)
     return fields
 

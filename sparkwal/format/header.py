@@ -202,6 +202,8 @@ class CommitHeader(Header):
         metrics: numbers about its writer, for people.
         checkpoints: the position of the last checkpoint of each query.
         txns_archive: the object that holds `txns` of older queries.
+        erased: the parts of its rows that the record held until a collection erased them. `inline`
+            is empty then, and `rows` and `bytes` count the objects only.
     """
 
     query_id: str
@@ -214,6 +216,7 @@ class CommitHeader(Header):
     metrics: dict[str, int | float]
     checkpoints: Annotated[Checkpoints, LATER] = field(default_factory=dict)
     txns_archive: Annotated[str, LATER] = ""
+    erased: Annotated[tuple[Inline, ...], LATER] = ()
 
     kind: ClassVar[str] = "commit"
 
@@ -440,3 +443,5 @@ def _check_parts(header: CommitHeader) -> None:
             raise ValueError("its parts are not in the order of their partitions")
     if {*objects} & {*inlined}:
         raise ValueError("the rows of a partition are in two parts")
+    if header.erased and header.inline:
+        raise ValueError("it holds rows, although they were erased")

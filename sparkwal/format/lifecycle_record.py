@@ -91,6 +91,8 @@ class LogInChain:
             takes nothing of this log.
         floor: positions below may be deleted after `gc_grace_ms`.
         table: the URL of the log's table, or "" before its first intent.
+        without_rows: no record below this position holds rows. It saves requests, and no rule
+            needs it.
     """
 
     log_id: str
@@ -98,6 +100,7 @@ class LogInChain:
     to: Whole = 0
     floor: Whole = 0
     table: str = ""
+    without_rows: Whole = 0
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,7 @@ class ChainRecord:
             cut=log.cut,
             to=log.to,
             floor=log.floor,
+            without_rows=log.without_rows,
             others=tuple(range_ for range_ in others if range_.sequencer != sequencer),
             gc_grace_ms=self.gc_grace_ms,
             timestamp_ms=self.timestamp_ms,
@@ -195,6 +199,7 @@ class LifecycleRecord:
         cut: positions below are in the table.
         to: the end of the open range [cut, to), or `cut` if none of this log is promised.
         floor: positions below may be deleted after `gc_grace_ms`.
+        without_rows: no record below this position holds rows.
         target: the table, or None before the first intent.
         table_id: the id of the table of the first intent.
         table_version: the version of the table before the last done; at first, before any row.
@@ -214,6 +219,7 @@ class LifecycleRecord:
     cut: Whole = 0
     to: Whole = 0
     floor: Whole = 0
+    without_rows: Whole = 0
     target: Target | None = None
     table_id: str = ""
     table_version: WholeOrNone = NO_TABLE_VERSION
@@ -276,7 +282,13 @@ def with_log(before: LifecycleRecord, after: LifecycleRecord) -> ChainRecord:
         logs[range_.sequencer] = replace(log, cut=range_.cut, to=range_.to, table=table)
     own = logs.get(after.sequencer, LogInChain(after.log_id))
     logs[after.sequencer] = replace(
-        own, log_id=after.log_id, cut=after.cut, to=after.to, floor=after.floor, table=table
+        own,
+        log_id=after.log_id,
+        cut=after.cut,
+        to=after.to,
+        floor=after.floor,
+        table=table,
+        without_rows=after.without_rows,
     )
     if after.target is not None:
         tables[table] = TableInChain(
@@ -316,6 +328,10 @@ def encode(record: ChainRecord) -> bytes:
     document["table"] = {
         sequencer: places[log.table] for sequencer, log in logs.items() if log.table
     }
+    # Older versions did not write it.
+    without_rows = {name: log.without_rows for name, log in logs.items() if log.without_rows}
+    if without_rows:
+        document["without_rows"] = without_rows
     text = to_json(document)
     metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
     sink = pa.BufferOutputStream()
@@ -359,6 +375,7 @@ def decode(body: bytes, location: str) -> ChainRecord:
 def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> ChainRecord:
     document = document_in(metadata, location, "record")
     maps = {name: document.get(name) for name in (*_OF_LOGS, "table")}
+    maps["without_rows"] = document.get("without_rows", {})
     tables = document.get("tables")
     # A default must not replace a field that the writer left out.
     lacks = {name for name, value in maps.items() if not isinstance(value, dict)}
@@ -379,6 +396,7 @@ def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> ChainRecord:
     for sequencer in sorted(names):
         # A missing value gives None, which no field takes.
         values = {name: (maps[name] or {}).get(sequencer) for name in _OF_LOGS}
+        values["without_rows"] = (maps["without_rows"] or {}).get(sequencer, 0)
         place = (maps["table"] or {}).get(sequencer)
         if place is not None:
             if type(place) is not int or not 0 <= place < len(urls):

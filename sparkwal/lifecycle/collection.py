@@ -5,18 +5,20 @@ collector may crash, pause or run twice; the next one deletes the remaining obje
 """
 
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
 from sparkwal import events
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.format.arrowfile import open_front
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
-from sparkwal.lifecycle.compaction import confirm_table
+from sparkwal.lifecycle.compaction import Chain, MovedOn, confirm_table
 from sparkwal.lifecycle.consumers import bounds as consumers_bounds
 from sparkwal.lifecycle.consumers import holders
+from sparkwal.lifecycle.erasing import erase_rows
 from sparkwal.lifecycle.leases import forget_expired_leases
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
@@ -24,6 +26,7 @@ from sparkwal.protocol.chain import part_of, record_at
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.store.base import Entry, LogStore, NotFound, numbered
+from sparkwal.store.parallel import run_parallel
 
 # The bytes of a segment that hold its header.
 _FRONT = 256 * 2**10
@@ -39,11 +42,15 @@ class Collection:
         bound: every position below it may be collected.
         objects, uploads: how many objects and unfinished uploads.
         bytes: the size of the objects.
-        records: how many records below `bound` stay, with the rows that they hold: a log keeps its
-            newest 1,000 records, and those with a query's checkpoint.
+        records: how many records below `bound` stay: a log keeps its newest 1,000 records, and
+            those with a query's checkpoint.
+        erased: how many of them lost their rows now, or may lose them.
+        with_rows: how many of them may hold rows after that.
         held_by: for people: what keeps objects in the store. It is "the grace", the names of
-            consumers and leases that keep `bound` from being higher, or the records that stay; ""
-            if nothing does.
+            consumers and leases that keep `bound` from being higher, or the records that stay with
+            their rows, and why; "" if nothing does.
+        without_rows: no record below this position holds rows.
+        looked: how many records were read for that.
     """
 
     bound: int
@@ -51,7 +58,11 @@ class Collection:
     uploads: int = 0
     bytes: int = 0
     records: int = 0
+    erased: int = 0
+    with_rows: int = 0
     held_by: str = ""
+    without_rows: int = 0
+    looked: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,25 +88,51 @@ class Collected:
         log: the log.
         head: its head, read after `state`.
         state: its part of the newest lifecycle record.
-        above: nothing is done unless the bound is above this position.
+        above: nothing is deleted unless the bound is above this position.
+        without_rows: no record below this position holds rows, by an earlier collection.
     """
 
     log: LogStore
     head: Head
     state: LifecycleRecord
     above: int = -1
+    without_rows: int = 0
+
+    @property
+    def first(self) -> int:
+        """The first position whose record may hold rows."""
+        return max(self.without_rows, self.state.without_rows)
 
 
-def _old_record(log: LogStore, newest: int, grace_ms: int) -> ChainRecord | None:
+@dataclass(frozen=True)
+class _Limits:
+    """The positions of a log that a collection may take.
+
+    Attributes:
+        bound: the first position that stays.
+        erasable: rows below it may be erased from the records that stay.
+        held_by: for people: what keeps the bound from being higher.
+    """
+
+    bound: int
+    erasable: int
+    held_by: str
+
+
+def _old_record(
+    log: LogStore, newest: int, grace_ms: int, ages: dict[int, int]
+) -> ChainRecord | None:
     """The newest lifecycle record that is older than the grace, or None: O(log n) requests.
 
-    The store's clock decides the age.
+    The store's clock decides the age. `ages` keeps what was asked.
     """
     root = log.root.prefix
 
     def is_older(number: int) -> bool:
+        if number not in ages:
+            ages[number] = log.store.age_ms(keys.lifecycle_key(root, number))
         # SAFETY(grace-before-delete) §10: only a floor older than the grace allows a delete
-        return log.store.age_ms(keys.lifecycle_key(root, number)) > grace_ms
+        return ages[number] > grace_ms
 
     try:
         # Older records have higher numbers.
@@ -113,20 +150,15 @@ def _old_record(log: LogStore, newest: int, grace_ms: int) -> ChainRecord | None
     return None
 
 
-def _bounds(logs: Sequence[Collected], safeguards: Safeguards) -> list[tuple[int, str]]:
-    """The first position of each log that stays, and for people what keeps it from being higher.
+def _limits(logs: Sequence[Collected], safeguards: Safeguards) -> list[_Limits]:
+    """What a collection may take of each log.
 
     A consumer that joins later begins at the floor or above.
     """
     states = [one.state for one in logs]
     grace_ms = max(safeguards.grace_ms, states[0].gc_grace_ms)
-    old = _old_record(logs[0].log, states[0].number, grace_ms)
-    floors = []
-    for one in logs:
-        part = part_of(one.log, old, one.state.log_id)
-        # No honest floor goes back; a forged older one must not take more than the newest allows.
-        # If the old record does not have the log, nothing of it was released so long ago.
-        floors.append(min(part.floor, one.state.floor) if part else 0)
+    ages: dict[int, int] = {}
+    floors = _old_floors(logs, grace_ms, ages)
     # Below a floor that allows nothing new, the consumers do not matter.
     moved = [
         (one.log, one.state.log_id, floor)
@@ -140,10 +172,11 @@ def _bounds(logs: Sequence[Collected], safeguards: Safeguards) -> list[tuple[int
         next(allowed) if floor > one.above else floor
         for one, floor in zip(logs, floors, strict=True)
     ]
+    erasable = _erasable(logs, bounds, 2 * grace_ms, ages)
     with_table = [
         one
-        for one, bound in zip(logs, bounds, strict=True)
-        if one.state.target is not None and bound > max(one.above, 0)
+        for one, bound, end in zip(logs, bounds, erasable, strict=True)
+        if one.state.target is not None and (bound > max(one.above, 0) or end > one.first)
     ]
     if with_table:
         log, state = with_table[0].log, with_table[0].state
@@ -153,62 +186,173 @@ def _bounds(logs: Sequence[Collected], safeguards: Safeguards) -> list[tuple[int
         # SAFETY(table-before-delete) §10: a collection confirms the table before it deletes
         confirm_table(log, state, safeguards.table)
     results = []
-    for one, floor, bound in zip(logs, floors, bounds, strict=True):
+    for one, floor, bound, end in zip(logs, floors, bounds, erasable, strict=True):
         held_by = "the grace" if floor < one.state.floor else ""
         if bound < floor:
             names = holders(one.log, one.state.log_id, bound, safeguards.expiry_ms)
             held_by = ", ".join(names) or "a consumer that was forgotten meanwhile"
         if one.state.target is not None:
             bound = min(bound, one.state.cut)
-        results.append((bound, held_by))
+        results.append(_Limits(bound, min(end, bound), held_by))
     return results
 
 
+def _old_floors(logs: Sequence[Collected], grace_ms: int, ages: dict[int, int]) -> list[int]:
+    """The floor of each log that was passed longer ago than the grace."""
+    old = _old_record(logs[0].log, logs[0].state.number, grace_ms, ages)
+    floors = []
+    for one in logs:
+        part = part_of(one.log, old, one.state.log_id)
+        # No honest floor goes back; a forged older one must not take more than the newest allows.
+        # If the old record does not have the log, nothing of it was released so long ago.
+        floors.append(min(part.floor, one.state.floor) if part else 0)
+    return floors
+
+
+def _erasable(
+    logs: Sequence[Collected], bounds: Sequence[int], grace_ms: int, ages: dict[int, int]
+) -> list[int]:
+    """The position of each log below which rows are erased from the records that stay.
+
+    The floor passed it twice the grace ago. So a busy log deletes its records before that.
+    """
+    if all(bound <= one.first for one, bound in zip(logs, bounds, strict=True)):
+        return [*bounds]
+    return [*map(min, bounds, _old_floors(logs, grace_ms, ages))]
+
+
 def collect(
-    logs: Sequence[Collected], safeguards: Safeguards, *, dry_run: bool = False
-) -> dict[str, Collection | None]:
+    chain: Chain, logs: Sequence[Collected], safeguards: Safeguards, *, dry_run: bool = False
+) -> tuple[dict[str, Collection | None], ChainRecord | None]:
     """Delete data objects, orphans and unfinished uploads below the bound of each log, and slot
-    records below bound − KEPT_SLOTS.
+    records below bound − KEPT_SLOTS. Erase the rows of the others.
 
     It costs 1 LIST and 1 DELETE for each thousand objects of a log, and as much for the segments.
+    See `erase_rows` for the records that stay.
 
     Args:
-        logs: logs of one path and one newest record of its chain.
+        chain: the chain of the path.
+        logs: logs of the path and one newest record of its chain.
         safeguards: keep objects from collection.
         dry_run: count the objects only.
 
     Returns:
-        The collected objects of each log by name, or None if its bound is not above `above`.
+        The collected objects of each log by name, or None if nothing more may be collected. And
+        the new record of the chain, if there is one.
 
     Raises:
         ConfirmError: the table no longer holds rows that the log would lose.
         MovedOn: another process changed the lifecycle meanwhile.
     """
     if not logs:
-        return {}
-    bounds = _bounds(logs, safeguards)
-    return {
-        one.log.name: _collect(one, bound, held_by, safeguards, dry_run=dry_run)
-        for one, (bound, held_by) in zip(logs, bounds, strict=True)
-    }
+        return {}, None
+    limits = _limits(logs, safeguards)
+
+    def work(pair: tuple[Collected, _Limits]) -> Collection | None:
+        return _collect(*pair, safeguards, dry_run=dry_run)
+
+    results = run_parallel(logs[0].log.store, work, zip(logs, limits, strict=True))
+    collections = {one.log.name: result for one, result in zip(logs, results, strict=True)}
+    return collections, None if dry_run else _note(chain, logs, collections)
 
 
 def _collect(
-    one: Collected, bound: int, held_by: str, safeguards: Safeguards, *, dry_run: bool
+    one: Collected, limits: _Limits, safeguards: Safeguards, *, dry_run: bool
 ) -> Collection | None:
     log = one.log
     head = one.head
     state = one.state
-    if bound <= one.above:
+    bound = limits.bound
+    if bound <= one.above and limits.erasable <= one.first:
         return None
+    held_by = limits.held_by
     if not held_by and bound < head.gap:
         # A consumer that does not continue may keep the floor itself from moving.
         held_by = ", ".join(holders(log, state.log_id, bound, safeguards.expiry_ms))
-    objects = records = size = 0
-    below = _below(log, head, bound)
+    taken = _take(one, bound, dry_run=dry_run)
+    objects = taken.objects
+    size = taken.bytes
+    old = [*unneeded_segments(log, head, bound)]
+    objects += len(old)
+    size += sum(entry.size for entry in old)
+    for begin in range(0, 0 if dry_run else len(old), _KEYS_OF_DELETE):
+        batch = old[begin : begin + _KEYS_OF_DELETE]
+        log.store.delete_many([entry.key for entry in batch], [entry.etag for entry in batch])
+    uploads = _discard_uploads(log, head, bound, dry_run=dry_run)
+    # SAFETY(erase-below-bound) §10: rows are erased only below the bound
+    positions = [at for at in taken.staying if one.first <= at < limits.erasable]
+    erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run)
+    if not dry_run:
+        forget_expired_leases(log)
+        if objects or uploads:
+            events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))
+        if erasure.erased:
+            events.emit(events.RowsErased(log.url, limits.erasable, erasure.erased))
+    young = sum(at >= limits.erasable for at in taken.staying)
+    with_rows = young + len(erasure.left)
+    if with_rows and not held_by:
+        reason = erasure.reason or "their floor is younger than twice the grace"
+        held_by = f"{with_rows} records that stay: {reason}"
+    return Collection(
+        bound=bound,
+        objects=objects,
+        uploads=uploads,
+        bytes=size,
+        records=len(taken.staying),
+        erased=erasure.erased,
+        with_rows=with_rows,
+        held_by=held_by,
+        without_rows=min((*erasure.left, max(limits.erasable, one.first))),
+        looked=len(positions),
+    )
+
+
+def _note(
+    chain: Chain, logs: Sequence[Collected], collections: Mapping[str, Collection | None]
+) -> ChainRecord | None:
+    """Put a record that notes below which positions no record holds rows: 1 conditional PUT.
+
+    So no other process reads these records again. Without the record nothing is lost.
+
+    Returns:
+        The record, or None without one: no record was read, or another process put a record first.
+    """
+    states = {one.log.name: one.state for one in logs}
+    changes = {
+        name: {"without_rows": done.without_rows}
+        for name, done in collections.items()
+        if done and done.looked and done.without_rows > states[name].without_rows
+    }
+    changed = [states[name] for name in changes]
+    # A collector may have no permission to put one.
+    with suppress(MovedOn, OptionError):
+        return chain.put_logs(changed, changes, changed[0].gc_grace_ms) if changed else None
+    return None
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """The objects of the batches of a log that were deleted, or would be.
+
+    Attributes:
+        staying: the positions below the bound whose records stay.
+    """
+
+    objects: int
+    bytes: int
+    staying: list[int]
+
+
+def _take(one: Collected, bound: int, *, dry_run: bool) -> _Taken:
+    """Delete the objects below the bound, but for the records that stay."""
+    log = one.log
+    objects = 0
+    size = 0
+    staying: list[int] = []
+    below = _below(log, one.head, bound)
     while listed := [*islice(below, _KEYS_OF_DELETE)]:
-        batch = [entry for entry, stays in listed if not stays]
-        records += len(listed) - len(batch)
+        staying += [position for _, position in listed if position is not None]
+        batch = [entry for entry, position in listed if position is None]
         if not batch:
             continue
         objects += len(batch)
@@ -217,24 +361,11 @@ def _collect(
             # If the store compares ETags, an object that replaced one since the LIST stays.
             names = [entry.key for entry in batch]
             log.store.delete_many(names, [entry.etag for entry in batch])
-    old = [*unneeded_segments(log, head, bound)]
-    objects += len(old)
-    size += sum(entry.size for entry in old)
-    for begin in range(0, 0 if dry_run else len(old), _KEYS_OF_DELETE):
-        batch = old[begin : begin + _KEYS_OF_DELETE]
-        log.store.delete_many([entry.key for entry in batch], [entry.etag for entry in batch])
-    uploads = _discard_uploads(log, head, bound, dry_run=dry_run)
-    if not dry_run:
-        forget_expired_leases(log)
-        if objects or uploads:
-            events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))
-    if records and not held_by:
-        held_by = f"{records} records that stay"
-    return Collection(bound, objects, uploads, size, records, held_by)
+    return _Taken(objects, size, staying)
 
 
-def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, bool]]:
-    """Every object below the bound, newest first, and whether it is a record that stays."""
+def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int | None]]:
+    """Every object below the bound, newest first, with the position of a record that stays."""
     if bound <= 0:
         return
     assert head.live is not None
@@ -253,29 +384,36 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, bool]
         position = keys.position(number, window)
         # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
         may_stay = position >= bound - KEPT_SLOTS or position in pinned
-        yield entry, may_stay and keys.is_slot(number, window)
+        yield entry, position if may_stay and keys.is_slot(number, window) else None
 
 
 def unneeded_segments(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:
-    """The segments that end below the bound or beyond the head, and those of another log.
+    """The segments with a position below the bound or beyond the head, and those of another log.
 
     It costs 1 LIST for each thousand segments, and 1 GET for each one that stays.
     """
     assert head.live is not None
     log_id = head.live.header.log_id
-    # Readers that need a segment take the records, so no delete harms one.
-    for number, entry in numbered(log.store, keys.segments_prefix(log.prefix)):
-        position = keys.position(number, head.window)
-        if position < bound or position > head.position:
-            yield entry
-            continue
+
+    def is_foreign(entry: Entry) -> bool:
         try:
             front = open_front(log.store.get_range(entry.key, 0, _FRONT), entry.key)
         except (InvalidLogError, NotFound):
             # `sparkwal segment` replaces a damaged one.
-            continue
-        if front.header.log_id != log_id:
+            return False
+        return front.header.log_id != log_id
+
+    staying: list[Entry] = []
+    # Readers that need a segment take the records, so no delete harms one.
+    for number, entry in numbered(log.store, keys.segments_prefix(log.prefix)):
+        position = keys.position(number, head.window)
+        # A segment with one position below the bound has copies of rows that left the log.
+        if position - keys.BLOCK + 1 < bound or position > head.position:
             yield entry
+        else:
+            staying.append(entry)
+    checked = run_parallel(log.store, is_foreign, staying)
+    yield from (entry for entry, foreign in zip(staying, checked, strict=True) if foreign)
 
 
 def _discard_uploads(log: LogStore, head: Head, bound: int, *, dry_run: bool) -> int:

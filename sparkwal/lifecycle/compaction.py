@@ -143,14 +143,17 @@ class Chain:
                 events.emit(events.CompactionDone(part_url, new.k, part.to, table, version))
         return new
 
-    def put_floors(
-        self, states: Sequence[LifecycleRecord], floors: Mapping[str, int], gc_grace_ms: int
+    def put_logs(
+        self,
+        states: Sequence[LifecycleRecord],
+        changes: Mapping[str, Mapping[str, int]],
+        gc_grace_ms: int,
     ) -> ChainRecord:
-        """Put a record that moves the floors of logs.
+        """Put a record that changes logs: their floors, or below which positions no row is left.
 
         Args:
             states: the parts of these logs in the newest record.
-            floors: the new floors, by the names of the logs.
+            changes: the new fields of `LogInChain`, by the names of the logs.
             gc_grace_ms: the grace from now on.
 
         Raises:
@@ -162,7 +165,8 @@ class Chain:
         for state in states:
             name = state.sequencer
             log = logs.get(name, LogInChain(state.log_id))
-            logs[name] = replace(log, floor=floors[name])
+            fields: Any = changes[name]
+            logs[name] = replace(log, **fields)
         changed = replace(base, kind=FLOOR, logs=logs, gc_grace_ms=gc_grace_ms)
         try:
             new = put_record(self.log, changed, self.clock, self.host)

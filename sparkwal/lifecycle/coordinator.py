@@ -203,7 +203,7 @@ class Coordinator:
                 if part.found == "no lifecycle":
                     return None
                 logs = [Collected(part.log, part.head, part.state)]
-                return collect(logs, self._safeguards, dry_run=dry_run)[part.log.name]
+                return self._collect(cycle, logs, dry_run=dry_run)[part.log.name]
             return None
 
         return self._retry_if_moved(work)
@@ -311,7 +311,7 @@ class Coordinator:
         before = cycle.record
         self._move_floors(cycle)
         if self._collects:
-            self._collect(cycle)
+            self._collect(cycle, [*cycle.uncollected(self._known)])
         if not cycle.has_written:
             self._confirm_forward(cycle, floor_moved=cycle.record is not before)
         return cycle
@@ -480,17 +480,20 @@ class Coordinator:
         states = [cycle.parts[name].state for name in moved]
         # Readers of an earlier record rely on the grace in it.
         grace_ms = max(self._safeguards.grace_ms, states[0].gc_grace_ms)
-        cycle.moved(self._chain.put_floors(states, moved, grace_ms))
+        changes = {name: {"floor": floor} for name, floor in moved.items()}
+        cycle.moved(self._chain.put_logs(states, changes, grace_ms))
         for name, floor in moved.items():
             events.emit(events.FloorMoved(path=cycle.parts[name].log.url, floor=floor))
 
-    def _collect(self, cycle: Cycle) -> None:
-        logs = [
-            Collected(part.log, part.head, part.state, self._known[part.log.name].collected)
-            for part in cycle.sound
-            if part.state.floor > self._known[part.log.name].collected
-        ]
-        for name, collection in collect(logs, self._safeguards).items():
-            if collection is not None:
-                self._known[name].collected = collection.bound
+    def _collect(
+        self, cycle: Cycle, logs: Sequence[Collected], *, dry_run: bool = False
+    ) -> dict[str, Collection | None]:
+        collections, record = collect(self._chain, logs, self._safeguards, dry_run=dry_run)
+        for name, collection in collections.items():
             cycle.parts[name].collection = collection
+            if collection is not None and not dry_run:
+                self._known[name].collected = collection.bound
+                self._known[name].without_rows = collection.without_rows
+        if record is not None:
+            cycle.moved(record)
+        return collections

@@ -1,13 +1,13 @@
 """What a run over the logs of a path holds: their states, and the result for each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
-from sparkwal.lifecycle.collection import Collection
+from sparkwal.lifecycle.collection import Collected, Collection
 from sparkwal.lifecycle.compaction import Range
 from sparkwal.lifecycle.policy import LogState
 from sparkwal.protocol import liveness
@@ -83,6 +83,7 @@ class Remembered:
         page: its records in that LIST, until its head is looked up.
         is_small: that LIST shows all of its records, and many logs were listed.
         collected: the bound of the last collection.
+        without_rows: no record below this position holds rows, by that collection.
         is_bad: its rows could not be read, and a range of several logs was given up for it.
         reached: the size limit that the log has reached, for which an event was emitted.
     """
@@ -94,6 +95,7 @@ class Remembered:
     is_small: bool = False
     measured: LogState | None = None
     collected: int = 0
+    without_rows: int = 0
     reached: str = ""
     is_bad: bool = False
 
@@ -179,6 +181,15 @@ class Cycle:
     def sound(self) -> list[Part]:
         """The logs that still take part."""
         return [part for part in self.parts.values() if part.error is None]
+
+    def uncollected(self, known: Mapping[str, Remembered]) -> Iterator[Collected]:
+        """The logs of which a collection may take something. `known` has what one took before."""
+        for part in self.sound:
+            before = known[part.log.name]
+            above = before.collected
+            without_rows = max(before.without_rows, part.state.without_rows)
+            if part.state.floor > min(above, without_rows):
+                yield Collected(part.log, part.head, part.state, above, without_rows)
 
     def moved(self, record: ChainRecord | None) -> None:
         """Take the state of each log from a new record."""

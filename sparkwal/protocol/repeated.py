@@ -102,6 +102,9 @@ def other_rows(
         events.emit(events.ReplayNotCompared(query_id=query_id, batch_id=batch_id))
         return None
     header = record.header if record else None
+    if isinstance(header, CommitHeader) and header.erased:
+        events.emit(events.ReplayNotCompared(query_id=query_id, batch_id=batch_id))
+        return None
     if (
         record is None
         or not isinstance(header, CommitHeader)

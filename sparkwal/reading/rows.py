@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 
 from sparkwal import events
-from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.format.merging import narrower
@@ -46,10 +46,22 @@ _ALL_CHECKS = Checks()
 
 
 def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
-    """The pieces of a record's rows, in partition order. A leader record has none."""
+    """The pieces of a record's rows, in partition order. A leader record has none.
+
+    Raises:
+        CollectedError: a collection erased the rows.
+    """
     header = record.header
     if not isinstance(header, CommitHeader):
         return []
+    # SAFETY(erased-not-empty) §10: a record whose rows were erased never counts as one without rows
+    if header.erased:
+        raise CollectedError(
+            f"{log.locate(header.number, header.window)}: a collection erased the rows of this "
+            "record, so it is below the log's floor. Begin the read above it; if the path has no "
+            "lifecycle/ any more, restore that",
+            floor=header.position + 1,
+        )
     piece = partial(
         Piece,
         spark_schema=record.spark_schema,

@@ -338,6 +338,12 @@ def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
     """Check every object that a commit names, and return their keys."""
     header = record.header
     assert isinstance(header, CommitHeader)
+    if header.erased:
+        report.problems.append(
+            f"{log.locate(header.number, header.window)}: its rows were erased, and it is not "
+            "below the floor: lifecycle/ was deleted or restored from an older copy"
+        )
+        return {log.key(batch.number) for batch in header.batches}
     pieces = [piece for piece in pieces_of(log, record) if piece.copied is None]
     inlined = [piece for piece in pieces if piece.inlined]
     target = schema.to_arrow(record.spark_schema)

@@ -68,8 +68,9 @@ def calls(sent: Sent, status: int) -> Iterator[Call]:
         makes = not query.keys() & {"uploads", "partNumber"}
         context = {"s3:ObjectCreationOperation": str(makes).lower()}
         # S3 shows only that it exists.
-        if "if-none-match" in sent.headers:
-            context["s3:if-none-match"] = sent.headers["if-none-match"]
+        for name in ("if-none-match", "if-match"):
+            if name in sent.headers:
+                context[f"s3:{name}"] = sent.headers[name]
         yield Call("s3:PutObject", f"{at}/{key}", context)
     else:
         yield Call(f"s3:{_OBJECT[method]}", f"{at}/{key}")

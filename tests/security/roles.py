@@ -195,7 +195,7 @@ def compact(place: Place) -> None:
         keeps = sparkwal.Lifecycle(place.path, collects=False, **place.options)
         assert keeps.run_once().segments > 0
     life = sparkwal.Lifecycle(place.path, collects=False, retainBytes=1, **place.options)
-    assert life.run_once().floor > 2
+    assert life.run_once().floor > 4
     assert life.recover().found == "at rest"
 
 
@@ -209,6 +209,7 @@ def collect(place: Place) -> None:
         time.sleep(0.1)
         found = life.collect(dry_run=False)
     assert found.uploads == 1
+    assert found.erased > 0
 
 
 ROLES: dict[str, Callable[[Place], None]] = {
@@ -225,6 +226,7 @@ ROLES: dict[str, Callable[[Place], None]] = {
 
 def furnish(place: Place) -> None:
     """A log after some days: objects, a chain, consumers, an ended lease, an open upload."""
+    place.query("small", inline_threshold=2**20).microbatch(0, (0,))
     place.query(inline_threshold=0).microbatch(0, (1, 2), (3,))
     with short_memory():
         appended(place, place.options, "a", 4)
@@ -237,7 +239,7 @@ def furnish(place: Place) -> None:
     log.store.upload(log.key(keys.data(1, head.window, 7))).part(1, 0, b"left")
     now_ms = Clock().now_ms()
     publish(log, Consumer("lease-1", head.live.header.log_id, 9, now_ms, "host", "run", 1))
-    move_floor(log, 2, grace_ms=0)
+    move_floor(log, 4, grace_ms=0)
     # A segment beyond the head, as an earlier log leaves it, and a damaged one at the head.
     log.store.put(keys.segment_key(log.prefix, 0, head.window), b"left")
     with short_blocks():

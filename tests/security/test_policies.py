@@ -166,7 +166,9 @@ def test_a_compaction_into_a_table_needs_the_policy_of_the_table(
     assert unused == []
 
     # A reader of table and log as one, and a collector, only read the table.
-    monkeypatch.setattr(collection, "old_floor", lambda log, state, grace_ms: state.floor)
+    monkeypatch.setattr(
+        collection, "_old_floors", lambda logs, grace_ms, ages: [one.state.floor for one in logs]
+    )
     names = ("reader", "collector", "table-reader")
     policies = [iam.policy(each, **places) for each in names]
     seen.clear()
@@ -248,6 +250,7 @@ def test_a_consumer_changes_no_other_consumer(action: str, name: str) -> None:
 
 PUT = {"s3:ObjectCreationOperation": "true"}
 IF_ABSENT = {**PUT, "s3:if-none-match": "*"}
+IF_SAME = {**PUT, "s3:if-match": "an ETag"}
 PART = {"s3:ObjectCreationOperation": "false"}
 
 
@@ -262,6 +265,9 @@ def test_the_bucket_policy_refuses_overwrites_and_deletes_in_the_log(key: str) -
 
     assert denied("s3:PutObject", **PUT) and not denied("s3:PutObject", **IF_ABSENT)
     assert not denied("s3:PutObject", **PART)
+    collects = {"aws:PrincipalArn": "arn:collector"}
+    assert denied("s3:PutObject", **PUT, **collects)
+    assert denied("s3:PutObject", **IF_SAME) and not denied("s3:PutObject", **IF_SAME, **collects)
     assert denied("s3:DeleteObject") and denied("s3:DeleteObjectVersion")
     assert not denied("s3:DeleteObject", **{"aws:PrincipalArn": "arn:collector"})
     assert denied("s3:GetObject", **{"aws:SecureTransport": "false"})

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sparkwal.format import keys
-from sparkwal.lifecycle import collection
+from sparkwal.lifecycle import collection, erasing
 from sparkwal.protocol import archive, commit, recovery
 from sparkwal.reading import segments
 from tests.simulation.explore import Budget, Report, explore
@@ -93,12 +93,14 @@ def forwarding(microbatches: int) -> Iterator[None]:
 
 @contextmanager
 def keeping(slots: int) -> Iterator[None]:
-    before = collection.KEPT_SLOTS, recovery.LIST_LIMIT
+    before = collection.KEPT_SLOTS, recovery.LIST_LIMIT, erasing.replace_fault
     collection.KEPT_SLOTS, recovery.LIST_LIMIT = slots, min(slots, recovery.LIST_LIMIT)
+    # The simulated store enforces If-Match.
+    erasing.replace_fault = lambda store, prefix: ""
     try:
         yield
     finally:
-        collection.KEPT_SLOTS, recovery.LIST_LIMIT = before
+        collection.KEPT_SLOTS, recovery.LIST_LIMIT, erasing.replace_fault = before
 
 
 @contextmanager

@@ -226,8 +226,8 @@ MUTATIONS = [
         "grace-before-delete",
         _ZOMBIE,
         "lifecycle/collection.py",
-        "return log.store.age_ms(keys.lifecycle_key(root, number)) > grace_ms",
-        "return log.store.age_ms(keys.lifecycle_key(root, number)) >= 0",
+        "return ages[number] > grace_ms",
+        "return ages[number] >= 0",
     ),
     Mutation(
         "table-before-delete",
@@ -242,6 +242,35 @@ MUTATIONS = [
         "lifecycle/collection.py",
         "position >= bound - KEPT_SLOTS",
         "position >= bound",
+    ),
+    Mutation(
+        "erase-below-bound",
+        "rows are erased beside a writer",
+        "lifecycle/collection.py",
+        "positions = [at for at in taken.staying if one.first <= at < limits.erasable]",
+        "positions = [*range(head.gap)]",
+    ),
+    Mutation(
+        "erase-if-match",
+        "rows are erased while the log is recreated",
+        "lifecycle/erasing.py",
+        "if log.store.replace(key, body, stored.etag):",
+        "if log.store.put(key, body) or True:",
+    ),
+    Mutation(
+        "erase-this-log",
+        "rows are erased while the log is recreated",
+        "protocol/erasing.py",
+        "if header.log_id != log_id:",
+        "if False:",
+    ),
+    Mutation(
+        "erased-not-empty",
+        "a reader while rows are erased",
+        "reading/rows.py",
+        "    if header.erased:\n",
+        "    if False:\n",
+        elsewhere=("reading/floor.py", "if not 0 <= position < floor:", "if True:"),
     ),
     Mutation(
         "full-list-not-whole",
@@ -264,7 +293,7 @@ MUTATIONS = [
         "allowed = iter(consumers_bounds(moved, safeguards.expiry_ms))\n",
         "allowed = iter([min(floors[0], early[0])])\n",
         (
-            "    old = _old_record(",
+            "    floors = _old_floors(",
             "    log = logs[0].log\n"
             "    asked = [(log, states[0].log_id, 2**40)]\n"
             "    early = consumers_bounds(asked, safeguards.expiry_ms)\n"
@@ -272,7 +301,7 @@ MUTATIONS = [
             "    from sparkwal.protocol.chain import newest_lifecycle\n"
             "    states = [newest_lifecycle(log) or states[0]]\n"
             "    logs = [replace(logs[0], state=states[0])]\n"
-            "    old = _old_record(",
+            "    floors = _old_floors(",
         ),
     ),
     Mutation(

@@ -29,6 +29,8 @@ from tests.simulation.world import Call, State, apply, without
 
 _STILL = "batches", "consumers"
 _PAST = GRACE_MS + 1
+# Rows in records that stay are erased after twice the grace.
+_LONG_PAST = 2 * GRACE_MS + 1
 
 
 _ONE_AND_THE_NEXT = {"A": compactor("A"), "B": compactor("B")}
@@ -39,6 +41,7 @@ def exhaustive() -> dict[str, Configuration]:
     return {
         **followed(),
         **with_tombstones(),
+        **erased(),
         "two compactors, a crash": Configuration(
             {"A": compactor("A"), "B": compactor("B", runs=2)},
             Budget(1, 0),
@@ -268,6 +271,57 @@ def with_tombstones() -> dict[str, Configuration]:
             begin=lambda: compacted(1, 1, kept),
             ends={"R": "delivered CollectedError"},
             still=("consumers",),
+        ),
+    }
+
+
+def erased() -> dict[str, Configuration]:
+    """The same where all records stay, and lose their rows."""
+    return {
+        "rows are erased by two collectors, a crash": Configuration(
+            {"C": collector("C"), "D": collector("D")},
+            Budget(1, 0),
+            begin=lambda: _erasable(1, 1),
+            still=("consumers",),
+            deletes=True,
+            kept=9,
+        ),
+        "rows are erased by one collector, a fault": Configuration(
+            {"C": collector("C")},
+            Budget(0, 1),
+            begin=lambda: _erasable(2, 1),
+            still=("consumers",),
+            deletes=True,
+            kept=9,
+        ),
+        "rows are erased beside a writer": Configuration(
+            {"C": collector("C"), "W": driver("X", "q", 3, inline=1000)},
+            begin=lambda: _erasable(1, 1),
+            still=("consumers",),
+            deletes=True,
+            kept=9,
+        ),
+        "rows are erased while the log is recreated": Configuration(
+            {
+                "C": collector("C"),
+                "R": outsider(Call("make_log_again")),
+                "W": driver("X", "q", 3, inline=1000),
+            },
+            begin=lambda: _erasable(1, 0),
+            follows={"W": "R"},
+            still=("consumers",),
+            deletes=True,
+            kept=9,
+        ),
+        "a reader while rows are erased": Configuration(
+            {
+                "R": follower("R", 2),
+                "O": others(compactor("A"), hours(_LONG_PAST), compactor("C")),
+            },
+            begin=lambda: written(2),
+            ends={"R": "delivered collected"},
+            deletes=True,
+            kept=9,
         ),
     }
 
@@ -502,6 +556,11 @@ def _almost(state: State) -> State:
 def _collectable(batches: int, more: int) -> State:
     """The same, and what is in the table may be collected."""
     return apply(compacted(batches, more), Call("sleep", (_PAST,)))[0]
+
+
+def _erasable(batches: int, more: int) -> State:
+    """The same, longer ago."""
+    return apply(compacted(batches, more), Call("sleep", (_LONG_PAST,)))[0]
 
 
 def written(batches: int) -> State:

@@ -178,7 +178,7 @@ def test_a_kill_between_any_two_steps_leaves_each_row_once(
         (compaction, "confirm_table", True),
         (compaction.Chain, "put", False),
         (compaction.Chain, "put", True),
-        (compaction.Chain, "put_floors", False),
+        (compaction.Chain, "put_logs", False),
     ]
     for step, (owner, name, after) in enumerate(steps):
         append(step)

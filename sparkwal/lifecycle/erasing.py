@@ -1,0 +1,96 @@
+"""Erases the rows of records that a collection must not delete (PROTOCOL §10)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.format import keys
+from sparkwal.protocol.erasing import without_rows
+from sparkwal.store.base import LogStore, NotFound, Tagged
+from sparkwal.store.conditional_replace import replace_fault
+from sparkwal.store.parallel import run_parallel
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """The result of an erasure.
+
+    Attributes:
+        erased: the records whose rows were erased, or would be.
+        left: the positions whose records still hold rows, or may hold them.
+        reason: for people: why the first of them still does.
+    """
+
+    erased: int = 0
+    left: tuple[int, ...] = ()
+    reason: str = ""
+
+
+def erase_rows(
+    log: LogStore, window: int, log_id: str, positions: Sequence[int], *, dry_run: bool = False
+) -> Erasure:
+    """Erase the rows in the records of these positions.
+
+    It costs 1 GET for each record, and 1 PUT for each with rows. The first PUT of a process needs
+    the proof that the store enforces If-Match.
+
+    Args:
+        log: the log.
+        window: its window.
+        log_id: its id.
+        positions: the positions. They are below the floor for longer than the grace, and no
+            consumer needs them.
+        dry_run: count the records only.
+    """
+
+    def erase(position: int) -> bool | str:
+        """Whether the record held rows, or the reason why it still does."""
+        try:
+            return _erase(log, position, window, log_id, dry_run=dry_run)
+        except NotFound:
+            # Another collection deleted it.
+            return False
+        except (InvalidLogError, OptionError) as error:
+            return str(error)
+
+    results = [*run_parallel(log.store, erase, positions)]
+    left = [
+        (position, result)
+        for position, result in zip(positions, results, strict=True)
+        if isinstance(result, str)
+    ]
+    reason = left[0][1] if left else ""
+    return Erasure(results.count(True), tuple(position for position, _ in left), reason)
+
+
+def _erase(log: LogStore, position: int, window: int, log_id: str, *, dry_run: bool) -> bool | str:
+    key = log.key(keys.slot(position, window))
+    stored, body = _read(log, key, position, window, log_id)
+    if body is None or dry_run:
+        return body is not None
+    fault = replace_fault(log.store, log.root.prefix)
+    if fault:
+        return fault
+    # SAFETY(erase-if-match) §10: only the record that was read is replaced
+    if log.store.replace(key, body, stored.etag):
+        return True
+    # Perhaps by an attempt whose reply was lost.
+    return log.store.get(key) == body or "another process changed the record meanwhile"
+
+
+def _read(
+    log: LogStore, key: str, position: int, window: int, log_id: str
+) -> tuple[Tagged, bytes | None]:
+    """Read a record, and make the one without rows.
+
+    Raises:
+        NotFound: there is no record.
+        InvalidLogError: see `without_rows`.
+    """
+    stored = log.store.get_tagged(key)
+    try:
+        return stored, without_rows(log, position, window, stored.body, log_id)
+    except InvalidLogError:
+        # A proxy may have changed the bytes.
+        stored = log.store.get_tagged(key)
+        return stored, without_rows(log, position, window, stored.body, log_id)
