@@ -13,13 +13,13 @@ from itertools import islice
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
-from sparkwal.format.arrowfile import open_front
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
 from sparkwal.lifecycle.compaction import Chain, MovedOn, confirm_table
 from sparkwal.lifecycle.consumers import bounds as consumers_bounds
 from sparkwal.lifecycle.consumers import holders
 from sparkwal.lifecycle.erasing import erase_rows
 from sparkwal.lifecycle.leases import forget_expired_leases
+from sparkwal.lifecycle.leftovers import Leftovers, list_leftovers, unneeded_segments
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.chain import part_of, record_at
@@ -28,8 +28,6 @@ from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.store.base import Entry, LogStore, NotFound, numbered
 from sparkwal.store.parallel import run_parallel
 
-# The bytes of a segment that hold its header.
-_FRONT = 256 * 2**10
 # Keys in one DELETE.
 _KEYS_OF_DELETE = 1000
 
@@ -90,6 +88,7 @@ class Collected:
         state: its part of the newest lifecycle record.
         above: nothing is deleted unless the bound is above this position.
         without_rows: no record below this position holds rows, by an earlier collection.
+        is_small: few objects were listed of it.
     """
 
     log: LogStore
@@ -97,6 +96,7 @@ class Collected:
     state: LifecycleRecord
     above: int = -1
     without_rows: int = 0
+    is_small: bool = False
 
     @property
     def first(self) -> int:
@@ -165,9 +165,10 @@ def _limits(logs: Sequence[Collected], safeguards: Safeguards) -> list[_Limits]:
         for one, floor in zip(logs, floors, strict=True)
         if floor > one.above
     ]
+    small = [one.log.name for one in logs if one.is_small]
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it
-    allowed = iter(consumers_bounds(moved, safeguards.expiry_ms))
+    allowed = iter(consumers_bounds(moved, safeguards.expiry_ms, small))
     bounds = [
         next(allowed) if floor > one.above else floor
         for one, floor in zip(logs, floors, strict=True)
@@ -228,7 +229,7 @@ def collect(
     records below bound − KEPT_SLOTS. Erase the rows of the others.
 
     It costs 1 LIST and 1 DELETE for each thousand objects of a log, and as much for the segments.
-    See `erase_rows` for the records that stay.
+    See `erase_rows` for the records that stay, and `list_leftovers`.
 
     Args:
         chain: the chain of the path.
@@ -246,44 +247,59 @@ def collect(
     """
     if not logs:
         return {}, None
-    limits = _limits(logs, safeguards)
+    collections: dict[str, Collection | None] = {one.log.name: None for one in logs}
+    due = [
+        (one, limits)
+        for one, limits in zip(logs, _limits(logs, safeguards), strict=True)
+        if limits.bound > one.above or limits.erasable > one.first
+    ]
+    if not due:
+        return collections, None
+    leftovers = list_leftovers([one.log for one, _ in due])
 
-    def work(pair: tuple[Collected, _Limits]) -> Collection | None:
-        return _collect(*pair, safeguards, dry_run=dry_run)
+    def work(pair: tuple[Collected, _Limits]) -> tuple[str, Collection]:
+        one, limits = pair
+        return one.log.name, _collect(one, limits, safeguards, leftovers, dry_run=dry_run)
 
-    results = run_parallel(logs[0].log.store, work, zip(logs, limits, strict=True))
-    collections = {one.log.name: result for one, result in zip(logs, results, strict=True)}
+    collections |= run_parallel(logs[0].log.store, work, due)
     return collections, None if dry_run else _note(chain, logs, collections)
 
 
 def _collect(
-    one: Collected, limits: _Limits, safeguards: Safeguards, *, dry_run: bool
-) -> Collection | None:
+    one: Collected,
+    limits: _Limits,
+    safeguards: Safeguards,
+    leftovers: Leftovers,
+    *,
+    dry_run: bool,
+) -> Collection:
     log = one.log
     head = one.head
     state = one.state
     bound = limits.bound
-    if bound <= one.above and limits.erasable <= one.first:
-        return None
     held_by = limits.held_by
-    if not held_by and bound < head.gap:
+    if not held_by and bound < head.gap and not leftovers.is_for_several:
         # A consumer that does not continue may keep the floor itself from moving.
         held_by = ", ".join(holders(log, state.log_id, bound, safeguards.expiry_ms))
     taken = _take(one, bound, dry_run=dry_run)
     objects = taken.objects
     size = taken.bytes
-    old = [*unneeded_segments(log, head, bound)]
+    # Of many logs those are not asked that are too short for a segment of their own.
+    has_blocks = head.gap >= keys.BLOCK or not leftovers.is_for_several
+    old = [*unneeded_segments(log, head, bound)] if has_blocks else []
     objects += len(old)
     size += sum(entry.size for entry in old)
     for begin in range(0, 0 if dry_run else len(old), _KEYS_OF_DELETE):
         batch = old[begin : begin + _KEYS_OF_DELETE]
         log.store.delete_many([entry.key for entry in batch], [entry.etag for entry in batch])
-    uploads = _discard_uploads(log, head, bound, dry_run=dry_run)
+    uploads = [*leftovers.uploads_below(log, head, bound)]
+    for upload in () if dry_run else uploads:
+        log.store.discard(upload)
     # SAFETY(erase-below-bound) §10: rows are erased only below the bound
     positions = [at for at in taken.staying if one.first <= at < limits.erasable]
     erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run)
     if not dry_run:
-        forget_expired_leases(log)
+        forget_expired_leases(log, leftovers.consumers.get(log.name))
         if objects or uploads:
             events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))
         if erasure.erased:
@@ -296,7 +312,7 @@ def _collect(
     return Collection(
         bound=bound,
         objects=objects,
-        uploads=uploads,
+        uploads=len(uploads),
         bytes=size,
         records=len(taken.staying),
         erased=erasure.erased,
@@ -385,53 +401,3 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int |
         # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
         may_stay = position >= bound - KEPT_SLOTS or position in pinned
         yield entry, position if may_stay and keys.is_slot(number, window) else None
-
-
-def unneeded_segments(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:
-    """The segments with a position below the bound or beyond the head, and those of another log.
-
-    It costs 1 LIST for each thousand segments, and 1 GET for each one that stays.
-    """
-    assert head.live is not None
-    log_id = head.live.header.log_id
-
-    def is_foreign(entry: Entry) -> bool:
-        try:
-            front = open_front(log.store.get_range(entry.key, 0, _FRONT), entry.key)
-        except (InvalidLogError, NotFound):
-            # `sparkwal segment` replaces a damaged one.
-            return False
-        return front.header.log_id != log_id
-
-    staying: list[Entry] = []
-    # Readers that need a segment take the records, so no delete harms one.
-    for number, entry in numbered(log.store, keys.segments_prefix(log.prefix)):
-        position = keys.position(number, head.window)
-        # A segment with one position below the bound has copies of rows that left the log.
-        if position - keys.BLOCK + 1 < bound or position > head.position:
-            yield entry
-        else:
-            staying.append(entry)
-    checked = run_parallel(log.store, is_foreign, staying)
-    yield from (entry for entry, foreign in zip(staying, checked, strict=True) if foreign)
-
-
-def _discard_uploads(log: LogStore, head: Head, bound: int, *, dry_run: bool) -> int:
-    """Discard, or only count, the unfinished uploads below the bound: 1 LIST for each thousand.
-
-    Returns:
-        Their number.
-    """
-    prefix = keys.batches_prefix(log.prefix)
-    count = 0
-    after = ""
-    while True:
-        page = log.store.unfinished(prefix, after)
-        for upload in page.uploads:
-            number = keys.listed(upload.key.removeprefix(prefix))
-            if number is not None and keys.position(number, head.window) < bound:
-                count += 1
-                if not dry_run:
-                    log.store.discard(upload)
-        if not (after := page.after):
-            return count

@@ -189,7 +189,9 @@ class Cycle:
             above = before.collected
             without_rows = max(before.without_rows, part.state.without_rows)
             if part.state.floor > min(above, without_rows):
-                yield Collected(part.log, part.head, part.state, above, without_rows)
+                yield Collected(
+                    part.log, part.head, part.state, above, without_rows, before.is_small
+                )
 
     def moved(self, record: ChainRecord | None) -> None:
         """Take the state of each log from a new record."""

@@ -2,13 +2,14 @@
 
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sparkwal import events
 from sparkwal.errors import SparkWalError
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import (
+    Names,
     forget,
     is_live,
     iter_consumers,
@@ -18,6 +19,9 @@ from sparkwal.lifecycle.consumers import (
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import LogStore
+
+# The begin of a lease's name.
+_PREFIX = "lease-"
 
 
 @contextmanager
@@ -43,7 +47,7 @@ def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]
     host = socket.gethostname()
     run_id = uuid.uuid4().hex
     lease = Consumer(
-        f"lease-{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
+        f"{_PREFIX}{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
     )
     try:
         if register(log.log, lease) > first:
@@ -64,9 +68,16 @@ def release(log: LogStore, name: str) -> None:
         events.emit(events.LeaseLeftBehind(path=log.url, lease=name, reason=str(error)))
 
 
-def forget_expired_leases(log: LogStore) -> None:
-    """Delete the leases that have expired: no lease is written twice."""
-    for consumer, key in iter_consumers(log):
+def forget_expired_leases(log: LogStore, entries: Sequence[str] | None = None) -> None:
+    """Delete the leases that have expired: no lease is written twice.
+
+    Args:
+        log: the log.
+        entries: the names of the objects of its consumers, if they were listed.
+    """
+    leases = [name for name in entries or () if name.startswith(_PREFIX)]
+    names = None if entries is None else Names(leases, ())
+    for consumer, key in iter_consumers(log, names=names):
         age_ms = None if consumer.expires_ms is None else published_ms_ago(log, key)
         if age_ms is not None and not is_live(consumer, consumer.log_id, age_ms, None):
             forget(log, consumer.name)

@@ -370,3 +370,35 @@ def test_collection_of_all_frees_each_log(lives: Lives) -> None:
     for run in results.values():
         assert isinstance(run, Run) and run.collection is not None
         assert run.collection.bound == run.floor
+
+
+def test_a_collection_of_many_small_logs_costs_two_requests_a_log(lives: Lives) -> None:
+    names = [f"log-{number:03d}" for number in range(60)]
+    for name in names:
+        lives.write(name)
+    process = lives.process()
+    process.run_all()
+    # Objects of earlier microbatches, which no record needs.
+    for name in names:
+        lives.store.put(lives.root.sequencer(name).key(keys.data(0, 1000, 7)), b"left")
+    lives.later(GRACE_MS + 1)
+    lives.requests()
+    deleting = process.run_all().values()
+    made = lives.requests()
+    collections = [run.collection for run in deleting if isinstance(run, Run)]
+    assert all(done and (done.objects, done.erased) == (1, 0) for done in collections)
+    # The LIST of a log, and its DELETE.
+    assert made["DELETE"] == 60
+    assert made.total() <= 2 * 60 + 15
+    lives.later(GRACE_MS + 1)
+    erasing = process.run_all().values()
+    made = lives.requests()
+    collections = [run.collection for run in erasing if isinstance(run, Run)]
+    assert all(done and (done.looked, done.erased) == (2, 1) for done in collections)
+    # The LIST of a log, and a GET of each record, and a PUT of the one with rows.
+    assert made.total() <= 4 * 60 + 40
+    # The newest object of each log has another ETag now: its head is read again, once.
+    process.run_all()
+    lives.requests()
+    process.run_all()
+    assert lives.requests().total() <= 10

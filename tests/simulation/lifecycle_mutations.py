@@ -290,7 +290,7 @@ MUTATIONS = [
         "floor-then-consumers",
         "a consumer joins while the floor moves and the log is collected",
         "lifecycle/collection.py",
-        "allowed = iter(consumers_bounds(moved, safeguards.expiry_ms))\n",
+        "allowed = iter(consumers_bounds(moved, safeguards.expiry_ms, small))\n",
         "allowed = iter([min(floors[0], early[0])])\n",
         (
             "    floors = _old_floors(",
