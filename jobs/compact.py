@@ -76,6 +76,7 @@ class RunOptions:
         collects: delete objects.
         segments: make segments. With None the job makes them if rows stay in the log.
         accept_table: accept the present table first.
+        give_up_range: give the open range up, and do nothing else.
         continuous: repeat until a signal.
         interval: the seconds between two rounds.
         drain_timeout: the seconds for which a signal waits for the running range.
@@ -85,6 +86,7 @@ class RunOptions:
     collects: bool = True
     segments: bool | None = None
     accept_table: bool = False
+    give_up_range: bool = False
     continuous: bool = False
     interval: float = 60.0
     drain_timeout: float = 60.0
@@ -131,6 +133,23 @@ class Compaction:
         except SparkWalError as error:
             self.accept = False
             return {self.settings.path if self.all_sequencers else name: error}
+
+    def give_up_range(self) -> str:
+        """Give the open range up.
+
+        Returns:
+            What was done, for people.
+
+        Raises:
+            SparkWalError: the range is still open.
+        """
+        if (closed := self._lifecycle().give_up_range()) is None:
+            return "no range is open"
+        parts = ", ".join(f"{part.sequencer} {part.cut}…{part.to - 1}" for part in closed.parts)
+        name = f"range {closed.k} of {closed.table} ({parts})"
+        if closed.is_written:
+            return f"{name} is in version {closed.table_version}: it is done, and was not given up"
+        return f"{name} was given up; the log keeps its rows, and the next run promises them again"
 
     def _lifecycle(self) -> Lifecycle:
         arguments: dict[str, Any] = with_flags(self.log_options, sequencer=self.settings.sequencer)
@@ -363,6 +382,12 @@ _takes_run_options = options(
         help="Accept the present table as one that holds all rows of the log's lifecycle, after "
         "you restored it or compared the two.",
     ),
+    click.option(
+        "--give-up-range",
+        is_flag=True,
+        help="Only give the open range up, which the table refuses for ever. The log keeps its "
+        "rows, and the next run promises them again.",
+    ),
     click.option("--continuous", is_flag=True, help="Repeat until stopped."),
     takes_interval("1min", "The time between two rounds of --continuous."),
     click.option(
@@ -377,6 +402,7 @@ _takes_run_options = options(
         "collects",
         "segments",
         "accept_table",
+        "give_up_range",
         "continuous",
         "interval",
         "drain_timeout",
@@ -426,10 +452,12 @@ def main(
             check_apart(path, target)
         if target is None and settings.retain_seconds is None and settings.retain_bytes is None:
             raise Refused("give TABLE, or --retain or --retain-bytes for a log without a table")
-        if target is None and (run.now or run.accept_table or conf):
-            raise Refused("--now, --accept-table and --conf are for a log with a TABLE")
+        if target is None and (run.now or run.accept_table or run.give_up_range or conf):
+            raise Refused("--now, --accept-table, --give-up-range, --conf are for a log with TABLE")
         if run.accept_table and run.continuous:
             raise Refused("--accept-table is for one run; start --continuous after it")
+        if run.give_up_range and (run.accept_table or run.continuous):
+            raise Refused("--give-up-range does nothing else: give it without the others")
         configured = key_values(conf, "--conf")
         if configured and jvm.started_by_spark_submit():
             raise Refused("--conf here is too late: give it to spark-submit")
@@ -453,7 +481,9 @@ def main(
             printing_events(console) as printer,
         ):
             try:
-                if run.continuous:
+                if run.give_up_range:
+                    _print(work.give_up_range())
+                elif run.continuous:
                     _continuously(work, meter, signals, printer)
                 else:
                     _once(work, meter, signals, printer)

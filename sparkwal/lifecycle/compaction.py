@@ -31,11 +31,9 @@ from sparkwal.format.lifecycle_record import (
     ChainRecord,
     LifecycleRecord,
     LogInChain,
-    OpenRange,
     Target,
 )
 from sparkwal.lifecycle.table import (
-    NEWEST,
     Change,
     Table,
     TableConflict,
@@ -194,58 +192,7 @@ def with_target(state: LifecycleRecord, target: Target) -> LifecycleRecord:
     return replace(state, **vars(table), others=state.chain.open_ranges(target.table))
 
 
-def put_intent(
-    chain: Chain,
-    head: LifecycleRecord,
-    ranges: Sequence[OpenRange],
-    target: Target,
-    table: Table,
-    spark_schema: str,
-) -> LifecycleRecord:
-    """Put the intent for a range of each of these logs.
-
-    Args:
-        chain: puts the record.
-        head: the part of one of these logs in the newest record, with the table's state.
-        ranges: one for each log, also for that of `head`.
-        target: the table.
-        table: the same table.
-        spark_schema: all columns of these logs.
-
-    Raises:
-        PlanError: the table does not fit the target, or holds ranges that the lifecycle does not
-            have.
-        ReadError: the log is unreadable.
-        ConfirmError: the table may have lost rows.
-        MovedOn: another process changed the lifecycle first.
-    """
-    assert not head.is_open and all(range_.to > range_.cut for range_ in ranges)
-    if head.k:
-        # Before `prepare`, which would create an empty table if the table was dropped.
-        confirm_table(chain.log, head, table)
-    table.prepare(chain.log, spark_schema, first=not head.k)
-    own = next(range_ for range_ in ranges if range_.sequencer == head.sequencer)
-    changes: dict[str, Any] = {"k": head.k + 1, "to": own.to, "target": target}
-    changes["others"] = tuple(range_ for range_ in ranges if range_ is not own)
-    if not head.k:
-        snapshot = table.snapshot(head.txn_id, NEWEST)
-        if snapshot is None:
-            raise PlanError(f"{target.table} was just created and does not exist; run it again")
-        # Another process may have written the first range meanwhile.
-        with unless_moved_on(chain.log, head):
-            if snapshot.k:
-                raise PlanError(
-                    f"{target.table} holds {snapshot.k} ranges of this log, and the log's "
-                    "lifecycle has none: its records were deleted, or the log was restored from an "
-                    "older copy. Name a new table"
-                )
-        if (tombstones := _tombstones_of(table, target)) is not None:
-            snapshot = replace(snapshot, tombstones=tombstones.snapshot(head.txn_id, NEWEST))
-        changes |= {"table_id": snapshot.table_id, **versions_of(snapshot)}
-    return chain.put(head, INTENT, **changes)
-
-
-def _tombstones_of(table: Table, target: Target) -> Tombstones | None:
+def tombstones_of(table: Table, target: Target) -> Tombstones | None:
     """The tombstones of the table, if its target keeps them and this process reads them."""
     return table.tombstones if target.keeps_tombstones else None
 
@@ -283,8 +230,7 @@ def finish_range(
     """Write the open range unless the table has it, confirm it, and publish it.
 
     Returns:
-        The log's part of the new record, and the range of each log; none if the range was burned.
-        The rows and bytes are known of a range of one log.
+        As `publish_range`.
 
     Raises:
         ReadError: the log's rows are unreadable.
@@ -293,7 +239,27 @@ def finish_range(
         PublishError: the store did not answer.
         MovedOn: another process changed the lifecycle first.
     """
-    snapshot = _write_range(chain, intent, table)
+    return publish_range(chain, intent, _write_range(chain, intent, table))
+
+
+def publish_range(
+    chain: Chain, intent: LifecycleRecord, snapshot: TableState
+) -> tuple[LifecycleRecord, dict[str, Range]]:
+    """Publish the open range as done, or as given up if the table has it burned.
+
+    Args:
+        chain: puts the record.
+        intent: the newest record, with the open range.
+        snapshot: the newest snapshot of the table, which has the transaction of the range.
+
+    Returns:
+        The log's part of the new record, and the range of each log; none if the range was burned.
+        The rows and bytes are known of a range of one log.
+
+    Raises:
+        PublishError: the store did not answer.
+        MovedOn: another process changed the lifecycle first.
+    """
     if is_burned(intent, snapshot):
         changes = {"to": intent.cut, "others": (), **versions_of(snapshot)}
         return chain.put(intent, BURNED, **changes), {}
@@ -314,11 +280,7 @@ def _write_range(chain: Chain, intent: LifecycleRecord, table: Table) -> TableSt
     attempts = 0
     while (snapshot := confirm_table(log, intent, table)).k != intent.k:
         if attempts == CONFLICTS:
-            assert intent.target is not None
-            raise WriteError(
-                f"other writers of {intent.target.table} committed first {CONFLICTS} times; run it "
-                "again after they end (OPTIMIZE, VACUUM, a MERGE or another job)"
-            )
+            raise busy(intent)
         attempts += 1
         # The write may be repeated: the table takes each transaction once.
         # SAFETY(read-table-after-write) §10: a range is published only after the table was read
@@ -335,6 +297,15 @@ def _write_range(chain: Chain, intent: LifecycleRecord, table: Table) -> TableSt
             if attempts < CONFLICTS:
                 chain.clock.sleep(_FIRST_PAUSE * 2 ** (attempts - 1))
     return snapshot
+
+
+def busy(intent: LifecycleRecord) -> WriteError:
+    """The error after too many conflicts with other writers of the table."""
+    assert intent.target is not None
+    return WriteError(
+        f"other writers of {intent.target.table} committed first {CONFLICTS} times; run it "
+        "again after they end (OPTIMIZE, VACUUM, a MERGE or another job)"
+    )
 
 
 def _write_tombstones(
@@ -381,7 +352,7 @@ def confirm_table(log: LogStore, state: LifecycleRecord, table: Table) -> TableS
                 f"be {confirmed_k} or {state.k}: the table forgot its transactions, or the log was "
                 "restored from an older copy"
             )
-        if (tombstones := _tombstones_of(table, state.target)) is not None:
+        if (tombstones := tombstones_of(table, state.target)) is not None:
             # Read after the table, which they may not be behind.
             now = tombstones.snapshot(state.txn_id, state.tombstones_version)
             is_written = holds_open_range(state, snapshot)
@@ -429,7 +400,7 @@ def accept(chain: Chain, state: LifecycleRecord, table: Table) -> LifecycleRecor
     # SAFETY(lost-range-new-k) §10: an open range that a RESTORE took away is promised again under a
     # higher k
     k = snapshot.k + 1 if state.is_open else snapshot.k
-    if (tombstones := _tombstones_of(table, state.target)) is not None:
+    if (tombstones := tombstones_of(table, state.target)) is not None:
         now = accept_tombstones(state, tombstones, k, is_range_written=bool(newer))
         snapshot = replace(snapshot, tombstones=now)
     kind = INTENT if state.is_open and k != state.k else FLOOR

@@ -17,10 +17,8 @@ from sparkwal.format.keys import ROOT, slot
 from sparkwal.format.lifecycle_record import (
     FLOOR,
     LifecycleRecord,
-    OpenRange,
     Target,
 )
-from sparkwal.format.merging import union_of
 from sparkwal.lifecycle.collection import Collected, Collection, Safeguards, collect
 from sparkwal.lifecycle.compaction import (
     Chain,
@@ -29,19 +27,32 @@ from sparkwal.lifecycle.compaction import (
     accept,
     check_log,
     confirm_table,
-    put_intent,
     unless_moved_on,
     versions_of,
     with_target,
 )
 from sparkwal.lifecycle.consumers import bounds as consumers_bounds
-from sparkwal.lifecycle.cycle import Cycle, Part, Remembered, Run, noted, part_with_table
-from sparkwal.lifecycle.giving_up import finish_or_give_up, unreadable
+from sparkwal.lifecycle.cycle import (
+    Cycle,
+    Part,
+    Remembered,
+    Run,
+    noted,
+    part_with_table,
+    report_limit,
+    states_of,
+)
+from sparkwal.lifecycle.giving_up import (
+    ClosedRange,
+    finish_or_give_up,
+    give_up_open_range,
+    open_range,
+)
 from sparkwal.lifecycle.policy import Policy, decide_together, measure
+from sparkwal.lifecycle.promising import promise, range_until
 from sparkwal.lifecycle.table import Table, check_same_target
 from sparkwal.protocol.chain import beginning, newest_record, part_of
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.records import first_at_or_after
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import LogStore
@@ -180,6 +191,33 @@ class Coordinator:
 
         return self._retry_if_moved(work)
 
+    def give_up_range(self) -> ClosedRange | None:
+        """Give the open range of the table up, so that another run promises its positions again.
+
+        Call it if the table refuses the range for ever and cannot be changed. No row is lost: the
+        rows stay in the log. If the table has the range already, the record says that it is done.
+
+        Returns:
+            The range, or None if none is open, or another process closed it first.
+
+        Raises:
+            PlanError: this has no table, or another one.
+            CompactionError: the table is unreadable, or its history does not fit the log.
+        """
+        wanted: set[int] = set()
+
+        def work() -> ClosedRange | None:
+            state = open_range(self._log, self._target)
+            if state is None:
+                return None
+            # A range that another process promised meanwhile was refused by no table.
+            wanted.add(state.k)
+            if wanted != {state.k}:
+                return None
+            return give_up_open_range(self._chain, state, self._require_table(state))
+
+        return self._retry_if_moved(work)
+
     def collect(self, *, dry_run: bool) -> Collection | None:
         """Delete the objects that may be deleted now, or only count them.
 
@@ -275,7 +313,7 @@ class Coordinator:
                 with noted(part, several=len(logs) > 1):
                     check_same_target(self._target, part.state.target)
         # SAFETY(one-open-range) §10: at most one range of a table is open, of whichever logs
-        opened = [state for state in self._states(cycle) if state.is_open]
+        opened = [state for state in states_of(cycle, self._target) if state.is_open]
         if opened:
             ranges = self._finish(cycle, opened[0], self._require_table(opened[0]))
             for part in cycle.sound:
@@ -283,16 +321,6 @@ class Coordinator:
                 if part.finished is not None:
                     part.found = "an open range"
         return cycle
-
-    def _states(self, cycle: Cycle) -> list[LifecycleRecord]:
-        """The states of the logs, and of a log of the same table: the logs may be new to it."""
-        states = [part.state for part in cycle.sound]
-        if self._target is not None and states and cycle.record is not None:
-            other = part_with_table(cycle.record, self._target.table)
-            if other is not None and other.target is not None:
-                check_same_target(self._target, other.target)
-                states.append(other)
-        return states
 
     def _require_table(self, state: LifecycleRecord) -> Table:
         if self._table is None:
@@ -328,7 +356,7 @@ class Coordinator:
             {part.log.name: part.measured for part in cycle.sound if part.measured}, policy, now_ms
         )
         for part in cycle.sound:
-            self._report_limit(part, due[part.log.name].limit)
+            report_limit(part, self._known[part.log.name], self._policy, due[part.log.name].limit)
         if self._table is None or self._target is None:
             return
         befores = {
@@ -338,34 +366,18 @@ class Coordinator:
             for part in cycle.sound
         }
 
-        def range_of(part: Part) -> OpenRange | None:
-            before_ms, state = befores[part.log.name], part.state
-            if before_ms is None:
-                return None
-            with unless_moved_on(part.log, state):
-                to = first_at_or_after(part.log, part.head, before_ms + 1, start=state.cut)
-            if to <= state.cut:
-                return None
-            range_ = OpenRange(part.log.name, state.log_id, state.cut, to)
-            known = self._known[part.log.name]
-            # A log that stopped others joins again when all its rows can be read.
-            if known.is_bad and (errors := unreadable(part.log.root, [range_])):
-                raise next(iter(errors.values()))
-            known.is_bad = False
-            return range_
-
-        found = self._side_by_side(range_of, cycle.sound)
+        found = self._side_by_side(
+            lambda part: range_until(part, befores[part.log.name], self._known[part.log.name]),
+            cycle.sound,
+        )
         ranges = [range_ for range_ in found if range_ is not None]
         if not ranges:
             return
         parts = [cycle.parts[range_.sequencer] for range_ in ranges]
-        columns = union_of(
-            (part.head.live.spark_schema, f"sequencer {part.log.name}")
-            for part in parts
-            if part.head.live
-        )
-        chain = replace(self._chain, log=parts[0].log)
-        intent = put_intent(chain, parts[0].state, ranges, self._target, self._table, columns)
+        several = len(cycle.parts) > 1
+        intent = promise(self._chain, parts, ranges, self._target, self._table, several=several)
+        if intent is None:
+            return
         written = self._finish(cycle, intent, self._table)
         for part in parts:
             part.compacted = written.get(part.log.name)
@@ -417,16 +429,6 @@ class Coordinator:
                 )
 
         self._side_by_side(work, parts)
-
-    def _report_limit(self, part: Part, limit: str) -> None:
-        """Emit an event when a log reaches a size limit, once until it falls below."""
-        known = self._known[part.log.name]
-        if limit not in ("", known.reached) and part.measured is not None:
-            is_hard = limit == "hardLimitBytes"
-            most = self._policy.hard_limit if is_hard else self._policy.soft_limit
-            waiting = part.measured.waiting_bytes
-            events.emit(events.SizeLimit(part.log.url, limit, waiting, most or 0))
-        known.reached = limit
 
     def _confirm_forward(self, cycle: Cycle, *, floor_moved: bool) -> None:
         """Record a newer version of the table from time to time.

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
+from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collected, Collection
 from sparkwal.lifecycle.compaction import Range
-from sparkwal.lifecycle.policy import LogState
+from sparkwal.lifecycle.policy import LogState, Policy
+from sparkwal.lifecycle.table import check_same_target
 from sparkwal.protocol import liveness
 from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.records import newer
@@ -223,3 +225,28 @@ def part_with_table(record: ChainRecord, table: str) -> LifecycleRecord | None:
     """The part of any log that has this table, or None if none has it."""
     names = (name for name, log in record.logs.items() if log.table == table)
     return next((record.of(name) for name in sorted(names)), None)
+
+
+def report_limit(part: Part, known: Remembered, policy: Policy, limit: str) -> None:
+    """Emit an event when a log reaches a size limit, once until it falls below."""
+    if limit not in ("", known.reached) and part.measured is not None:
+        is_hard = limit == "hardLimitBytes"
+        most = policy.hard_limit if is_hard else policy.soft_limit
+        waiting = part.measured.waiting_bytes
+        events.emit(events.SizeLimit(part.log.url, limit, waiting, most or 0))
+    known.reached = limit
+
+
+def states_of(cycle: Cycle, target: Target | None) -> list[LifecycleRecord]:
+    """The states of the logs, and of a log of the same table: the logs may be new to it.
+
+    Raises:
+        PlanError: another log of the path fills the table in another way.
+    """
+    states = [part.state for part in cycle.sound]
+    if target is not None and states and cycle.record is not None:
+        other = part_with_table(cycle.record, target.table)
+        if other is not None and other.target is not None:
+            check_same_target(target, other.target)
+            states.append(other)
+    return states

@@ -1,14 +1,26 @@
-"""Gives a range of several logs up if one of them cannot be read: it stops no other log."""
+"""Gives an open range up: if a log in it cannot be read and others wait, or if a user wants it."""
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from sparkwal import events
 from sparkwal.errors import ReadError, SparkWalError
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import LifecycleRecord, OpenRange
-from sparkwal.lifecycle.compaction import CONFLICTS, Chain, Range, confirm_table, finish_range
-from sparkwal.lifecycle.table import Table, TableConflict
+from sparkwal.format.lifecycle_record import LifecycleRecord, OpenRange, Target
+from sparkwal.lifecycle.compaction import (
+    CONFLICTS,
+    Chain,
+    Range,
+    busy,
+    confirm_table,
+    finish_range,
+    publish_range,
+    unless_moved_on,
+)
+from sparkwal.lifecycle.cycle import part_with_table
+from sparkwal.lifecycle.table import Table, TableConflict, check_same_target
+from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -71,6 +83,69 @@ def finish_or_give_up(
         return *_give_up(chain, intent, table), bad
 
 
+@dataclass(frozen=True)
+class ClosedRange:
+    """A range that was open, and that a user wanted to give up.
+
+    Attributes:
+        k: its number.
+        table: the URL of the table to which it was promised.
+        parts: its positions of each log.
+        is_written: the table holds its rows, so the range is done. Otherwise it was given up.
+        table_version: the table's version after it.
+    """
+
+    k: int
+    table: str
+    parts: tuple[OpenRange, ...]
+    is_written: bool
+    table_version: int
+
+
+def open_range(log: LogStore, target: Target | None) -> LifecycleRecord | None:
+    """Find the open range of the table of a log.
+
+    Args:
+        log: the log.
+        target: the table, for a log that has none yet.
+
+    Returns:
+        The log's part of the newest record, or that of another log of this table, or None without
+        an open range.
+
+    Raises:
+        PlanError: the table of the log is another one.
+    """
+    record = newest_record(log)
+    state = part_of(log, record)
+    if (state is None or state.target is None) and record and target:
+        state = part_with_table(record, target.table)
+    if state is None or not state.is_open:
+        return None
+    if target is not None and state.target is not None:
+        check_same_target(target, state.target)
+    return state
+
+
+def give_up_open_range(chain: Chain, intent: LifecycleRecord, table: Table) -> ClosedRange:
+    """Give the open range up, unless the table has its rows.
+
+    Args:
+        chain: puts the record.
+        intent: the newest record, with the open range.
+        table: the table.
+
+    Raises:
+        CompactionError: as `finish_range`.
+        MovedOn: another process changed the lifecycle first.
+    """
+    assert intent.target is not None
+    after, written = _give_up(chain, intent, table)
+    return ClosedRange(
+        intent.k, intent.target.table, intent.ranges, bool(written), after.table_version
+    )
+
+
 def _give_up(
     chain: Chain, intent: LifecycleRecord, table: Table
 ) -> tuple[LifecycleRecord, dict[str, Range]]:
@@ -85,10 +160,10 @@ def _give_up(
         CompactionError: as `finish_range`.
         MovedOn: another process changed the lifecycle first.
     """
-    for _ in range(CONFLICTS):
-        if confirm_table(chain.log, intent, table).k == intent.k:
-            break
+    for _ in range(CONFLICTS + 1):
+        if (snapshot := confirm_table(chain.log, intent, table)).k == intent.k:
+            return publish_range(chain, intent, snapshot)
         # SAFETY(burn-in-table) §10: a range is given up only after its transaction is in the table
-        with suppress(TableConflict):
+        with suppress(TableConflict), unless_moved_on(chain.log, intent):
             table.burn(intent)
-    return finish_range(chain, intent, table)
+    raise busy(intent)

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType, VariantType
 
-from sparkwal.errors import PlanError, ReadError, SparkWalError, WriteError
+from sparkwal.errors import PlanError, ReadError, SparkWalError
 from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle_record import (
     APPEND,
@@ -45,8 +45,8 @@ from sparkwal.spark.delta_writing import (
     explained,
     isolated_session,
     newest_snapshot,
-    range_name,
     range_session,
+    refused,
 )
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.readable import is_sparkwal_error, one_line
@@ -243,7 +243,7 @@ class SparkDeltaTable:
         table = self.target.table
         in_logs = rows.drop(time) if time else rows
         for problem in type_problems(in_logs.schema.json(), self._log.spark_schema, table):
-            raise WriteError(f"{table} does not take {range_name(state)}: {problem}")
+            raise refused(table, state, problem)
         return as_stored(rows, columns(self._log.spark_schema), self._log.partitioned), time
 
     def _planned(

@@ -83,7 +83,17 @@ def explained(table: str, state: LifecycleRecord) -> Iterator[None]:
             raise TableConflict(f"{table}: {one_line(error)}") from error
         if is_sparkwal_error(error):
             raise ReadError(f"{range_name(state)} cannot be read: {one_line(error)}") from error
-        raise WriteError(f"{table} did not take {range_name(state)}: {one_line(error)}") from error
+        raise refused(table, state, one_line(error)) from error
+
+
+def refused(table: str, state: LifecycleRecord, why: str) -> WriteError:
+    """The error for a table that did not take the open range, with the ways to continue."""
+    return WriteError(
+        f"{table} did not take {range_name(state)}: {why}. If the table refuses these rows, change "
+        f"it (ALTER TABLE delta.`{table}` …) and run again; or give the range up with "
+        "--give-up-range (give_up_range()), and its rows are promised again. No row is lost: they "
+        "stay in the log"
+    )
 
 
 def newest_snapshot(log: DeltaLog, log_id: str, since: int, k: int | None) -> TableState | None:

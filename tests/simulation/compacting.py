@@ -221,6 +221,21 @@ def mender(name: str, restore: Call, tries: int = 3, target: Target = TARGET) ->
     return run
 
 
+def giver(name: str) -> Process:
+    """A user who gives the open range up, and compacts what waits."""
+
+    def run(ask: Ask) -> str:
+        life = _life(name, ask, collects=False)
+        try:
+            life.give_up_range()
+            life.run_once()
+        except SparkWalError as error:
+            return type(error).__name__
+        return "done"
+
+    return run
+
+
 def collector(name: str) -> Process:
     """Only collects."""
 

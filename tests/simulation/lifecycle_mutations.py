@@ -40,7 +40,8 @@ MUTATIONS = [
         "burn-in-table",
         "a second log vanishes, and its range is written late",
         "lifecycle/giving_up.py",
-        "with suppress(TableConflict):\n            table.burn(intent)\n",
+        "with suppress(TableConflict), unless_moved_on(chain.log, intent):\n"
+        "            table.burn(intent)\n",
         "from sparkwal.format.lifecycle_record import BURNED\n"
         "        return chain.put(intent, BURNED, to=intent.cut, others=()), {}\n",
     ),
@@ -48,7 +49,7 @@ MUTATIONS = [
         "one-open-range",
         "a compactor of one log finds an open range of another",
         "lifecycle/coordinator.py",
-        "opened = [state for state in self._states(cycle) if state.is_open]",
+        "opened = [state for state in states_of(cycle, self._target) if state.is_open]",
         "opened = [part.state for part in cycle.sound if part.state.to > part.state.cut]",
         # Without the open range in its state, the compactor would promise another.
         (

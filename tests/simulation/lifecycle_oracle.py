@@ -67,6 +67,7 @@ def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
             "intent": (promised, was["k"] + 1),
             "done": (was["cut"] < was["to"] == now["cut"] == now["to"], was["k"]),
             "floor": (same, was["k"]),
+            "burned": (was["cut"] == now["cut"] == now["to"] < was["to"], was["k"]),
         }[kind]
         if expected != (True, now["k"]):
             raise oracle.Violation(f"after {was} the chain continues with {kind} {now}")

@@ -14,6 +14,7 @@ from tests.simulation.compacting import (
     WITH_TOMBSTONES,
     collector,
     compactor,
+    giver,
     hours,
     mender,
     others,
@@ -117,6 +118,13 @@ def exhaustive() -> dict[str, Configuration]:
             Budget(1, 0),
             begin=lambda: compacted(1, 1),
             ends={"M": "done"},
+            still=_STILL,
+        ),
+        "a user gives a range up, a compactor finishes it, a crash": Configuration(
+            {"A": compactor("A", collects=False), "U": giver("U")},
+            Budget(1, 0),
+            begin=_promised,
+            ends={"A": "done", "U": "done"},
             still=_STILL,
         ),
         "a collector with an old view, a compactor, a crash": Configuration(
@@ -542,6 +550,11 @@ def before(state: State, process: Process, is_last: Callable[[Call], bool]) -> S
                 return state
             state, answer = apply(state, call)
             machine.answer(thread, answer)
+
+
+def _promised() -> State:
+    """A range is promised, and its process died before it wrote a row."""
+    return before(compacted(1, 1), compactor("1"), lambda call: call.operation == "table_write")
 
 
 def _almost(state: State) -> State:

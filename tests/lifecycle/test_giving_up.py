@@ -1,0 +1,213 @@
+"""A user gives a range up that the table refuses for ever. No row is lost."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+
+from sparkwal.errors import ConfirmError, PlanError, WriteError
+from sparkwal.lifecycle.cycle import Run
+from sparkwal.protocol.chain import newest_lifecycle
+from tests.lifecycle.table import Died, ModelTable, dying_at
+from tests.lifecycle.test_coordinator import Life, Mortal
+from tests.lifecycle.test_many_logs import Lives, compacted, kinds_of_chain
+from tests.lifecycle.timed_log import SCHEMA
+
+WIDE = pa.schema([*SCHEMA, ("w", pa.int64())])
+
+
+@pytest.fixture
+def life() -> Life:
+    return Life()
+
+
+@pytest.fixture
+def lives() -> Lives:
+    return Lives()
+
+
+def refuse(table: ModelTable) -> None:
+    """From now on the table takes no rows."""
+
+    def before(step: str) -> None:
+        if step == "write":
+            raise WriteError("a CHECK constraint is violated")
+
+    table.before = before
+
+
+def take(table: ModelTable) -> None:
+    table.before = lambda step: None
+
+
+def refused(life: Life) -> None:
+    """Range 2 is open, and the table refuses it."""
+    life.write(2)
+    life.process().run_once()
+    life.write(2)
+    refuse(life.table)
+    for _ in range(2):
+        with pytest.raises(WriteError):
+            life.process().run_once()
+
+
+def test_a_range_that_is_given_up_is_promised_again(life: Life) -> None:
+    refused(life)
+    before = newest_lifecycle(life.log)
+    closed = life.process().give_up_range()
+    assert before is not None and closed is not None
+    assert (closed.k, closed.is_written) == (2, False)
+    assert [(part.cut, part.to) for part in closed.parts] == [(before.cut, before.to)]
+    state = newest_lifecycle(life.log)
+    assert state is not None and (state.kind, state.cut, state.to) == (
+        "burned",
+        before.cut,
+        before.cut,
+    )
+    take(life.table)
+    life.write(1)
+    run = life.process().run_once()
+    assert run.compacted is not None
+    assert (run.compacted.k, run.compacted.start) == (3, before.cut)
+    assert life.table.rows == life.written
+
+
+def test_without_an_open_range_nothing_is_given_up(life: Life) -> None:
+    life.write(1)
+    assert life.process().give_up_range() is None
+    life.process().run_once()
+    state = newest_lifecycle(life.log)
+    assert life.process().give_up_range() is None
+    assert newest_lifecycle(life.log) == state
+
+
+def test_a_range_that_the_table_holds_is_done_and_not_given_up(life: Life) -> None:
+    life.write(2)
+    with dying_at(life.table, "written"), pytest.raises(Died):
+        life.process().run_once()
+    closed = life.process().give_up_range()
+    assert closed is not None and closed.is_written and closed.k == 1
+    state = newest_lifecycle(life.log)
+    assert state is not None and state.kind == "done"
+    life.process().run_once()
+    assert life.table.rows == life.written
+
+
+def test_a_slow_writer_is_faster_than_the_user(life: Life) -> None:
+    refused(life)
+    state = newest_lifecycle(life.log)
+    assert state is not None
+
+    def written(step: str) -> None:
+        if step == "burn":
+            take(life.table)
+            life.table.write(state)
+
+    life.table.before = written
+    closed = life.process().give_up_range()
+    assert closed is not None and closed.is_written
+    assert life.table.rows == life.written
+
+
+def test_the_user_is_faster_than_a_slow_writer(life: Life) -> None:
+    refused(life)
+    state = newest_lifecycle(life.log)
+    assert state is not None
+    life.process().give_up_range()
+    take(life.table)
+    life.table.write(state)
+    life.process().run_once()
+    life.table.write(state)
+    assert life.table.rows == life.written
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_kill_at_every_store_call_is_survived(*, answered: bool) -> None:
+    for calls in range(1, 50):
+        life = Life()
+        refused(life)
+        take(life.table)
+        try:
+            life.process(Mortal(life.timed.store, calls, answered)).give_up_range()
+        except Died:
+            pass
+        else:
+            assert calls > 2
+            return
+        life.process().run_once()
+        assert life.table.rows == life.written
+    pytest.fail("it never ended")
+
+
+def test_a_table_that_was_restored_is_not_burned(life: Life) -> None:
+    refused(life)
+    life.table.restore(0)
+    with pytest.raises(ConfirmError, match="is a RESTORE"):
+        life.process().give_up_range()
+
+
+def test_a_range_that_was_promised_meanwhile_is_not_given_up(life: Life) -> None:
+    refused(life)
+    other = life.process()
+
+    def finished_elsewhere(step: str) -> None:
+        if step == "burn":
+            take(life.table)
+            other.recover()
+            life.write(1)
+            with dying_at(life.table, "write"), suppress(Died):
+                other.run_once()
+
+    life.table.before = finished_elsewhere
+    assert life.process().give_up_range() is None
+    state = newest_lifecycle(life.log)
+    assert state is not None and state.is_open and state.k == 3
+    life.process().run_once()
+    assert life.table.rows == life.written
+
+
+def test_a_process_without_the_table_gives_nothing_up(life: Life) -> None:
+    refused(life)
+    with pytest.raises(PlanError, match="without a table"):
+        life.process(table=None, target=None).give_up_range()
+
+
+def test_a_range_of_several_logs_is_given_up_by_a_process_of_one(lives: Lives) -> None:
+    for name in "ab":
+        lives.write(name)
+    refuse(lives.table)
+    with pytest.raises(WriteError):
+        lives.process().run_all()
+    closed = lives.process().give_up_range()
+    assert closed is not None and [part.sequencer for part in closed.parts] == ["a", "b"]
+    assert kinds_of_chain(lives) == ["intent", "burned"]
+    take(lives.table)
+    assert compacted(lives.process().run_all()) == {"a": 2, "b": 2}
+    assert lives.rows == lives.written
+
+
+def test_a_log_that_does_not_fit_the_table_stops_no_other(lives: Lives) -> None:
+    lives.write("a")
+    lives.process().run_all()
+    taken = lives.table.prepare
+
+    def prepare(log: object, spark_schema: str, *, first: bool = False) -> None:
+        if '"w"' in spark_schema:
+            raise PlanError("column 'w' does not fit")
+        taken(lives.root, spark_schema, first=first)
+
+    lives.table.prepare = prepare  # type: ignore[method-assign,assignment]
+    lives.write("a")
+    lives.write("b", schema=WIDE)
+    results = lives.process().run_all()
+    assert compacted(results) == {"a": 2}
+    assert isinstance(results["b"], PlanError)
+    # Alone it is refused too, and no range is open.
+    lives.write("b", schema=WIDE)
+    results = lives.process().run_all()
+    assert isinstance(results["b"], PlanError) and isinstance(results["a"], Run)
+    del lives.table.prepare  # type: ignore[method-assign]
+    assert compacted(lives.process().run_all()) == {"b": 3}
+    assert lives.rows == lives.written
