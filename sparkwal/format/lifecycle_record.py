@@ -34,6 +34,8 @@ NO_TABLE_VERSION = -1
 # In the JSON each of these is an object: {sequencer: value}. So is "table", the place of the log's
 # table in the list of tables.
 _OF_LOGS = ("log_id", "cut", "to", "floor")
+# The same, with the logs only whose value is not 0. An empty one is left out.
+_OF_SOME_LOGS = ("without_rows", "unreadable")
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class LogInChain:
         table: the URL of the log's table, or "" before its first intent.
         without_rows: no record below this position holds rows. It saves requests, and no rule
             needs it.
+        unreadable: the number of the range that was given up because this log could not be read; 0
+            since a range of it was done.
     """
 
     log_id: str
@@ -101,6 +105,7 @@ class LogInChain:
     floor: Whole = 0
     table: str = ""
     without_rows: Whole = 0
+    unreadable: Whole = 0
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,7 @@ class ChainRecord:
             to=log.to,
             floor=log.floor,
             without_rows=log.without_rows,
+            unreadable=log.unreadable,
             others=tuple(range_ for range_ in others if range_.sequencer != sequencer),
             gc_grace_ms=self.gc_grace_ms,
             timestamp_ms=self.timestamp_ms,
@@ -207,6 +213,7 @@ class LifecycleRecord:
         tombstones_version: the version of the tombstones, read after that of the table.
         others: the ranges of other logs that the same intent promised to the table.
         app_id: the name of the table's transactions; "" stands for the log's own id.
+        unreadable: as in `LogInChain`.
         chain: the whole record, or None if this was derived from none.
     """
 
@@ -227,6 +234,7 @@ class LifecycleRecord:
     tombstones_version: WholeOrNone = NO_TABLE_VERSION
     others: tuple[OpenRange, ...] = ()
     app_id: str = ""
+    unreadable: Whole = 0
     gc_grace_ms: Whole
     timestamp_ms: Moment = 0
     host: str = ""
@@ -276,11 +284,13 @@ def with_log(before: LifecycleRecord, after: LifecycleRecord) -> ChainRecord:
     for range_ in before.others:
         # SAFETY(done-closes-all) §10: a range that is done is done for each log that it takes
         end = range_.to if after.kind == DONE else range_.cut
-        logs[range_.sequencer] = replace(logs[range_.sequencer], cut=end, to=end)
+        log = replace(logs[range_.sequencer], cut=end, to=end)
+        logs[range_.sequencer] = replace(log, unreadable=0) if after.kind == DONE else log
     for range_ in after.others:
         log = logs.get(range_.sequencer, LogInChain(range_.log_id))
         logs[range_.sequencer] = replace(log, cut=range_.cut, to=range_.to, table=table)
     own = logs.get(after.sequencer, LogInChain(after.log_id))
+    is_done = after.kind == DONE and before.to > before.cut
     logs[after.sequencer] = replace(
         own,
         log_id=after.log_id,
@@ -289,6 +299,7 @@ def with_log(before: LifecycleRecord, after: LifecycleRecord) -> ChainRecord:
         floor=after.floor,
         table=table,
         without_rows=after.without_rows,
+        unreadable=0 if is_done else own.unreadable,
     )
     if after.target is not None:
         tables[table] = TableInChain(
@@ -322,16 +333,16 @@ def encode(record: ChainRecord) -> bytes:
     logs = document.pop("logs")
     for name in _OF_LOGS:
         document[name] = {sequencer: getattr(log, name) for sequencer, log in logs.items()}
+    for name in _OF_SOME_LOGS:
+        of_some = {sequencer: getattr(log, name) for sequencer, log in logs.items()}
+        if of_some := {sequencer: value for sequencer, value in of_some.items() if value}:
+            document[name] = of_some
     tables = document.pop("tables")
     document["tables"] = [*tables.values()]
     places = {url: place for place, url in enumerate(tables)}
     document["table"] = {
         sequencer: places[log.table] for sequencer, log in logs.items() if log.table
     }
-    # Older versions did not write it.
-    without_rows = {name: log.without_rows for name, log in logs.items() if log.without_rows}
-    if without_rows:
-        document["without_rows"] = without_rows
     text = to_json(document)
     metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
     sink = pa.BufferOutputStream()
@@ -375,7 +386,7 @@ def decode(body: bytes, location: str) -> ChainRecord:
 def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> ChainRecord:
     document = document_in(metadata, location, "record")
     maps = {name: document.get(name) for name in (*_OF_LOGS, "table")}
-    maps["without_rows"] = document.get("without_rows", {})
+    maps |= {name: document.get(name, {}) for name in _OF_SOME_LOGS}
     tables = document.get("tables")
     # A default must not replace a field that the writer left out.
     lacks = {name for name, value in maps.items() if not isinstance(value, dict)}
@@ -391,12 +402,12 @@ def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> ChainRecord:
     assert isinstance(tables, list)
     in_tables = [read(TableInChain, table, location) for table in tables]
     urls = [table.target.table for table in in_tables]
-    names: set[str] = set().union(*(maps[name] or {} for name in (*_OF_LOGS, "table")))
+    names: set[str] = set().union(*(of_logs or {} for of_logs in maps.values()))
     logs: dict[str, Any] = {}
     for sequencer in sorted(names):
         # A missing value gives None, which no field takes.
         values = {name: (maps[name] or {}).get(sequencer) for name in _OF_LOGS}
-        values["without_rows"] = (maps["without_rows"] or {}).get(sequencer, 0)
+        values |= {name: (maps[name] or {}).get(sequencer, 0) for name in _OF_SOME_LOGS}
         place = (maps["table"] or {}).get(sequencer)
         if place is not None:
             if type(place) is not int or not 0 <= place < len(urls):

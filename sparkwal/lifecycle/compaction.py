@@ -7,7 +7,7 @@ The table's transaction (log_id, k) prevents a second write. A range is done aft
 read again and holds it. Any process can finish a range that a crashed process left open.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +32,7 @@ from sparkwal.format.lifecycle_record import (
     LifecycleRecord,
     LogInChain,
     Target,
+    with_log,
 )
 from sparkwal.lifecycle.table import (
     Change,
@@ -121,11 +122,10 @@ class Chain:
             PublishError: the store did not answer.
             MovedOn: another process put a record first.
         """
-        url = self.log.url
         try:
             new = put_next(self.log, head, kind, self.clock, self.host, **changes)
         except StoreUnavailableError as error:
-            raise PublishError(f"the record of {url}'s lifecycle failed: {error}") from error
+            raise self._failed(error) from error
         if new is None:
             raise MovedOn
         root = self.log.root
@@ -140,6 +140,40 @@ class Chain:
                 table = target.table
                 events.emit(events.CompactionDone(part_url, new.k, part.to, table, version))
         return new
+
+    def put_burned(
+        self, intent: LifecycleRecord, bad: Collection[str], **changes: Any
+    ) -> LifecycleRecord:
+        """Put the record that gives an open range up.
+
+        Args:
+            intent: the newest record, with the open range.
+            bad: the logs of the range that cannot be read. The record marks them.
+            changes: other changes of the table.
+
+        Raises:
+            PublishError: the store did not answer.
+            MovedOn: another process put a record first.
+        """
+        after = replace(intent, kind=BURNED, to=intent.cut, others=(), **changes)
+        base = with_log(intent, after)
+        marked = {name: replace(base.logs[name], unreadable=intent.k) for name in bad}
+        record = self._put(replace(base, logs={**base.logs, **marked}))
+        part = record.of(intent.sequencer)
+        assert part is not None
+        return part
+
+    def _put(self, base: ChainRecord) -> ChainRecord:
+        try:
+            record = put_record(self.log, base, self.clock, self.host)
+        except StoreUnavailableError as error:
+            raise self._failed(error) from error
+        if record is None:
+            raise MovedOn
+        return record
+
+    def _failed(self, error: StoreUnavailableError) -> PublishError:
+        return PublishError(f"the record of {self.log.url}'s lifecycle failed: {error}")
 
     def put_logs(
         self,
@@ -165,15 +199,7 @@ class Chain:
             log = logs.get(name, LogInChain(state.log_id))
             fields: Any = changes[name]
             logs[name] = replace(log, **fields)
-        changed = replace(base, kind=FLOOR, logs=logs, gc_grace_ms=gc_grace_ms)
-        try:
-            new = put_record(self.log, changed, self.clock, self.host)
-        except StoreUnavailableError as error:
-            url = self.log.url
-            raise PublishError(f"the record of {url}'s lifecycle failed: {error}") from error
-        if new is None:
-            raise MovedOn
-        return new
+        return self._put(replace(base, kind=FLOOR, logs=logs, gc_grace_ms=gc_grace_ms))
 
 
 def with_target(state: LifecycleRecord, target: Target) -> LifecycleRecord:
@@ -239,11 +265,11 @@ def finish_range(
         PublishError: the store did not answer.
         MovedOn: another process changed the lifecycle first.
     """
-    return publish_range(chain, intent, _write_range(chain, intent, table))
+    return publish_range(chain, intent, write_range(chain, intent, table))
 
 
 def publish_range(
-    chain: Chain, intent: LifecycleRecord, snapshot: TableState
+    chain: Chain, intent: LifecycleRecord, snapshot: TableState, bad: Collection[str] = ()
 ) -> tuple[LifecycleRecord, dict[str, Range]]:
     """Publish the open range as done, or as given up if the table has it burned.
 
@@ -251,6 +277,7 @@ def publish_range(
         chain: puts the record.
         intent: the newest record, with the open range.
         snapshot: the newest snapshot of the table, which has the transaction of the range.
+        bad: the logs that cannot be read, if the range was burned.
 
     Returns:
         The log's part of the new record, and the range of each log; none if the range was burned.
@@ -261,8 +288,7 @@ def publish_range(
         MovedOn: another process changed the lifecycle first.
     """
     if is_burned(intent, snapshot):
-        changes = {"to": intent.cut, "others": (), **versions_of(snapshot)}
-        return chain.put(intent, BURNED, **changes), {}
+        return chain.put_burned(intent, bad, **versions_of(snapshot)), {}
     done = chain.put(intent, DONE, cut=intent.to, others=(), **versions_of(snapshot))
     sizes = {(change.log_id, change.k): (change.rows, change.bytes) for change in snapshot.changes}
     rows, size = sizes.get((done.txn_id, done.k), (None, None))
@@ -274,8 +300,12 @@ def publish_range(
     }
 
 
-def _write_range(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
-    """Write until the newest snapshot holds the range, and return that snapshot."""
+def write_range(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
+    """Write until the newest snapshot holds the range, and return that snapshot.
+
+    Raises:
+        CompactionError, MovedOn: as `finish_range`.
+    """
     log = chain.log
     attempts = 0
     while (snapshot := confirm_table(log, intent, table)).k != intent.k:

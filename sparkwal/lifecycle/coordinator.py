@@ -367,8 +367,7 @@ class Coordinator:
         }
 
         found = self._side_by_side(
-            lambda part: range_until(part, befores[part.log.name], self._known[part.log.name]),
-            cycle.sound,
+            lambda part: range_until(part, befores[part.log.name]), cycle.sound
         )
         ranges = [range_ for range_ in found if range_ is not None]
         if not ranges:
@@ -391,7 +390,6 @@ class Coordinator:
         done, ranges, bad = finish_or_give_up(self._chain, intent, table, has_others=several)
         for name, error in bad.items():
             cycle.runs[name] = error
-            self._known.setdefault(name, Remembered()).is_bad = True
             if name in cycle.parts:
                 cycle.parts[name].error = error
         cycle.has_written = True

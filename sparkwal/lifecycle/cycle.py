@@ -86,7 +86,6 @@ class Remembered:
         is_small: that LIST shows all of its records, and many logs were listed.
         collected: the bound of the last collection.
         without_rows: no record below this position holds rows, by that collection.
-        is_bad: its rows could not be read, and a range of several logs was given up for it.
         reached: the size limit that the log has reached, for which an event was emitted.
     """
 
@@ -99,7 +98,6 @@ class Remembered:
     collected: int = 0
     without_rows: int = 0
     reached: str = ""
-    is_bad: bool = False
 
     def listed(self, newest: Entry, page: Page | None) -> None:
         """Take what a LIST shows of the log, and forget a head that may be old."""

@@ -14,12 +14,18 @@ from sparkwal.lifecycle.compaction import (
     Range,
     busy,
     confirm_table,
-    finish_range,
     publish_range,
     unless_moved_on,
+    write_range,
 )
 from sparkwal.lifecycle.cycle import part_with_table
-from sparkwal.lifecycle.table import Table, TableConflict, check_same_target
+from sparkwal.lifecycle.table import (
+    Table,
+    TableConflict,
+    TableState,
+    check_same_target,
+    is_burned,
+)
 from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
@@ -67,20 +73,26 @@ def finish_or_give_up(
         has_others: other logs wait for the table. A single log waits until it is repaired.
 
     Returns:
-        As `finish_range`, and the errors of the logs that cannot be read.
+        As `publish_range`, and the errors of the logs that cannot be read.
 
     Raises:
         CompactionError: as `finish_range`.
         MovedOn: another process changed the lifecycle first.
     """
     try:
-        return *finish_range(chain, intent, table), {}
+        snapshot = write_range(chain, intent, table)
     except ReadError as error:
         bad = unreadable(chain.log.root, intent.ranges)
         if not bad or not (has_others or intent.others):
             raise
         events.emit(events.CompactionSuspended(chain.log.root.url, error.stage, str(error)))
-        return *_give_up(chain, intent, table), bad
+        snapshot = _burn(chain, intent, table)
+    else:
+        # If the process that burned the range died, only its rows show why.
+        bad = unreadable(chain.log.root, intent.ranges) if is_burned(intent, snapshot) else {}
+    # SAFETY(unreadable-marked) §10: a record that gives a range up marks the logs that cannot be
+    # read
+    return *publish_range(chain, intent, snapshot, bad), bad
 
 
 @dataclass(frozen=True)
@@ -140,21 +152,19 @@ def give_up_open_range(chain: Chain, intent: LifecycleRecord, table: Table) -> C
         MovedOn: another process changed the lifecycle first.
     """
     assert intent.target is not None
-    after, written = _give_up(chain, intent, table)
+    after, written = publish_range(chain, intent, _burn(chain, intent, table))
     return ClosedRange(
         intent.k, intent.target.table, intent.ranges, bool(written), after.table_version
     )
 
 
-def _give_up(
-    chain: Chain, intent: LifecycleRecord, table: Table
-) -> tuple[LifecycleRecord, dict[str, Range]]:
-    """Burn the open range in the table and publish that, unless the table has its rows already.
+def _burn(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
+    """Burn the open range in the table, unless the table has its rows already.
 
     The table decides between this and a slow writer of the same range: the first commit wins.
 
     Returns:
-        As `finish_range`.
+        The newest snapshot, which has the transaction of the range.
 
     Raises:
         CompactionError: as `finish_range`.
@@ -162,7 +172,7 @@ def _give_up(
     """
     for _ in range(CONFLICTS + 1):
         if (snapshot := confirm_table(chain.log, intent, table)).k == intent.k:
-            return publish_range(chain, intent, snapshot)
+            return snapshot
         # SAFETY(burn-in-table) §10: a range is given up only after its transaction is in the table
         with suppress(TableConflict), unless_moved_on(chain.log, intent):
             table.burn(intent)

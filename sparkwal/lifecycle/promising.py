@@ -18,19 +18,18 @@ from sparkwal.lifecycle.compaction import (
     unless_moved_on,
     versions_of,
 )
-from sparkwal.lifecycle.cycle import Part, Remembered, noted
+from sparkwal.lifecycle.cycle import Part, noted
 from sparkwal.lifecycle.giving_up import unreadable
 from sparkwal.lifecycle.table import NEWEST, Table
 from sparkwal.protocol.records import first_at_or_after
 
 
-def range_until(part: Part, before_ms: int | None, memory: Remembered) -> OpenRange | None:
+def range_until(part: Part, before_ms: int | None) -> OpenRange | None:
     """The range of a log that ends before a time, or None without new positions.
 
     Args:
         part: the log.
         before_ms: commits up to this time are in the range, or None for an empty range.
-        memory: what this process remembers of the log.
 
     Raises:
         SparkWalError: the log is unreadable.
@@ -44,10 +43,9 @@ def range_until(part: Part, before_ms: int | None, memory: Remembered) -> OpenRa
     if to <= state.cut:
         return None
     range_ = OpenRange(part.log.name, state.log_id, state.cut, to)
-    # A log that stopped others joins again when all its rows can be read.
-    if memory.is_bad and (errors := unreadable(part.log.root, [range_])):
+    # SAFETY(marked-read-first) §10: a log that could not be read is promised when all its rows can
+    if state.unreadable and (errors := unreadable(part.log.root, [range_])):
         raise next(iter(errors.values()))
-    memory.is_bad = False
     return range_
 
 
@@ -116,9 +114,8 @@ def _prepare(parts: Sequence[Part], table: Table, *, is_first: bool, several: bo
         columns = schemas[part.log.name]
         if columns not in checked:
             with noted(part, several=several):
-                wider = union_of([(union or columns, "the others"), (columns, part.log.url)])
                 table.prepare(part.log, columns, first=is_first)
-                union = wider
+                union = union_of([(union or columns, "the others"), (columns, part.log.url)])
             checked[columns] = part.error
         part.error = checked[columns]
 

@@ -258,7 +258,7 @@ def damage(lives: Lives, name: str, position: int) -> bytes:
     return sound
 
 
-@pytest.mark.proves("burned-has-no-rows")
+@pytest.mark.proves("burned-has-no-rows", "unreadable-marked", "marked-read-first")
 def test_a_log_whose_rows_are_damaged_stops_no_other(lives: Lives) -> None:
     for name in "acb":
         lives.write(name)
@@ -271,14 +271,27 @@ def test_a_log_whose_rows_are_damaged_stops_no_other(lives: Lives) -> None:
     assert lives.rows == [0, 1]
     chain = kinds_of_chain(lives)
     assert chain[:4] == ["intent", "burned", "intent", "done"]
-    # The log is left out as long as it is damaged, also beside new rows.
+    # Each process leaves the log out as long as it is damaged, also beside new rows.
     lives.write("a")
-    results = process.run_all()
+    results = lives.process().run_all()
     assert isinstance(results["b"], SparkWalError) and compacted(results) == {"a": 3}
     log = lives.root.sequencer("b")
+    with pytest.raises(SparkWalError):
+        alone = Coordinator(log, AT_ONCE, table=lives.table, target=TARGET, host="here")
+        alone.run_once()
+    assert kinds_of_chain(lives).count("burned") == 1
+    assert unreadable(lives) == {"b": 1}
     lives.store.put(log.key(keys.slot(1, 1000)), sound)
-    assert compacted(process.run_all()) == {"b": 4}
+    assert compacted(lives.process().run_all()) == {"b": 4}
     assert lives.rows == lives.written
+    assert unreadable(lives) == {}
+
+
+def unreadable(lives: Lives) -> dict[str, int]:
+    """The logs that the chain marks as unreadable, with the range that was given up for each."""
+    chain = newest_record(lives.root)
+    assert chain is not None
+    return {name: log.unreadable for name, log in chain.logs.items() if log.unreadable}
 
 
 def test_a_run_of_one_log_gives_up_a_range_that_another_damaged_log_holds_open(
@@ -307,6 +320,7 @@ def test_a_kill_while_a_range_is_given_up_is_survived(lives: Lives, step: str) -
     results = lives.process().run_all()
     assert isinstance(results["b"], SparkWalError)
     assert lives.rows == [0]
+    assert unreadable(lives) == {"b": 1 if step == "burned" else lives.table.ranges[-2]}
 
 
 def test_a_slow_writer_of_a_range_that_is_given_up_changes_nothing(lives: Lives) -> None:

@@ -240,6 +240,20 @@ def _vanish(state: State) -> tuple[State, None]:
     return without(state, *(key for key in state.objects if key.startswith(OTHER))), None
 
 
+def with_damaged_rows(state: State) -> State:
+    """The world in which the rows of the second log's last record are damaged, and no header."""
+    from tests.simulation.world import put, without
+
+    key = min(key for key in state.objects if key.startswith(f"{OTHER}batches/"))
+    body = bytearray(state.objects[key])
+    (*_, value) = oracle.written(oracle.header(bytes(body)))
+    # The highest byte of the value.
+    body[body.rindex(value.to_bytes(8, "little")) + 7] ^= 64
+    damaged = put(without(state, key), key, bytes(body))[0]
+    # The oracle excuses those who find the log damaged.
+    return replace(damaged, parts=damaged.parts | {f"{OTHER}rows"})
+
+
 def undisturbed(state: State, process: Process) -> tuple[State, None]:
     """The whole life of a process, while all others stand still."""
     from tests.simulation.machine import Machine

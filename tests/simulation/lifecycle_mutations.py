@@ -28,6 +28,8 @@ _WRITES = (
 
 _LOGS = "a compactor of two logs and one of a log take over, a crash"
 
+_DAMAGED = "the rows of a second log are damaged, a crash"
+
 MUTATIONS = [
     Mutation(
         "burned-has-no-rows",
@@ -42,8 +44,24 @@ MUTATIONS = [
         "lifecycle/giving_up.py",
         "with suppress(TableConflict), unless_moved_on(chain.log, intent):\n"
         "            table.burn(intent)\n",
-        "from sparkwal.format.lifecycle_record import BURNED\n"
-        "        return chain.put(intent, BURNED, to=intent.cut, others=()), {}\n",
+        "from dataclasses import replace\n"
+        "        from sparkwal.lifecycle.table import Change\n"
+        "        made = Change(0, 'WRITE', intent.txn_id, intent.k, is_burned=True)\n"
+        "        return replace(snapshot, changes=(made,))\n",
+    ),
+    Mutation(
+        "unreadable-marked",
+        _DAMAGED,
+        "lifecycle/giving_up.py",
+        "return *publish_range(chain, intent, snapshot, bad), bad\n",
+        "return *publish_range(chain, intent, snapshot), bad\n",
+    ),
+    Mutation(
+        "marked-read-first",
+        _DAMAGED,
+        "lifecycle/promising.py",
+        "if state.unreadable and (errors := unreadable(part.log.root, [range_])):",
+        "if False:",
     ),
     Mutation(
         "one-open-range",

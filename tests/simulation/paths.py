@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from sparkwal.lifecycle.table import TableConflict
+from tests.simulation import oracle
 from tests.simulation.compacting import compactor, outsider
 from tests.simulation.configuration import Configuration
 from tests.simulation.explore import Budget
 from tests.simulation.following import current
-from tests.simulation.lake import beside
+from tests.simulation.lake import beside, with_damaged_rows
 from tests.simulation.lifecycles import after, before, compacted, written
 from tests.simulation.machine import Ask
 from tests.simulation.processes import driver
@@ -40,6 +41,15 @@ def of_two_logs() -> dict[str, Configuration]:
             begin=_promised_and_deleted,
             ends={"A": "MissingRecord done"},
             deletes=True,
+            still=("consumers",),
+        ),
+        "the rows of a second log are damaged, a crash": Configuration(
+            {**both, "B": compactor("B", of="*", collects=False)},
+            Budget(1, 0),
+            begin=lambda: with_damaged_rows(_promised()),
+            ends={"A": "InvalidLogError", "B": "InvalidLogError"},
+            ending=lambda: _given_up_once,
+            follows={"B": "A"},
             still=("consumers",),
         ),
         "table and log as one while a range is given up": Configuration(
@@ -107,6 +117,13 @@ def _promised(of: str = "*") -> State:
 def _promised_and_deleted() -> State:
     """The same, and the second log was deleted meanwhile."""
     return apply(_promised(), Call("vanish"))[0]
+
+
+def _given_up_once(state: State) -> None:
+    """Raises Violation if more than one range was given up for the same damage."""
+    burned = [version.k for version in state.tables[-1] if version.operation == "BURN"]
+    if len(burned) > 1:
+        raise oracle.Violation(f"the ranges {burned} were promised with a log known as unreadable")
 
 
 def _before_write(of: str) -> tuple[State, Call]:

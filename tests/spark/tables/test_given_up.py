@@ -135,15 +135,15 @@ def test_a_user_gives_a_range_up_under_a_slow_writer(
         except Exception as error:
             results.append(error)
 
+    thread = threading.Thread(target=write)
     with pytest.MonkeyPatch.context() as patch:
-        gate.in_the_write(patch)
-        thread = threading.Thread(target=write)
+        gate.between_the_writes(patch)
         thread.start()
         while not gate.reached() and thread.is_alive():
             thread.join(0.05)
-    closed = life(lake).give_up_range()
-    gate.open()
-    thread.join()
+        closed = life(lake).give_up_range()
+        gate.open()
+        thread.join()
     assert closed is not None and closed.k == 2
     assert len(results) == 1 and isinstance(results[0], Run), results
     life(lake).run_once(whole=True)
