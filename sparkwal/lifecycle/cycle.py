@@ -14,9 +14,11 @@ from sparkwal.lifecycle.policy import LogState, Policy
 from sparkwal.lifecycle.table import check_same_target
 from sparkwal.protocol import liveness
 from sparkwal.protocol.chain import beginning
-from sparkwal.protocol.records import newer
+from sparkwal.protocol.records import check_log
 from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.slots import GLANCE, SlotRecord, read_any
 from sparkwal.store.base import Entry, LogStore, Page
+from sparkwal.store.parallel import run_parallel
 
 # The end of a log with so many new records or fewer is read on from its earlier head.
 _MOST_NEW = 16
@@ -123,7 +125,7 @@ class Remembered:
 
 
 def _continued(log: LogStore, before: Head, page: Page) -> Head | None:
-    """The head after the few records that follow an earlier head, with 1 GET for each and 1 more.
+    """The head after the few records that follow an earlier head, with 1 GET for each.
 
     The term at the earlier head decides which of them are live, so no look back is needed.
 
@@ -141,24 +143,24 @@ def _continued(log: LogStore, before: Head, page: Page) -> Head | None:
     last = keys.position(newest, before.window)
     if not 0 < last - before.position <= _MOST_NEW:
         return None
+    log_id = before.live.header.log_id
+
+    def read(position: int) -> liveness.Slot | None:
+        return read_any(log, position, before.window, GLANCE)
+
     run = liveness.Run()
     run.add(before.live)
-    position = before.position
     try:
-        for record in newer(log, before.window, before.gap, before.live.header.log_id):
-            if record.header.position != position + 1:
+        for record in run_parallel(log.store, read, range(before.gap, last + 1)):
+            if not isinstance(record, SlotRecord):
                 return None
+            check_log(log, record, log_id)
             run.add(record)
-            position += 1
     except InvalidLogError:
         # A look at the end of the log finds the cause.
         return None
-    if position < last:
-        return None
     live = run.live or before.live
-    return replace(
-        before, position=position, live=live, oldest=None, after=(), listed=(), taken=position
-    )
+    return replace(before, position=last, live=live, oldest=None, after=(), listed=(), taken=last)
 
 
 @dataclass

@@ -164,7 +164,8 @@ class LogState:
         log_id: the log.
         cut, to: as in its newest lifecycle record. An intent is open while `to` is above `cut`.
         has_table: rows go to a table.
-        first_ms: the time of the first commit at or after `cut`, or None without such a commit.
+        first_ms: the time of the first commit at or after `cut`, or None without such a commit. Of
+            a cold log it may be that of its last commit.
         last_ms: the time of the log's last record, which may be a leader record.
         counted: the first position that was not counted. Commits from `cut` to before it are older
             than the window.
@@ -272,12 +273,12 @@ def measure(
 ) -> LogState:
     """Read the state that `decide` needs.
 
-    Requests with a table: 1 GET for the first commit after `cut`. Then, unless the log is cold or
-    that commit is old enough by itself, 1 GET for each commit that is older than the window, until
-    they reach a threshold, at most MOST_COUNTED. Commits that `before` has counted are not read
-    again; of many, segments are read. With a size limit up to 32 GETs more. With `retainSeconds` 1
-    GET, and log₂ n if a record is too old. With `retainBytes` 1 LIST for each thousand objects that
-    stay.
+    Requests with a table: none if the log is cold. Else 1 GET for the first commit after `cut`,
+    and, unless that one is old enough by itself, 1 GET for each commit that is older than the
+    window, until they reach a threshold, at most MOST_COUNTED. Commits that `before` has counted
+    are not read again; of many, segments are read. With a size limit up to 32 GETs more. With
+    `retainSeconds` 1 GET, and log₂ n if a record is too old. With `retainBytes` 1 LIST for each
+    thousand objects that stay.
 
     Args:
         log: the log.
@@ -296,7 +297,8 @@ def measure(
         last_ms=head.live.header.timestamp_ms if head.live else None,
         counted=chain.cut,
     )
-    if before and (before.log_id, before.cut) == (state.log_id, state.cut):
+    is_same = before and (before.log_id, before.cut) == (state.log_id, state.cut)
+    if before and is_same and before.counted > state.cut:
         state = replace(
             state,
             first_ms=before.first_ms,
@@ -323,12 +325,27 @@ def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: i
 
     if is_decided():
         return state
+    last = head.live
+    newest = {last.header.position: last} if last else {}
+    if last and isinstance(last.header, CommitHeader) and last.header.position >= state.cut:
+        last_ms = last.header.timestamp_ms
+        # All rows of a cold log are due, and its last commit proves that there are some.
+        if last_ms <= window_start_ms:
+            return replace(state, first_ms=state.first_ms or last_ms)
     end = min(head.gap, state.counted + MOST_COUNTED)
 
     def read_slots(begin: int, after: int, term: int | None) -> Iterator[SlotRecord]:
         log_id = state.log_id or None
         return live_records(
-            log, head.window, begin, after, log_id=log_id, term=term, head=head, size=GLANCE
+            log,
+            head.window,
+            begin,
+            after,
+            log_id=log_id,
+            term=term,
+            head=head,
+            cached=newest,
+            size=GLANCE,
         )
 
     segments = Segments(log, head.window, state.log_id)

@@ -137,9 +137,10 @@ def run_to(
 ) -> Run:
     """Judge the slots up to this one, for a read that begins in the middle of the log.
 
-    It reads m−1 slots back (m is the record's `in_flight_limit`), and more after a torn record. It
-    makes no request if m is 1, or if the record has the term of `newest`, the live record at the
-    head. If tolerant, it decides from the intact records instead of raising.
+    It reads back the slots that the record's writer had not decided, at most m−1 (m is the record's
+    `in_flight_limit`), and more after a torn record. It makes no request if there is no such slot,
+    or if the record has the term of `newest`, the live record at the head. If tolerant, it decides
+    from the intact records instead of raising.
 
     Raises:
         InvalidLogError: a record is missing or damaged.
@@ -149,12 +150,14 @@ def run_to(
     if isinstance(slot, SlotRecord):
         own, last = slot.header, newest.header if newest else None
         is_of_head = last is not None and own.term == last.term and own.position <= last.position
-        limit = own.in_flight_limit
-        # SAFETY(look-back) §3: a start in the middle of a log reads m−1 slots back
-        if limit == 1 or is_of_head:
+        earliest = max(own.position - (own.in_flight_limit - 1), 0)
+        # The writer was not fenced up to the last slot that it decided: no term there is higher.
+        # SAFETY(look-back-decided) §3: a look-back ends at the last slot that the writer decided
+        before = range(max(earliest, own.decided + 1), own.position)
+        # SAFETY(look-back) §3: a start in the middle of a log reads up to m−1 slots back
+        if not before or is_of_head:
             run.add(slot)
             return run
-        before = range(max(own.position - (limit - 1), 0), own.position)
 
         def read(position: int) -> Slot | None:
             return read_any(log, position, window, tolerant=tolerant)

@@ -54,9 +54,9 @@ def walk(
     """Read the headers of the live records of positions start … end−1, at most up to the log's gap.
 
     It costs 1 GET for each position except the head's. The first step requests `at_once` records,
-    each next step twice as many. With `newest_first` each takeover also costs a look-back (m − 1
-    GETs). Segments are read in place of the records that they copy: newest first after the first
-    thousand records. With `most` none is read.
+    each next step twice as many. With `newest_first` each takeover also costs a look-back (up to m
+    − 1 GETs). Segments are read in place of the records that they copy: newest first after the
+    first thousand records. With `most` none is read.
 
     Args:
         log: a log that has looked.

@@ -298,8 +298,11 @@ def write_requests(header: SlotHeader, previous: SlotHeader | None) -> Counter[s
         requests["LIST"] += 1
         if header.prev_position >= 0:
             # A cold start reads the head, and looks back over the slots that were in flight.
-            reach = previous.in_flight_limit if previous else 1
-            requests["GET"] += 1 + min(reach - 1, header.prev_position)
+            reach = undecided = 0
+            if previous is not None:
+                reach = previous.in_flight_limit - 1
+                undecided = previous.position - previous.decided - 1
+            requests["GET"] += 1 + min(reach, undecided)
         else:
             # Two GETs proved that there was no log.
             requests["GET"] += 2

@@ -215,8 +215,7 @@ def test_at_costs_the_logarithm(s3_proxy: S3Proxy, s3_path: tuple[str, dict[str,
     s3_proxy.reset()
     assert document("at", path, time_of, *there)["position"] <= 30
     counts = s3_proxy.counts()
-    # The head of an appender's log, whose look-back is the only one.
-    assert counts.pop("LIST") == 2 and counts.pop("GET") <= 50 + 6 + 1 and not counts
+    assert counts.pop("LIST") == 2 and counts.pop("GET") <= 1 + 6 + 1 and not counts
 
 
 def test_each_command_makes_its_documented_requests_on_s3(

@@ -15,7 +15,7 @@ LAST = 8
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, in_flight: None) -> Path:
     """An appender's log: a leader record, then value n at position n, up to LAST."""
     folder = tmp_path / "log"
     with Appender(str(folder), SCHEMA, producer_id="p", maxInFlightRequests=4) as wal:

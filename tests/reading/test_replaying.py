@@ -167,7 +167,9 @@ def test_a_damaged_head_is_where_it_stops(path: Path) -> None:
     assert replay.stopped is not None and replay.stopped.position == 3
 
 
-def test_a_record_lost_before_the_cursor_is_the_one_that_is_named(tmp_path: Path) -> None:
+def test_a_record_lost_before_the_cursor_is_the_one_that_is_named(
+    tmp_path: Path, in_flight: None
+) -> None:
     """Whether a record counts depends on those that were in flight with it."""
     path = tmp_path / "wal"
     with sparkwal.Appender(str(path), SCHEMA, producer_id="p", maxInFlightRequests=4) as wal:

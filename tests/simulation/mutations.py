@@ -309,8 +309,15 @@ MUTATIONS = [
         "look-back",
         "three in flight one after another, a reader after them",
         "protocol/liveness.py",
-        "        if limit == 1 or is_of_head:\n",
+        "        if not before or is_of_head:\n",
         "        if True:\n",
+    ),
+    Mutation(
+        "look-back-decided",
+        "three in flight one after another, a reader after them",
+        "protocol/liveness.py",
+        "max(earliest, own.decided + 1)",
+        "max(earliest, own.decided + 2)",
     ),
     Mutation(
         "skip-dead",
