@@ -14,6 +14,7 @@ from sparkwal.format import keys, schema, segment
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle import collection
 from sparkwal.lifecycle.collection import Collected, Safeguards, collect
+from sparkwal.lifecycle.compaction import Chain
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
@@ -187,7 +188,8 @@ def test_the_floor_moves_while_segments_are_read(
         store.modified = dict.fromkeys(store.objects, 0)
         head = find_head(log)
         logs = [Collected(log, head, state)]
-        assert collect(logs, Safeguards(None, DAY_MS, None))[log.name] is not None
+        done, _ = collect(Chain(log, SYSTEM, "host"), logs, Safeguards(None, DAY_MS, None))
+        assert done[log.name] is not None
         assert all(last_of(key) >= 3 * BLOCK for key in segments_in(store))
 
     collected = 0
@@ -210,7 +212,7 @@ def last_of(key: str) -> int:
     return keys.position(number, 1000)
 
 
-def test_a_consumer_inside_a_block_keeps_its_segment(
+def test_a_segment_with_released_rows_is_deleted_although_a_consumer_reads_its_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collection, "KEPT_SLOTS", 3)
@@ -226,10 +228,10 @@ def test_a_consumer_inside_a_block_keeps_its_segment(
     state = newest_lifecycle(log)
     assert state is not None
     logs = [Collected(log, find_head(log), state)]
-    done = collect(logs, Safeguards(None, 0, None))[log.name]
+    done = collect(Chain(log, SYSTEM, "host"), logs, Safeguards(None, 0, None))[0][log.name]
     assert done is not None and done.bound == position and done.held_by == "daily"
     assert [last_of(key) for key in segments_in(store)] == [
-        block * BLOCK + BLOCK - 1 for block in (2, 3, 4)
+        block * BLOCK + BLOCK - 1 for block in (3, 4)
     ]
 
 
@@ -254,7 +256,8 @@ def test_a_collection_deletes_the_segments_that_no_reader_uses(
     for dry_run in (True, False):
         before = segments_in(store)
         logs = [Collected(log, find_head(log), state, -1)]
-        done = collect(logs, Safeguards(None, 0, None), dry_run=dry_run)[log.name]
+        chain = Chain(log, SYSTEM, "host")
+        done = collect(chain, logs, Safeguards(None, 0, None), dry_run=dry_run)[0][log.name]
         assert done is not None
         assert segments_in(store) == (before if dry_run else [second, fourth])
     assert first not in store.objects
