@@ -194,7 +194,7 @@ def _row(name: str, run: Run) -> dict[str, str]:
     """One line of the table that the job prints."""
     ranges = [range_ for range_ in (run.finished, run.compacted) if range_ is not None]
     collected = run.collection
-    idle = "" if collected and collected.objects else "none was due"
+    idle = "" if collected and (collected.objects or collected.erased) else "none was due"
     return {
         "log": name,
         "range": ", ".join(str(range_.k) for range_ in ranges) or idle,
@@ -204,6 +204,7 @@ def _row(name: str, run: Run) -> dict[str, str]:
         "version": str(ranges[-1].table_version) if ranges else "",
         "floor": str(run.floor),
         "collected": f"{collected.objects:,} objects, {size(collected.bytes)}" if collected else "",
+        "erased": f"rows of {collected.erased:,} records" if collected and collected.erased else "",
         "segments": str(run.segments or ""),
     }
 

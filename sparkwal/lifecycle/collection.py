@@ -151,7 +151,7 @@ def _old_record(
 
 
 def _limits(logs: Sequence[Collected], safeguards: Safeguards) -> list[_Limits]:
-    """What a collection may take of each log.
+    """Compute the positions of each log that a collection may take.
 
     A consumer that joins later begins at the floor or above.
     """
@@ -284,7 +284,8 @@ def _collect(
     taken = _take(one, bound, dry_run=dry_run)
     objects = taken.objects
     size = taken.bytes
-    # Of many logs those are not asked that are too short for a segment of their own.
+    # A log that is too short for a segment of its own may have those of a deleted log. Only the
+    # collection of a single log looks for them.
     has_blocks = head.gap >= keys.BLOCK or not leftovers.is_for_several
     old = [*unneeded_segments(log, head, bound)] if has_blocks else []
     objects += len(old)
