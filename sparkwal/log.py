@@ -15,7 +15,7 @@ from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
-from sparkwal.lifecycle.leases import leased, release
+from sparkwal.lifecycle.leases import leased
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, RANGE, TRIGGERS, SourceOptions
@@ -207,14 +207,15 @@ class Log:
         if columns is not None or include_metadata:
             spark_schema = with_metadata_columns(spark_schema)
         target = selected(schema.to_arrow(spark_schema), columns)
-        with leased(log, lambda: self._first(log, start)) as (begin, lease):
+        with leased([log], lambda log: self._first(log, start)) as ((begin,), lease):
             first, after = self._bounds(log, begin, end)
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
                 yield from log.scan(first, after, target)
             finally:
-                release(log.log, lease)
+                if lease is not None:
+                    lease.release()
 
         return pa.RecordBatchReader.from_batches(target, batches())
 
@@ -334,7 +335,7 @@ class Log:
             StoreUnavailableError: the store did not answer.
         """
         require_library("duckdb", "sparkwal[cli]")
-        from sparkwal.lifecycle.consumers import consumer_infos
+        from sparkwal.lifecycle.consumer_list import consumer_infos
         from sparkwal.sql.database import run_query
         from sparkwal.sql.relations import relations
 

@@ -28,8 +28,8 @@ from sparkwal.cli.flags import (
 from sparkwal.cli.output import print_json
 from sparkwal.cli.prove_store import print_line, stores_at, takes_endpoints
 from sparkwal.errors import CollectedError, InvalidLogError, OptionError, SparkWalError
-from sparkwal.lifecycle import consumers
 from sparkwal.lifecycle.policy import MISDATED_MS
+from sparkwal.lifecycle.readers import consumers_and_ages
 from sparkwal.options import spark_versions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -278,7 +278,7 @@ def check_log(path: str, log_options: Mapping[str, str]) -> Iterator[Line]:
 def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
     try:
         life = chain.newest_lifecycle(log, log_id)
-        readers = consumers.consumers_and_ages(log, log_id)
+        readers = consumers_and_ages(log, log_id)
     except (InvalidLogError, CollectedError) as error:
         yield to_do("lifecycle", str(error))
         return

@@ -16,7 +16,7 @@ from sparkwal.cli.report_page import page
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.schema import columns, type_name
-from sparkwal.lifecycle.consumers import consumer_infos
+from sparkwal.lifecycle.consumer_list import consumer_infos
 from sparkwal.sql.past import (
     PRICES_OF,
     UNCOUNTED,
@@ -208,11 +208,10 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     dead = past.query(
         "SELECT position - dead AS first, dead FROM steps WHERE dead > 0 ORDER BY 1 LIMIT 100"
     )
-    readers = []
-    try:
-        readers = consumer_infos(log.log, log.name, log.head, None)
-    except InvalidLogError as error:
-        damage.add(log.name, error)
+    (readers,) = consumer_infos([(log.log, log.name, log.head)], None)
+    if isinstance(readers, InvalidLogError):
+        damage.add(log.name, readers)
+        readers = []
     return {
         "format": 4,
         "made_ms": past.until_ms,

@@ -12,7 +12,7 @@ from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
 from sparkwal.cli.output import facts, length, moment, print_json, rate, size, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
-from sparkwal.lifecycle.consumers import Names, consumer_infos, names_of_all
+from sparkwal.lifecycle.consumer_list import ConsumerInfo, consumer_infos
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import new_meter
 from sparkwal.options.parsing import from_keywords
@@ -44,9 +44,14 @@ def consumers(path: str, log_options: dict[str, str], expiry: str | None, *, as_
     infos = []
     damage = Damage()
     expiry_ms = None if expiry is None else duration(expiry)
-    for log in logs_at(path, log_options, damage, read_heads=False):
-        log.refresh(floor=False)
-        infos += consumer_infos(log.log, log.name, head_of(log), expiry_ms)
+    logs = logs_at(path, log_options, damage, read_heads=False)
+    listed = refresh_all(logs, floor=False)
+    heads = [(log.log, log.name, head_of(log)) for log in logs]
+    for log, of_log in zip(logs, consumer_infos(heads, expiry_ms, listed), strict=True):
+        if isinstance(of_log, InvalidLogError):
+            damage.add(log.name, of_log)
+        else:
+            infos += of_log
     if as_json:
         for info in infos:
             print_json(vars(info))
@@ -73,27 +78,23 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
     damage = Damage()
     logs = logs_at(path, log_options, damage, read_heads=False)
     listed = refresh_all(logs)
-    for log in logs:
-        head_of(log)
-    of_all = names_of_all(logs[0].log.root) if listed else []
+    heads = [(log.log, log.name, head_of(log)) for log in logs]
+    infos = consumer_infos(heads, None, listed)
 
-    def look(log: LogRange) -> dict[str, Any]:
+    def look(of: tuple[LogRange, list[ConsumerInfo] | InvalidLogError]) -> dict[str, Any]:
+        log, consumers = of
         found = listed.get(log.log.name)
-        names = None
-        if found and found.consumers is not None:
-            names = Names(found.consumers, of_all)
-        try:
-            consumers = consumer_infos(log.log, log.name, head_of(log), None, names)
-        except InvalidLogError as error:
+        if isinstance(consumers, InvalidLogError):
+            damage.add(log.name, consumers)
             consumers = []
-            damage.add(log.name, error)
         pace = pace_at_a_glance if listed else pace_of
         status = _document(
             log, now_ms, pace(log, now_ms, _WINDOW_MS), found.page if found else None
         )
         return {**status, "consumers": [vars(consumer) for consumer in consumers]}
 
-    for number, status in enumerate(run_parallel(logs[0].log.store, look, logs)):
+    looks = run_parallel(logs[0].log.store, look, zip(logs, infos, strict=True))
+    for number, status in enumerate(looks):
         if as_json:
             print_json({**status, "damage": damage.lines(status["sequencer"])})
         else:

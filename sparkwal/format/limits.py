@@ -16,6 +16,8 @@ _MIB = 2**20
 HEADER = 20 * _MIB
 # Bytes of an object that is read as one piece.
 CONSUMER = 64 * _KIB
+# The positions of a consumer of all logs: some 100 bytes for each log.
+CONSUMER_OF_ALL = 4 * _MIB
 HANDOVER = 4 * _KIB
 LIFECYCLE_RECORD = _MIB
 ARCHIVE = 256 * _MIB

@@ -15,11 +15,9 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
 from sparkwal.lifecycle.compaction import Chain, MovedOn, confirm_table
-from sparkwal.lifecycle.consumers import bounds as consumers_bounds
-from sparkwal.lifecycle.consumers import holders
 from sparkwal.lifecycle.erasing import erase_rows
-from sparkwal.lifecycle.leases import forget_expired_leases
 from sparkwal.lifecycle.leftovers import Leftovers, list_leftovers, unneeded_segments
+from sparkwal.lifecycle.readers import Readers, readers_of
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.chain import part_of, record_at
@@ -150,8 +148,12 @@ def _old_record(
     return None
 
 
-def _limits(logs: Sequence[Collected], safeguards: Safeguards) -> list[_Limits]:
+def _limits(
+    logs: Sequence[Collected], safeguards: Safeguards
+) -> tuple[list[_Limits | InvalidLogError], Readers | None]:
     """Compute the positions of each log that a collection may take.
+
+    It also returns the readers of the logs. A log with a damaged consumer has an error instead.
 
     A consumer that joins later begins at the floor or above.
     """
@@ -160,19 +162,25 @@ def _limits(logs: Sequence[Collected], safeguards: Safeguards) -> list[_Limits]:
     ages: dict[int, int] = {}
     floors = _old_floors(logs, grace_ms, ages)
     # Below a floor that allows nothing new, the consumers do not matter.
-    moved = [
-        (one.log, one.state.log_id, floor)
+    moved = {
+        one.log.name: (one.log, one.state.log_id, floor)
         for one, floor in zip(logs, floors, strict=True)
-        if floor > one.above
-    ]
+        if floor > min(one.above, one.first)
+    }
+    if not moved:
+        return [_Limits(floor, floor, "") for floor in floors], None
     small = [one.log.name for one in logs if one.is_small]
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it
-    allowed = iter(consumers_bounds(moved, safeguards.expiry_ms, small))
-    bounds = [
-        next(allowed) if floor > one.above else floor
-        for one, floor in zip(logs, floors, strict=True)
-    ]
+    readers = readers_of([log for log, _, _ in moved.values()], small)
+    allowed = iter(readers.bounds([*moved.values()], safeguards.expiry_ms))
+    results = {name: bound for name, bound in zip(moved, allowed, strict=True)}
+    errors = {name: bound for name, bound in results.items() if isinstance(bound, InvalidLogError)}
+    bounds = []
+    for one, floor in zip(logs, floors, strict=True):
+        result = results.get(one.log.name, floor)
+        # Nothing of a log with a damaged consumer is deleted.
+        bounds.append(0 if isinstance(result, InvalidLogError) else result)
     erasable = _erasable(logs, bounds, 2 * grace_ms, ages)
     with_table = [
         one
@@ -186,16 +194,19 @@ def _limits(logs: Sequence[Collected], safeguards: Safeguards) -> list[_Limits]:
         # All of them have the table that this process reads.
         # SAFETY(table-before-delete) §10: a collection confirms the table before it deletes
         confirm_table(log, state, safeguards.table)
-    results = []
+    limits: list[_Limits | InvalidLogError] = []
     for one, floor, bound, end in zip(logs, floors, bounds, erasable, strict=True):
+        if one.log.name in errors:
+            limits.append(errors[one.log.name])
+            continue
         held_by = "the grace" if floor < one.state.floor else ""
         if bound < floor:
-            names = holders(one.log, one.state.log_id, bound, safeguards.expiry_ms)
+            names = readers.holders(one.log, one.state.log_id, bound, safeguards.expiry_ms)
             held_by = ", ".join(names) or "a consumer that was forgotten meanwhile"
         if one.state.target is not None:
             bound = min(bound, one.state.cut)
-        results.append(_Limits(bound, min(end, bound), held_by))
-    return results
+        limits.append(_Limits(bound, min(end, bound), held_by))
+    return limits, readers
 
 
 def _old_floors(logs: Sequence[Collected], grace_ms: int, ages: dict[int, int]) -> list[int]:
@@ -224,7 +235,7 @@ def _erasable(
 
 def collect(
     chain: Chain, logs: Sequence[Collected], safeguards: Safeguards, *, dry_run: bool = False
-) -> tuple[dict[str, Collection | None], ChainRecord | None]:
+) -> tuple[dict[str, Collection | InvalidLogError | None], ChainRecord | None]:
     """Delete data objects, orphans and unfinished uploads below the bound of each log, and slot
     records below bound − KEPT_SLOTS. Erase the rows of the others.
 
@@ -238,8 +249,8 @@ def collect(
         dry_run: count the objects only.
 
     Returns:
-        The collected objects of each log by name, or None if nothing more may be collected. And
-        the new record of the chain, if there is one.
+        The collected objects of each log by name, or None if nothing more may be collected, or the
+        error of a log with a damaged consumer. And the new record of the chain, if there is one.
 
     Raises:
         ConfirmError: the table no longer holds rows that the log would lose.
@@ -247,28 +258,33 @@ def collect(
     """
     if not logs:
         return {}, None
-    collections: dict[str, Collection | None] = {one.log.name: None for one in logs}
-    due = [
-        (one, limits)
-        for one, limits in zip(logs, _limits(logs, safeguards), strict=True)
-        if limits.bound > one.above or limits.erasable > one.first
-    ]
-    if not due:
+    limits, readers = _limits(logs, safeguards)
+    collections: dict[str, Collection | InvalidLogError | None] = {}
+    due: list[tuple[Collected, _Limits]] = []
+    for one, limit in zip(logs, limits, strict=True):
+        collections[one.log.name] = limit if isinstance(limit, InvalidLogError) else None
+        if isinstance(limit, _Limits) and (limit.bound > one.above or limit.erasable > one.first):
+            due.append((one, limit))
+    if not due or readers is None:
         return collections, None
     leftovers = list_leftovers([one.log for one, _ in due])
 
     def work(pair: tuple[Collected, _Limits]) -> tuple[str, Collection]:
-        one, limits = pair
-        return one.log.name, _collect(one, limits, safeguards, leftovers, dry_run=dry_run)
+        one, limit = pair
+        expiry_ms = safeguards.expiry_ms
+        return one.log.name, _collect(one, limit, readers, expiry_ms, leftovers, dry_run=dry_run)
 
     collections |= run_parallel(logs[0].log.store, work, due)
+    if not dry_run:
+        readers.forget_expired_leases()
     return collections, None if dry_run else _note(chain, logs, collections)
 
 
 def _collect(
     one: Collected,
     limits: _Limits,
-    safeguards: Safeguards,
+    readers: Readers,
+    expiry_ms: int | None,
     leftovers: Leftovers,
     *,
     dry_run: bool,
@@ -278,9 +294,9 @@ def _collect(
     state = one.state
     bound = limits.bound
     held_by = limits.held_by
-    if not held_by and bound < head.gap and not leftovers.is_for_several:
+    if not held_by and bound < head.gap:
         # A consumer that does not continue may keep the floor itself from moving.
-        held_by = ", ".join(holders(log, state.log_id, bound, safeguards.expiry_ms))
+        held_by = ", ".join(readers.holders(log, state.log_id, bound, expiry_ms))
     taken = _take(one, bound, dry_run=dry_run)
     objects = taken.objects
     size = taken.bytes
@@ -300,7 +316,6 @@ def _collect(
     positions = [at for at in taken.staying if one.first <= at < limits.erasable]
     erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run)
     if not dry_run:
-        forget_expired_leases(log, leftovers.consumers.get(log.name))
         if objects or uploads:
             events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))
         if erasure.erased:
@@ -325,7 +340,9 @@ def _collect(
 
 
 def _note(
-    chain: Chain, logs: Sequence[Collected], collections: Mapping[str, Collection | None]
+    chain: Chain,
+    logs: Sequence[Collected],
+    collections: Mapping[str, Collection | InvalidLogError | None],
 ) -> ChainRecord | None:
     """Put a record that notes below which positions no record holds rows: 1 conditional PUT.
 
@@ -338,7 +355,9 @@ def _note(
     changes = {
         name: {"without_rows": done.without_rows}
         for name, done in collections.items()
-        if done and done.looked and done.without_rows > states[name].without_rows
+        if isinstance(done, Collection)
+        and done.looked
+        and done.without_rows > states[name].without_rows
     }
     changed = [states[name] for name in changes]
     # A collector may have no permission to put one.

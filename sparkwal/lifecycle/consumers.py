@@ -1,44 +1,29 @@
-"""Consumers: readers with a name, for which the log keeps the rows that they have not read.
+"""The objects of consumers: readers with a name, for which the log keeps what they have not read.
 
-A consumer publishes its position in the object `{path}/consumers/{name}`. The floor passes no live
-consumer. A consumer that has not published for longer than its expiry is not live any more. It
-reads the floor after its rows, and so detects rows that were collected.
+A consumer of one log publishes its position in the object `{path}/consumers/{name}`. A consumer of
+all logs under a path has one object there, `{path}/consumers/{name}.all`, with its position in each
+log. In a log that the object does not have, it counts as a consumer at position 0.
 
-A consumer of all logs under a path has one more object there, `{path}/consumers/{name}.all`. In a
-log where it has not registered yet, it counts as a consumer at position 0.
+The floor passes no live consumer. A consumer that has not published for longer than its expiry is
+not live any more. It reads the floor after its rows, and so detects rows that were collected.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from typing import Protocol
 
-from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, limits
-from sparkwal.format.consumer_record import Consumer, decode, encode
-from sparkwal.lifecycle.policy import LifecycleOptions
-from sparkwal.options.open import open_log
-from sparkwal.options.parsing import from_keywords
-from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import newest_lifecycle
-from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.reading.estimates import lag_ms
-from sparkwal.reading.listing import list_logs
-from sparkwal.reading.sequencers import all_logs
-from sparkwal.store.base import LogStore, NotFound, all_entries, get_whole
-from sparkwal.store.parallel import run_parallel
-
-# The log_id in the object of a consumer of all logs. No log has this id.
-_OF_NONE = "*"
-
-
-def is_live(consumer: Consumer, log_id: str, age_ms: int, expiry_ms: int | None) -> bool:
-    """Whether the floor of the log must not pass a consumer that published `age_ms` ago.
-
-    A lease lives until it expires, any other consumer until it is older than `expiry_ms`. Without
-    `expiry_ms` it lives for ever.
-    """
-    limit = expiry_ms if consumer.expires_ms is None else consumer.expires_ms
-    return consumer.log_id == log_id and (limit is None or age_ms <= limit)
+from sparkwal.format.consumer_record import (
+    Consumer,
+    ConsumerOfAll,
+    LogPosition,
+    decode,
+    decode_of_all,
+    encode,
+)
+from sparkwal.protocol.chain import newest_record, part_of
+from sparkwal.store.base import LogStore, NotFound, get_whole
 
 
 def publish(log: LogStore, consumer: Consumer) -> None:
@@ -46,15 +31,17 @@ def publish(log: LogStore, consumer: Consumer) -> None:
     log.store.put(keys.consumer_key(log.prefix, consumer.name), encode(consumer))
 
 
-def publish_of_all(root: LogStore, consumer: Consumer) -> None:
-    """Protect the logs under a path in which a consumer of all has not registered yet: 1 PUT.
+def publish_of_all(root: LogStore, consumer: ConsumerOfAll) -> None:
+    """Publish the positions of a consumer in all logs: 1 PUT, which replaces the former ones.
 
     Args:
         root: the log at the path, which need not exist.
-        consumer: the consumer, whose `log_id` and `position` are replaced.
+        consumer: the consumer. It counts as a consumer at position 0 in other logs.
+
+    Raises:
+        OptionError: the positions are larger than readers take.
     """
-    written = replace(consumer, log_id=_OF_NONE, position=0)
-    root.store.put(keys.consumer_of_all_key(root.prefix, consumer.name), encode(written))
+    root.store.put(keys.consumer_of_all_key(root.prefix, consumer.name), encode(consumer))
 
 
 def read(log: LogStore, name: str) -> Consumer | None:
@@ -66,27 +53,55 @@ def read(log: LogStore, name: str) -> Consumer | None:
     Raises:
         InvalidLogError: the consumer's object is damaged, or is no consumer.
     """
-    return _read(log, name, name)
+    key = keys.consumers_prefix(log.prefix) + name
+    body = _body(log, key, name, limits.CONSUMER)
+    if body is None:
+        return None
+    try:
+        consumer = decode(body, f"{log.store.url}/{key}")
+    except InvalidLogError as error:
+        raise _damaged(error) from None
+    _check_name(consumer, log, key, name)
+    return consumer
 
 
-def _read(log: LogStore, entry: str, name: str) -> Consumer | None:
-    key = keys.consumers_prefix(log.prefix) + entry
+def read_of_all(root: LogStore, name: str) -> ConsumerOfAll | None:
+    """Read the last positions of a consumer of all logs: 1 GET. See `read`."""
+    key = keys.consumers_prefix(root.prefix) + name + keys.OF_ALL
+    body = _body(root, key, name, limits.CONSUMER_OF_ALL)
+    if body is None:
+        return None
+    try:
+        consumer = decode_of_all(body, f"{root.store.url}/{key}")
+    except InvalidLogError as error:
+        raise _damaged(error) from None
+    _check_name(consumer, root, key, name)
+    return consumer
+
+
+def _body(log: LogStore, key: str, name: str, most: int) -> bytes | None:
     url = f"{log.store.url}/{key}"
     if not keys.CONSUMER_NAME.fullmatch(name):
         raise InvalidLogError(f"{url!r}: this is no name of a consumer; delete the object")
     try:
-        consumer = decode(get_whole(log.store, key, limits.CONSUMER), url)
+        return get_whole(log.store, key, most)
     except NotFound:
         return None
     except InvalidLogError as error:
-        raise InvalidLogError(
-            f"{error}. If it belongs to no other log, and no reader needs it, delete it"
-        ) from None
+        raise _damaged(error) from None
+
+
+def _damaged(error: InvalidLogError) -> InvalidLogError:
+    return InvalidLogError(
+        f"{error}. If it belongs to no other log, and no reader needs it, delete it"
+    )
+
+
+def _check_name(consumer: Consumer | ConsumerOfAll, log: LogStore, key: str, name: str) -> None:
     if consumer.name != name:
         raise InvalidLogError(
-            f"{url}: the consumer in it has the name {consumer.name!r}; delete it"
+            f"{log.store.url}/{key}: the consumer in it has the name {consumer.name!r}; delete it"
         )
-    return consumer
 
 
 def forget(log: LogStore, name: str) -> None:
@@ -94,205 +109,105 @@ def forget(log: LogStore, name: str) -> None:
     log.store.delete(keys.consumer_key(log.prefix, name))
 
 
+def forget_of_all(root: LogStore, name: str) -> None:
+    """Let the floors of all logs pass a consumer of all; it need not exist."""
+    root.store.delete(keys.consumer_of_all_key(root.prefix, name))
+
+
+class Registry(Protocol):
+    """The object of a consumer of one log, or of all."""
+
+    @property
+    def log(self) -> LogStore:
+        """The log, or the one at the path."""
+
+    def read(self, name: str) -> ConsumerOfAll | None:
+        """Read the published positions: 1 GET."""
+
+    def publish(self, consumer: ConsumerOfAll) -> None:
+        """Publish positions: 1 PUT."""
+
+    def forget(self, name: str) -> None:
+        """Delete the object: 1 DELETE."""
+
+
 @dataclass(frozen=True)
-class Names:
-    """The names of the objects of a log's consumers, and of the consumers of all logs."""
+class OfOneLog:
+    """The objects of consumers of one log."""
 
-    own: Sequence[str]
-    of_all: Sequence[str]
+    log: LogStore
 
+    def read(self, name: str) -> ConsumerOfAll | None:
+        """Read the published position: 1 GET."""
+        consumer = read(self.log, name)
+        return None if consumer is None else self.of_all(consumer)
 
-def consumers_and_ages(
-    log: LogStore, log_id: str = "", names: Names | None = None
-) -> list[tuple[Consumer, int]]:
-    """List all consumers by name, and the age of their positions in ms by the store's clock.
+    def of_all(self, consumer: Consumer) -> ConsumerOfAll:
+        """A consumer of this log in the form of one of all logs."""
+        return ConsumerOfAll(
+            consumer.name,
+            {self.log.name: LogPosition(consumer.log_id, consumer.position)},
+            consumer.timestamp_ms,
+            consumer.host,
+            consumer.run_id,
+            consumer.expires_ms,
+        )
 
-    It costs 1 LIST for each thousand, and 2 requests for each; 1 LIST more in a sequencer's log.
+    def publish(self, consumer: ConsumerOfAll) -> None:
+        """Publish the position: 1 PUT."""
+        ((name, own),) = consumer.logs.items()
+        of_one = consumer.in_log(name, own.log_id)
+        assert of_one is not None
+        publish(self.log, of_one)
 
-    Args:
-        log: the open log.
-        log_id: its id; without it, consumers of all logs that have not registered are left out.
-        names: what the caller has listed, instead of the LISTs.
-
-    Raises:
-        InvalidLogError: a consumer's object is damaged.
-    """
-
-    def with_age(consumer_and_key: tuple[Consumer, str]) -> tuple[Consumer, int | None]:
-        consumer, key = consumer_and_key
-        return consumer, published_ms_ago(log, key)
-
-    pairs = run_parallel(log.store, with_age, iter_consumers(log, log_id, names))
-    listed = [(consumer, age_ms) for consumer, age_ms in pairs if age_ms is not None]
-    return sorted(listed, key=lambda pair: pair[0].name)
-
-
-def names_of_all(root: LogStore) -> list[str]:
-    """The names of the objects of the consumers of all logs under a path: 1 LIST."""
-    return [*filter(_is_of_all, _entries(root))]
+    def forget(self, name: str) -> None:
+        """Delete the object: 1 DELETE."""
+        forget(self.log, name)
 
 
-def iter_consumers(
-    log: LogStore, log_id: str = "", names: Names | None = None
-) -> Iterator[tuple[Consumer, str]]:
-    """Each consumer of the log, and the key of its object.
+@dataclass(frozen=True)
+class OfAllLogs:
+    """The objects of consumers of all logs under the path of `log`."""
 
-    With `log_id`, this includes consumers of all logs that have not registered in this log, at
-    position 0.
-    """
-    entries = names.own if names else _entries(log)
-    seen = set()
-    for _, consumer in _read_all(log, [name for name in entries if not _is_of_all(name)]):
-        if consumer.log_id == log_id:
-            seen.add(consumer.name)
-        yield consumer, keys.consumer_key(log.prefix, consumer.name)
-    if not log_id:
-        return
-    root = log.root
-    in_root = names.of_all if names else entries if root is log else _entries(root)
-    of_all = filter(_is_of_all, in_root)
-    unseen = [name for name in of_all if name.removesuffix(keys.OF_ALL) not in seen]
-    for name, consumer in _read_all(root, unseen):
-        # Its object is at the root. In this log, it counts as a consumer at position 0.
-        yield replace(consumer, log_id=log_id, position=0), keys.consumer_key(root.prefix, name)
+    log: LogStore
+
+    def read(self, name: str) -> ConsumerOfAll | None:
+        """Read the published positions: 1 GET."""
+        return read_of_all(self.log, name)
+
+    def publish(self, consumer: ConsumerOfAll) -> None:
+        """Publish the positions: 1 PUT."""
+        publish_of_all(self.log, consumer)
+
+    def forget(self, name: str) -> None:
+        """Delete the object: 1 DELETE."""
+        forget_of_all(self.log, name)
 
 
-def _entries(log: LogStore) -> list[str]:
-    prefix = keys.consumers_prefix(log.prefix)
-    entries = all_entries(log.store, prefix, after=prefix)
-    return [entry.key.removeprefix(prefix) for entry in entries]
-
-
-def _is_of_all(entry: str) -> bool:
-    return entry.endswith(keys.OF_ALL)
-
-
-def _read_all(log: LogStore, entries: list[str]) -> Iterator[tuple[str, Consumer]]:
-    """The consumers of these objects, without those that were deleted after the LIST."""
-
-    def read_entry(entry: str) -> tuple[str, Consumer | None]:
-        return entry, _read(log, entry, entry.removesuffix(keys.OF_ALL))
-
-    for entry, consumer in run_parallel(log.store, read_entry, entries):
-        if consumer is not None:
-            yield entry, consumer
-
-
-def published_ms_ago(log: LogStore, key: str) -> int | None:
-    """The age of a consumer's position, or None if the consumer was forgotten.
-
-    Call it after its position was read. A position published in between is newer, so no live
-    consumer counts as expired.
-    """
-    try:
-        return log.store.age_ms(key)
-    except NotFound:
-        return None
-
-
-def bound(log: LogStore, log_id: str, floor: int, expiry_ms: int | None) -> int:
-    """Find the highest floor up to `floor` that passes no live consumer (see `is_live`).
-
-    The result is below the present floor if a consumer joined too late; the floor then stays. It
-    costs 1 LIST for each thousand consumers, 1 GET for each, and 1 request more for each that is
-    below `floor` and might have expired; 1 LIST more in a sequencer's log.
-
-    Raises:
-        InvalidLogError: a consumer's object is damaged.
-    """
-    return bounds([(log, log_id, floor)], expiry_ms)[0]
-
-
-def bounds(
-    logs: Sequence[tuple[LogStore, str, int]],
-    expiry_ms: int | None,
-    small: Collection[str] = (),
-) -> list[int]:
-    """As `bound`, for several logs of one path with their ids and floors.
-
-    It lists the consumers of all logs once, after those of each log.
+def with_lower(
+    consumer: ConsumerOfAll, published: ConsumerOfAll | None, names: Collection[str]
+) -> ConsumerOfAll:
+    """Keep lower positions in force that were published under the consumer's name.
 
     Args:
-        logs: the logs, their ids and their floors.
-        expiry_ms: see `is_live`.
-        small: the names of logs with few objects. One LIST shows the consumers of many of them.
-
-    Raises:
-        InvalidLogError: a consumer's object is damaged.
+        consumer: the positions of one reader.
+        published: the positions in the object.
+        names: the logs of which lower positions count. The reader itself has released the others.
     """
-    if not logs:
-        return []
-    root = logs[0][0].root
+    before = published.logs if published else {}
 
-    walked = list_logs(root, small) if small else {}
+    def lower(name: str, own: LogPosition) -> LogPosition:
+        other = before.get(name)
+        if name not in names or other is None or other.log_id != own.log_id:
+            return own
+        return LogPosition(own.log_id, min(own.position, other.position))
 
-    def own(log: LogStore) -> tuple[Sequence[str], list[Consumer]]:
-        walk = walked.get(log.name)
-        listed = walk.consumers if walk else None
-        entries: Sequence[str] = _entries(log) if listed is None else listed
-        names = [name for name in entries if not _is_of_all(name)]
-        return entries, [consumer for _, consumer in _read_all(log, names)]
-
-    listed = [*run_parallel(root.store, own, [log for log, _, _ in logs])]
-    seen_by = [
-        {consumer.name for consumer in consumers if consumer.log_id == log_id}
-        for (_, log_id, _), (_, consumers) in zip(logs, listed, strict=True)
-    ]
-    seen_by_all = set.intersection(*seen_by)
-    is_root_alone = len(logs) == 1 and logs[0][0] is root
-    in_root = filter(_is_of_all, listed[0][0] if is_root_alone else _entries(root))
-    wanted_of_all = [name for name in in_root if name.removesuffix(keys.OF_ALL) not in seen_by_all]
-    of_all = [*_read_all(root, wanted_of_all)]
-    ages: dict[str, int | None] = {}
-
-    def is_waited_for(consumer: Consumer, log_id: str, key: str) -> bool:
-        if consumer.expires_ms is None and expiry_ms is None:
-            return True
-        if key not in ages:
-            ages[key] = published_ms_ago(root, key)
-        age_ms = ages[key]
-        return age_ms is not None and is_live(consumer, log_id, age_ms, expiry_ms)
-
-    results = []
-    for (log, log_id, wanted), (_, consumers), seen in zip(logs, listed, seen_by, strict=True):
-        here = [(c, keys.consumer_key(log.prefix, c.name)) for c in consumers]
-        # SAFETY(unseen-logs-held) §10: a consumer of all logs holds those that it has not seen
-        unseen = [pair for pair in of_all if pair[1].name not in seen]
-        here += [
-            (replace(consumer, log_id=log_id, position=0), keys.consumer_key(root.prefix, entry))
-            for entry, consumer in unseen
-        ]
-        floor = wanted
-        # SAFETY(floor-below-consumers) §10: the floor passes no live consumer
-        for consumer, key in here:
-            if consumer.log_id != log_id or consumer.position >= floor:
-                continue
-            if is_waited_for(consumer, log_id, key):
-                floor = consumer.position
-        results.append(floor)
-    return results
-
-
-def holders(log: LogStore, log_id: str, position: int, expiry_ms: int | None) -> list[str]:
-    """Name the live consumers and leases that keep a floor from moving above `position`.
-
-    It costs 1 LIST for each thousand consumers, and 2 requests for each.
-
-    Raises:
-        InvalidLogError: a consumer's object is damaged.
-    """
-    return sorted(
-        consumer.name
-        for consumer, age_ms in consumers_and_ages(log, log_id)
-        if consumer.position <= position and is_live(consumer, log_id, age_ms, expiry_ms)
-    )
+    # SAFETY(lowest-stays) §10: a reader keeps the lower position that another of its name published
+    return replace(consumer, logs={name: lower(name, own) for name, own in consumer.logs.items()})
 
 
 def join(log: LogStore, consumer: Consumer) -> int:
-    """Register a consumer before it reads: 1 GET, 1 PUT, and 1 or 2 requests for the floor.
-
-    A lower position that was published under its name stays in force: another reader may have the
-    same name.
+    """Register a consumer of one log before it reads, as `join_of_all`.
 
     Returns:
         The position at which it may begin: its own, or the floor if that is higher.
@@ -300,152 +215,68 @@ def join(log: LogStore, consumer: Consumer) -> int:
     Raises:
         InvalidLogError: the object of a consumer with this name is damaged.
     """
-    before = read(log, consumer.name)
-    if before is None or before.log_id != consumer.log_id:
-        return register(log, consumer)
-    lowest = replace(consumer, position=min(before.position, consumer.position))
-    return max(register(log, lowest), consumer.position)
+    registry = OfOneLog(log)
+    return _join(registry, registry.of_all(consumer))[log.name]
 
 
-def register(log: LogStore, consumer: Consumer) -> int:
-    """Publish a consumer at its position, or at the floor if that is higher.
+def join_of_all(root: LogStore, consumer: ConsumerOfAll) -> Mapping[str, int]:
+    """Register a consumer before it reads: 1 GET, 1 PUT, and 1 or 2 requests for the floors.
+
+    A lower position that was published under its name stays in force: another reader may have the
+    same name.
 
     Returns:
-        The published position.
+        The position at which it may begin in each log: its own, or the floor if that is higher.
+
+    Raises:
+        InvalidLogError: the object of a consumer with this name is damaged.
+        OptionError: the positions are larger than readers take.
+    """
+    return _join(OfAllLogs(root), consumer)
+
+
+def _join(registry: Registry, consumer: ConsumerOfAll) -> Mapping[str, int]:
+    lowest = with_lower(consumer, registry.read(consumer.name), consumer.logs)
+    registered = register(registry, lowest, consumer.logs)
+    return {name: max(registered[name], own.position) for name, own in consumer.logs.items()}
+
+
+def register(
+    registry: Registry, consumer: ConsumerOfAll, names: Collection[str]
+) -> Mapping[str, int]:
+    """Publish a consumer. Where the floor is above its position, the floor takes its place.
+
+    Args:
+        registry: the object to write.
+        consumer: the positions.
+        names: the logs in which the consumer registers now.
+
+    Returns:
+        The published position in each of these logs.
     """
     # If a coordinator listed the consumers before this PUT, the read after it returns the new
     # floor.
     while True:
-        publish(log, consumer)
-        head = newest_lifecycle(log, consumer.log_id)
-        floor = head.floor if head else 0
-        # SAFETY(join-then-floor) §10: a new consumer reads the floor after it wrote its position
-        if floor <= consumer.position:
-            return consumer.position
-        consumer = replace(consumer, position=floor)
+        registry.publish(consumer)
+        floors = _floors(registry.log, consumer, names)
+        own = consumer.logs
+        passed = {
+            name: LogPosition(own[name].log_id, floor)
+            for name, floor in floors.items()
+            if floor > own[name].position
+        }
+        # SAFETY(join-then-floor) §10: a new consumer reads the floors after it wrote its positions
+        if not passed:
+            return {name: own[name].position for name in names}
+        consumer = replace(consumer, logs={**own, **passed})
 
 
-@dataclass(frozen=True)
-class ConsumerInfo:
-    """The progress of a consumer.
-
-    Attributes:
-        name: the consumer's name.
-        sequencer: the log under the path that it reads; "default" is the log at the path itself.
-        position: the next position that it will read, as it published last; 0 if it reads all logs
-            and has not registered in this one yet.
-        lag: the number of positions from there to the end of the log.
-        lag_ms: the time between the record at its position and the newest one, or None if that
-            record was collected, or if the consumer read another log.
-        age_ms: the time since it last published, by the store's clock.
-        host: the machine that it runs on.
-        expires_ms: the duration of a lease, or None for other consumers.
-        of_this_log: whether it reads this log. Otherwise it read a former log at this path; forget
-            it.
-        live: whether the floor waits for it.
-    """
-
-    name: str
-    sequencer: str
-    position: int
-    lag: int
-    lag_ms: int | None
-    age_ms: int
-    host: str
-    expires_ms: int | None
-    of_this_log: bool
-    live: bool
-
-
-def consumers(path: str, *, expiry: str | None = None, **options: object) -> list[ConsumerInfo]:
-    """List the consumers of a log, or with sequencers="*" of all logs under the path.
-
-    It costs 2 requests for each consumer, and 1 more if it lags.
-
-    Args:
-        path: s3://bucket/prefix, file:///folder or a folder.
-        expiry: the expiry that compaction runs with, such as "7d". A consumer that has not
-            published for longer is not live. By default each is live.
-        **options: as for `sparkwal.Log`.
-
-    Returns:
-        The consumers, by log and name. Leases are among them.
-
-    Raises:
-        InvalidLogError: a consumer's object or the log's end is damaged.
-        OptionError: an option or the path is wrong.
-        StoreUnavailableError: the store did not answer.
-    """
-    settings = from_keywords(SourceOptions, path, options)
-    expiry_options = {} if expiry is None else {"consumerExpiry": expiry}
-    expiry_ms = from_keywords(LifecycleOptions, path, expiry_options).consumer_expiry_ms
-    logs = _logs(settings).items()
-    infos = (consumer_infos(log, name, find_head(log), expiry_ms) for name, log in logs)
-    return [*chain.from_iterable(infos)]
-
-
-def _logs(settings: SourceOptions) -> dict[str, LogStore]:
-    """The logs of these options, by sequencer."""
-    root = open_log(settings, fail_fast=True)
-    if settings.sequencers:
-        return {name: root.sequencer(name) for name in all_logs(root)}
-    return {settings.sequencer: root}
-
-
-def consumer_infos(
-    log: LogStore,
-    sequencer: str,
-    head: Head,
-    expiry_ms: int | None,
-    names: Names | None = None,
-) -> list[ConsumerInfo]:
-    """List the consumers of one open log, as `consumers`. See `consumers_and_ages`."""
-    log_id = head.live.header.log_id if head.live else ""
-
-    def info(consumer_and_age: tuple[Consumer, int]) -> ConsumerInfo:
-        consumer, age_ms = consumer_and_age
-        of_this_log = consumer.log_id == log_id
-        return ConsumerInfo(
-            name=consumer.name,
-            sequencer=sequencer,
-            position=consumer.position,
-            lag=max(0, head.gap - consumer.position) if of_this_log else 0,
-            lag_ms=lag_ms(log, head, consumer.position) if of_this_log else None,
-            age_ms=age_ms,
-            host=consumer.host,
-            expires_ms=consumer.expires_ms,
-            of_this_log=of_this_log,
-            live=is_live(consumer, log_id, age_ms, expiry_ms),
-        )
-
-    return list(run_parallel(log.store, info, consumers_and_ages(log, log_id, names)))
-
-
-def forget_consumer(path: str, name: str, **options: object) -> None:
-    """Let the floor of a log pass a consumer that will not read again: 1 DELETE.
-
-    The consumer need not exist. If it still runs, it registers again when it next publishes.
-    A consumer of all logs is forgotten in all of them.
-
-    Args:
-        path: s3://bucket/prefix, file:///folder or a folder.
-        name: the consumer's name.
-        **options: as for `sparkwal.Log`; with sequencers="*" in all logs under the path.
-
-    Raises:
-        OptionError: an option, the path or the name is wrong, or the consumer reads all logs and
-            `sequencers` is not "*".
-        StoreUnavailableError: the store did not answer.
-    """
-    settings = from_keywords(SourceOptions, path, {**options, "consumer": name})
-    logs = _logs(settings)
-    root = open_log(settings, fail_fast=True).root
-    if settings.sequencers:
-        root.store.delete(keys.consumer_of_all_key(root.prefix, name))
-    elif _read(root, name + keys.OF_ALL, name) is not None:
-        raise OptionError(
-            f"the consumer {name} reads all logs under {root.url}, and would hold this one at its "
-            'beginning: forget it in all of them, with sequencers="*"'
-        )
-    for log in logs.values():
-        forget(log, name)
+def _floors(log: LogStore, consumer: ConsumerOfAll, names: Collection[str]) -> dict[str, int]:
+    """The floors of these logs: 1 LIST, and 1 GET if the path has a chain."""
+    record = newest_record(log)
+    floors = {}
+    for name in names:
+        one = log.root.sequencer(name)
+        part = part_of(one, record, consumer.logs[name].log_id)
+        floors[name] = part.floor if part else 0
+    return floors

@@ -31,7 +31,6 @@ from sparkwal.lifecycle.compaction import (
     versions_of,
     with_target,
 )
-from sparkwal.lifecycle.consumers import bounds as consumers_bounds
 from sparkwal.lifecycle.cycle import (
     Cycle,
     Part,
@@ -50,6 +49,7 @@ from sparkwal.lifecycle.giving_up import (
 )
 from sparkwal.lifecycle.policy import Policy, decide_together, measure
 from sparkwal.lifecycle.promising import promise, range_until
+from sparkwal.lifecycle.readers import bounds as readers_bounds
 from sparkwal.lifecycle.table import Table, check_same_target
 from sparkwal.protocol.chain import beginning, newest_record, part_of
 from sparkwal.protocol.clock import SYSTEM, Clock
@@ -241,7 +241,10 @@ class Coordinator:
                 if part.found == "no lifecycle":
                     return None
                 logs = [Collected(part.log, part.head, part.state)]
-                return self._collect(cycle, logs, dry_run=dry_run)[part.log.name]
+                self._collect(cycle, logs, dry_run=dry_run)
+                if part.floor_error is not None:
+                    raise part.floor_error
+                return part.collection
             return None
 
         return self._retry_if_moved(work)
@@ -261,7 +264,7 @@ class Coordinator:
 
     def _results(self, cycle: Cycle) -> dict[str, Run | SparkWalError]:
         for part in cycle.parts.values():
-            cycle.runs[part.log.name] = part.run if part.error is None else part.error
+            cycle.runs[part.log.name] = part.error or part.floor_error or part.run
         return cycle.runs
 
     def _of_one(self, cycle: Cycle) -> Run:
@@ -469,9 +472,13 @@ class Coordinator:
         if not wanted:
             return
         small = [log.name for log, _, _ in wanted if self._known[log.name].is_small]
-        allowed = consumers_bounds(wanted, self._safeguards.expiry_ms, small)
+        allowed = readers_bounds(wanted, self._safeguards.expiry_ms, small)
         moved: dict[str, int] = {}
-        for (log, _, _), floor in zip(wanted, allowed, strict=True):
+        for (log, _, _), result in zip(wanted, allowed, strict=True):
+            if isinstance(result, SparkWalError):
+                cycle.parts[log.name].floor_error = result
+                continue
+            floor = result
             # SAFETY(floor-never-back) §10: the floor never goes back
             if floor > cycle.parts[log.name].state.floor:
                 moved[log.name] = floor
@@ -485,15 +492,9 @@ class Coordinator:
         for name, floor in moved.items():
             events.emit(events.FloorMoved(path=cycle.parts[name].log.url, floor=floor))
 
-    def _collect(
-        self, cycle: Cycle, logs: Sequence[Collected], *, dry_run: bool = False
-    ) -> dict[str, Collection | None]:
+    def _collect(self, cycle: Cycle, logs: Sequence[Collected], *, dry_run: bool = False) -> None:
         collections, record = collect(self._chain, logs, self._safeguards, dry_run=dry_run)
         for name, collection in collections.items():
-            cycle.parts[name].collection = collection
-            if collection is not None and not dry_run:
-                self._known[name].collected = collection.bound
-                self._known[name].without_rows = collection.without_rows
+            cycle.parts[name].collected(collection, None if dry_run else self._known[name])
         if record is not None:
             cycle.moved(record)
-        return collections

@@ -56,6 +56,7 @@ class Part:
         state: its part of the newest record. Without one, what its first record derives from.
         measured: what the policy decides from.
         error: why the log takes no further part.
+        floor_error: why its floor stays: a damaged consumer.
     """
 
     log: LogStore
@@ -67,6 +68,19 @@ class Part:
     collection: Collection | None = None
     measured: LogState | None = None
     error: SparkWalError | None = None
+    floor_error: SparkWalError | None = None
+
+    def collected(
+        self, collection: Collection | InvalidLogError | None, known: "Remembered | None"
+    ) -> None:
+        """Take the result of a collection, and note in `known` what it deleted."""
+        if isinstance(collection, InvalidLogError):
+            self.floor_error = collection
+            return
+        self.collection = collection
+        if collection is not None and known is not None:
+            known.collected = collection.bound
+            known.without_rows = collection.without_rows
 
     @property
     def run(self) -> Run:
@@ -190,7 +204,7 @@ class Cycle:
             before = known[part.log.name]
             above = before.collected
             without_rows = max(before.without_rows, part.state.without_rows)
-            if part.state.floor > min(above, without_rows):
+            if part.floor_error is None and part.state.floor > min(above, without_rows):
                 yield Collected(
                     part.log, part.head, part.state, above, without_rows, before.is_small
                 )

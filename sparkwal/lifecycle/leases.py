@@ -1,83 +1,84 @@
-"""Leases: consumers without a name that hold the floor for the time of one read."""
+"""Leases: consumers without a name that hold the floors for the time of one read."""
 
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import SparkWalError
-from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import (
-    Names,
-    forget,
-    is_live,
-    iter_consumers,
-    published_ms_ago,
-    register,
-)
+from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
+from sparkwal.lifecycle.consumers import OfAllLogs, OfOneLog, Registry, register
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.reading.log_range import LogRange
-from sparkwal.store.base import LogStore
 
-# The begin of a lease's name.
-_PREFIX = "lease-"
+L = TypeVar("L", bound=LogRange)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The lease of a read, which has its own object in the store."""
+
+    registry: Registry
+    name: str
+
+    def release(self) -> None:
+        """Remove the lease of a read that ended. If that fails, the lease expires by itself."""
+        try:
+            self.registry.forget(self.name)
+        except SparkWalError as error:
+            path = self.registry.log.url
+            event = events.LeaseLeftBehind(path=path, lease=self.name, reason=str(error))
+            events.emit(event)
 
 
 @contextmanager
-def leased(log: LogRange, start: Callable[[], int]) -> Iterator[tuple[int, str]]:
-    """Take a lease for a read, if its options ask for one: 1 PUT, and 1 or 2 for the floor.
+def leased(
+    logs: Sequence[L], start: Callable[[L], int]
+) -> Iterator[tuple[list[int], Lease | None]]:
+    """Take a lease for a read, if its options ask for one: 1 PUT, and 1 or 2 for the floors.
 
-    Without the option `lease` it sends no request, and the lease's name is "". If the block fails,
-    it releases the lease; otherwise the read must release it.
+    One lease protects all logs of the read, and no others. Without the option `lease` it sends no
+    request. If the block fails, it releases the lease; otherwise the read must release it.
 
     Args:
-        log: the range to read, which knows the options.
-        start: computes the first position of the read. It is called again if the floor passed
-            that position before the lease was written.
+        logs: the ranges to read, which have the options. Each has a log.
+        start: computes the first position of the read of a log. It is called again if the floor
+            passed that position before the lease was written.
 
     Yields:
-        The first position of the read, and the name of its lease.
+        The first position of each log, and the lease.
     """
-    first = start()
-    if log.options.lease_ms is None or log.log_id is None:
-        yield first, ""
+    firsts = [start(log) for log in logs]
+    options = logs[0].options
+    if options.lease_ms is None:
+        yield firsts, None
         return
-    now_ms = SYSTEM.now_ms()
-    host = socket.gethostname()
+    registry = OfAllLogs(logs[0].log.root) if options.sequencers else OfOneLog(logs[0].log)
     run_id = uuid.uuid4().hex
-    lease = Consumer(
-        f"{_PREFIX}{run_id}", log.log_id, first, now_ms, host, run_id, log.options.lease_ms
+    positions = {
+        log.log.name: LogPosition(log.log_id, first)
+        for log, first in zip(logs, firsts, strict=True)
+        if log.log_id is not None
+    }
+    consumer = ConsumerOfAll(
+        f"lease-{run_id}",
+        positions,
+        SYSTEM.now_ms(),
+        socket.gethostname(),
+        run_id,
+        options.lease_ms,
     )
+    lease = Lease(registry, consumer.name)
     try:
-        if register(log.log, lease) > first:
-            log.floor.refresh()
-            first = start()
-        yield first, lease.name
+        registered = register(registry, consumer, positions)
+        for place, log in enumerate(logs):
+            if registered[log.log.name] > firsts[place]:
+                log.floor.refresh()
+                firsts[place] = start(log)
+        yield firsts, lease
     except BaseException:
-        release(log.log, lease.name)
+        lease.release()
         raise
-
-
-def release(log: LogStore, name: str) -> None:
-    """Remove the lease of a read that ended. If that fails, the lease expires by itself."""
-    try:
-        if name:
-            forget(log, name)
-    except SparkWalError as error:
-        events.emit(events.LeaseLeftBehind(path=log.url, lease=name, reason=str(error)))
-
-
-def forget_expired_leases(log: LogStore, entries: Sequence[str] | None = None) -> None:
-    """Delete the leases that have expired: no lease is written twice.
-
-    Args:
-        log: the log.
-        entries: the names of the objects of its consumers, if they were listed.
-    """
-    leases = [name for name in entries or () if name.startswith(_PREFIX)]
-    names = None if entries is None else Names(leases, ())
-    for consumer, key in iter_consumers(log, names=names):
-        age_ms = None if consumer.expires_ms is None else published_ms_ago(log, key)
-        if age_ms is not None and not is_live(consumer, consumer.log_id, age_ms, None):
-            forget(log, consumer.name)

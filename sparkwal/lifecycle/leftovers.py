@@ -1,13 +1,12 @@
-"""Finds what a collection removes beside the records of a log: segments, uploads, leases."""
+"""Finds what a collection removes beside the records of a log: segments, uploads."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.arrowfile import open_front
 from sparkwal.protocol.recovery import Head
-from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import Entry, LogStore, NotFound, Unfinished, numbered
 from sparkwal.store.parallel import run_parallel
 
@@ -21,13 +20,10 @@ class Leftovers:
 
     Attributes:
         uploads: by the folder of the records: the unfinished uploads.
-        consumers: by name of the log: the names of the objects of its consumers, or None if they
-            were not listed.
         is_for_several: several logs are collected.
     """
 
     uploads: Mapping[str, Sequence[Unfinished]]
-    consumers: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
     is_for_several: bool = False
 
     def uploads_below(self, log: LogStore, head: Head, bound: int) -> Iterator[Unfinished]:
@@ -40,11 +36,7 @@ class Leftovers:
 
 
 def list_leftovers(logs: Sequence[LogStore]) -> Leftovers:
-    """List the unfinished uploads and the consumers of logs of one path.
-
-    For one log it costs 1 LIST for each thousand uploads. For several it also costs 1 LIST for a
-    thousand objects of small logs, and at most 1 for each larger log.
-    """
+    """List the unfinished uploads of logs of one path: 1 LIST for each thousand."""
     root = logs[0].root
     several = len(logs) > 1
     prefix = keys.batches_prefix(logs[0].prefix)
@@ -58,11 +50,7 @@ def list_leftovers(logs: Sequence[LogStore]) -> Leftovers:
             uploads.setdefault(f"{upload.key.rpartition('/')[0]}/", []).append(upload)
         if not (after := page.after):
             break
-    if not several:
-        return Leftovers(uploads)
-    listed = list_logs(root, [log.name for log in logs])
-    consumers = {name: one.consumers for name, one in listed.items()}
-    return Leftovers(uploads, consumers, is_for_several=True)
+    return Leftovers(uploads, is_for_several=several)
 
 
 def unneeded_segments(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""Publishes the position of a stream: when it starts, and at intervals when it commits.
+"""Publishes the positions of a stream: when it starts, and at intervals when it commits.
 
 A late or lost publication only delays collection, so a failure is a warning. But a stream does not
 start before it is registered.
@@ -6,12 +6,13 @@ start before it is registered.
 
 import socket
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
-from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import join, publish, publish_of_all, read
+from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
+from sparkwal.lifecycle.consumers import OfAllLogs, OfOneLog, Registry, register, with_lower
 from sparkwal.lifecycle.namesakes import Namesake, join_namesakes
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.holds import Holds
@@ -24,22 +25,22 @@ class _LogState:
 
     Attributes:
         position: the first position that the stream still needs.
-        namesake: the file of this reader on this machine.
-        published: the position that this run published last. None before its first publication
-            after `join`.
-        boot_ms: the time of that publication, on the boot-time clock.
+        is_released: the stream said so after it joined. Before, the position of an earlier run
+            holds the floor back.
+        published: the position that this run published last after that, or tried to.
     """
 
-    log: LogStore
     log_id: str
     position: int
-    namesake: Namesake | None
+    is_released: bool = False
     published: int | None = None
-    boot_ms: int | None = None
 
 
 class Publisher:
     """One run of a stream as a consumer of each log that it reads.
+
+    A stream of one log has its object in that log. A stream of all logs has one object at the path;
+    `protect_new_logs` begins it.
 
     Args:
         name: the consumer's name, or "" for a stream that is no consumer.
@@ -56,100 +57,175 @@ class Publisher:
         self._host = socket.gethostname()
         self._run_id = uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}
-        self._protected_ms: int | None = None
+        self._registry: Registry | None = None
+        self._namesake: Namesake | None = None
+        # The time of the last publication, on the boot-time clock.
+        self._boot_ms: int | None = None
 
     def protect_new_logs(self, root: LogStore) -> None:
-        """Protect logs under a path that this stream has not seen yet: 1 PUT every `interval_ms`.
+        """Protect logs under a path that this stream has not seen yet: 1 GET and 1 PUT every
+        `interval_ms`.
 
-        Call it before the logs are listed.
+        Call it before the logs are listed. What was published under the name stays in force.
         """
-        clock, before = self._clock, self._protected_ms
-        is_due = before is None or is_old(clock, before, clock.boot_id(), self._interval_ms)
-        if not self._name or not is_due:
+        if not self._name:
             return
-        self._protected_ms = clock.boot_ms()
-        try:
-            publish_of_all(root, self._consumer("", 0))
-        except SparkWalError as error:
-            if before is None:
-                self._protected_ms = None
-                raise
-            events.emit(events.ConsumerNotPublished(root.url, self._name, 0, str(error)))
+        if self._registry is not None:
+            if self._is_due():
+                self._publish(self._registry)
+            return
+        registry = OfAllLogs(root)
+        self._enter(f"{root.identity}\0*", {})
+        registry.publish(self._lowest(registry, {}))
+        self._boot_ms = self._clock.boot_ms()
+        self._registry = registry
 
-    def join(self, log: LogStore, log_id: str | None, position: int) -> int:
-        """Register before the first read of a log, once for each log.
+    def join(self, logs: Sequence[tuple[LogStore, str | None, int]]) -> dict[str, int]:
+        """Register before the first read of logs, once for each log.
+
+        Args:
+            logs: each log with its id, or None without a log, and the first position to read.
 
         Returns:
-            The position at which the stream may begin; see `consumers.join`.
+            The positions at which the stream may begin, by the names of the logs; see
+            `consumers.join`.
         """
-        if not self._name or log_id is None or log.prefix in self._logs:
-            return position
-        lowest = self._holds.lowest(log_id, position)
+        begins = {log.name: position for log, _, position in logs}
+        new = {
+            log.name: _LogState(log_id, position)
+            for log, log_id, position in logs
+            if self._name and log_id is not None and log.name not in self._logs
+        }
+        if not new:
+            return begins
+        registry = self._registry or OfOneLog(logs[0][0])
+        after = {**self._logs, **new}
         # Create the file before this run publishes, so that a namesake which publishes meanwhile
         # includes this run.
-        state = self._holds.state
-        namesake = join_namesakes(state, log_id, self._name, self._run_id, position)
-        begin = max(position, join(log, self._consumer(log_id, lowest)))
-        self._logs[log.prefix] = _LogState(log, log_id, begin, namesake)
-        return begin
+        if self._registry is None:
+            (state,) = new.values()
+            self._enter(state.log_id, _positions(after))
+        elif self._namesake is not None:
+            self._namesake.move(_positions(after))
+        registered = register(registry, self._lowest(registry, after), new)
+        for name, state in new.items():
+            begins[name] = state.position = max(state.position, registered[name])
+        self._logs = after
+        self._registry = registry
+        return begins
 
-    def committed(self, log: LogStore, position: int) -> None:
-        """Record that Spark will not read below `position` again: 1 GET and 1 PUT if it publishes.
+    def committed(self, positions: Mapping[str, int]) -> None:
+        """Record that Spark will not read below these positions again: 1 GET and 1 PUT if it
+        publishes.
 
-        The first call publishes at once: until then, the position of an earlier run holds the floor
-        back.
+        The first call for a log publishes at once: until then, the position of an earlier run holds
+        the floor back.
+
+        Args:
+            positions: the positions by the names of the logs.
         """
-        if (state := self._logs.get(log.prefix)) is None:
+        joined = {name: state for name, state in self._logs.items() if name in positions}
+        if not joined or self._registry is None:
             return
-        state.position = max(state.position, position)
-        if state.namesake is not None:
-            state.namesake.move(state.position)
-        boot_id = self._clock.boot_id()
-        if state.boot_ms is None or is_old(self._clock, state.boot_ms, boot_id, self._interval_ms):
-            self._publish(state)
+        is_first = not all(state.is_released for state in joined.values())
+        for name, state in joined.items():
+            state.position = max(state.position, positions[name])
+            state.is_released = True
+        if self._namesake is not None:
+            self._namesake.move(_positions(self._logs))
+        if is_first or self._is_due():
+            self._publish(self._registry)
 
     def catch_up(self) -> None:
         """Publish all positions, before the stream may end."""
-        for state in self._logs.values():
-            if state.position != state.published:
-                self._publish(state)
+        states = self._logs.values()
+        if self._registry is None or all(state.position == state.published for state in states):
+            return
+        for state in states:
+            state.is_released = True
+        self._publish(self._registry)
 
-    def _publish(self, state: _LogState) -> None:
+    def _is_due(self) -> bool:
+        before, boot_id = self._boot_ms, self._clock.boot_id()
+        return before is None or is_old(self._clock, before, boot_id, self._interval_ms)
+
+    def _enter(self, log: str, positions: Mapping[str, int]) -> None:
+        state = self._holds.state
+        self._namesake = join_namesakes(state, log, self._name, self._run_id, positions)
+
+    def _publish(self, registry: Registry) -> None:
         # Set the time also for a failed attempt: while the store is down each attempt takes long.
-        state.boot_ms = self._clock.boot_ms()
+        self._boot_ms = self._clock.boot_ms()
         try:
-            lowest = self._holds.lowest(state.log_id, state.position)
-            position = min(lowest, self._lowest_of_namesakes(state))
-            publish(state.log, self._consumer(state.log_id, position))
-            state.published = state.position
+            registry.publish(self._lowest(registry, self._logs, reports=True))
         except SparkWalError as error:
-            path = state.log.url
-            name = self._name
-            reason = str(error)
-            events.emit(events.ConsumerNotPublished(path, name, state.position, reason))
+            lowest = min((state.position for state in self._logs.values()), default=0)
+            path = registry.log.url
+            events.emit(events.ConsumerNotPublished(path, self._name, lowest, str(error)))
+            return
+        for state in self._logs.values():
+            if state.is_released:
+                state.published = state.position
 
-    def _lowest_of_namesakes(self, state: _LogState) -> int:
-        """The lowest position that a run of this name needs, as far as this run can read it.
+    def _lowest(
+        self, registry: Registry, logs: Mapping[str, _LogState], *, reports: bool = False
+    ) -> ConsumerOfAll:
+        """The lowest positions that a run of this name needs, as far as this run can read them.
 
-        It includes all runs on this machine, and the position that a run on another machine has
+        They include all runs on this machine, and the positions that a run on another machine has
         published since this run did. While two machines publish in turn, none publishes a higher
-        position than the other, and the floor waits until one of them ends.
-        """
-        namesakes = state.namesake.others() if state.namesake else {}
-        needed = min([state.position, *namesakes.values()])
-        published = read(state.log, self._name)
-        if published is None or published.run_id in {self._run_id, *namesakes}:
-            return needed
-        if published.log_id != state.log_id:
-            raise InvalidLogError(
-                f"{state.log.url} was recreated: {self._name} on {published.host} reads the log "
-                f"{published.log_id}, this stream read {state.log_id}"
-            )
-        events.emit(
-            events.ConsumerShared(state.log.url, self._name, published.host, published.position)
-        )
-        return min(needed, published.position)
+        position than the other, and the floors wait until one of them ends.
 
-    def _consumer(self, log_id: str, position: int) -> Consumer:
+        Args:
+            registry: the object that holds the published positions.
+            logs: the logs of this run. Before it joins one, the published positions stay.
+            reports: report a run on another machine.
+        """
+        needed = self._holds.lowest_of(_positions(logs))
+        namesakes = self._namesake.others() if self._namesake else {}
+        for positions in namesakes.values():
+            for log_id in needed.keys() & positions.keys():
+                needed[log_id] = min(needed[log_id], positions[log_id])
+        own = {name: LogPosition(log.log_id, needed[log.log_id]) for name, log in logs.items()}
+        published = registry.read(self._name)
+        if published is None:
+            return self._consumer(own)
+        if not logs:
+            return self._consumer(published.logs)
+        if published.run_id in {self._run_id, *namesakes}:
+            waiting = [name for name, log in logs.items() if not log.is_released]
+            return with_lower(self._consumer(own), published, waiting)
+        if reports:
+            self._report_shared(registry, published)
+        return with_lower(self._consumer(own), published, logs)
+
+    def _report_shared(self, registry: Registry, published: ConsumerOfAll) -> None:
+        """Report that another machine has published under this name.
+
+        Raises:
+            InvalidLogError: it reads another log at one of the paths.
+        """
+        shared = self._logs.keys() & published.logs.keys()
+        for name in shared:
+            own, other = self._logs[name], published.logs[name]
+            if other.log_id != own.log_id:
+                raise InvalidLogError(
+                    f"{registry.log.root.sequencer(name).url} was recreated: {self._name} on "
+                    f"{published.host} reads the log {other.log_id}, this stream read {own.log_id}"
+                )
+        if shared:
+            lowest = min(published.logs[name].position for name in shared)
+            path = registry.log.url
+            events.emit(events.ConsumerShared(path, self._name, published.host, lowest))
+
+    def _consumer(self, logs: Mapping[str, LogPosition]) -> ConsumerOfAll:
         now_ms = self._clock.now_ms()
-        return Consumer(self._name, log_id, position, now_ms, self._host, self._run_id)
+        return ConsumerOfAll(self._name, logs, now_ms, self._host, self._run_id)
+
+
+def _positions(logs: Mapping[str, _LogState]) -> dict[str, int]:
+    """The positions by the ids of the logs. A copy of a log has the same id."""
+    positions: dict[str, int] = {}
+    for log in logs.values():
+        positions[log.log_id] = min(log.position, positions.get(log.log_id, log.position))
+    return positions

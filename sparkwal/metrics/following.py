@@ -5,13 +5,13 @@ A follower only reads: it writes no object and fences no writer.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.header import CommitHeader, SlotHeader
-from sparkwal.lifecycle.consumers import consumer_infos
+from sparkwal.lifecycle.consumer_list import ConsumerInfo, consumer_infos
 from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import Prometheus, zero_counters
 from sparkwal.options.open import open_log
@@ -27,6 +27,7 @@ from sparkwal.reading.estimates import lag_ms
 from sparkwal.reading.history import Follower
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.sequencers import all_logs
+from sparkwal.store.base import LogStore
 
 _logger = logging.getLogger("sparkwal")
 # A log remembers so many of the queries that wrote to it. Spark's progress of a query is reported
@@ -60,26 +61,30 @@ class LogMetrics:
         """Whether the log existed at the last update."""
         return self._follower is not None
 
-    def update(self, *, full: bool) -> None:
-        """Count the new records; if `full`, measure consumers and compaction too.
+    def update(self, *, full: bool) -> Head | None:
+        """Count the new records; if `full`, measure compaction too.
 
         Without new records this costs 1 GET, with them as many requests as a stream. A full update
-        also checks that this is still the same log. It costs 3 LISTs and some GETs more, and 2 or 3
-        requests for each consumer.
+        also checks that this is still the same log. It costs 2 LISTs and some GETs more.
+
+        Returns:
+            After a full update the head, or None without a log.
 
         Raises:
             AnotherLog: the log was recreated or deleted.
         """
         if not full:
-            return self._follow()
+            self._follow()
+            return None
         head, gap = find_end(self._log.log, on_damage=self._log.damage.report)
         log_id = head.live.header.log_id if head.live else None
         if self.exists and (log_id != self._log.log_id or gap < self._log.gap):
             raise AnotherLog(f"{self._log.log.url} is another log than before")
         self._follow()
-        if head.live is not None and log_id is not None:
-            self._measure_consumers(head)
-            self._measure_compaction(head, log_id)
+        if head.live is None or log_id is None:
+            return None
+        self._measure_compaction(head, log_id)
+        return head
 
     def _follow(self) -> None:
         if self._follower is None:
@@ -123,10 +128,16 @@ class LogMetrics:
         if len(self.queries) > _MOST_QUERIES:
             del self.queries[next(iter(self.queries))]
 
-    def _measure_consumers(self, head: Head) -> None:
+    @property
+    def log(self) -> LogStore:
+        """The log."""
+        return self._log.log
+
+    def report(self, consumers: Sequence[ConsumerInfo]) -> None:
+        """Report how far the consumers of the log are."""
         meter, labels = self._meter, self.labels
         reported = set()
-        for consumer in consumer_infos(self._log.log, labels.sequencer, head, None):
+        for consumer in consumers:
             # Each read has a lease with another name: its series would only pile up.
             is_lease = consumer.expires_ms is not None
             if is_lease or not consumer.of_this_log:
@@ -221,7 +232,8 @@ class Following:
         return [log for log in self._logs.values() if query_id in log.queries]
 
     def update(self, *, full: bool = True) -> None:
-        """Update the metrics of each log.
+        """Update the metrics of each log. A full update costs 2 or 3 requests for each consumer,
+        and 1 LIST for those of each log.
 
         Args:
             full: measure consumers and compaction, and find new sequencers, too.
@@ -232,16 +244,26 @@ class Following:
         if full or not self._logs:
             self._find_logs()
         damage: list[InvalidLogError] = []
+        heads: list[tuple[LogMetrics, Head]] = []
         for name, log in list(self._logs.items()):
             try:
                 try:
-                    log.update(full=full)
+                    head = log.update(full=full)
                 except AnotherLog:
                     # The log was recreated or deleted, so the reported values are void.
                     log.end()
-                    self._begin(name, _ALL).update(full=full)
+                    log = self._begin(name, _ALL)
+                    head = log.update(full=full)
+                if head is not None:
+                    heads.append((log, head))
             except InvalidLogError as error:
                 damage.append(error)
+        logs = [(log.log, log.labels.sequencer, head) for log, head in heads]
+        for (log, _), infos in zip(heads, consumer_infos(logs, None), strict=True):
+            if isinstance(infos, InvalidLogError):
+                damage.append(infos)
+            else:
+                log.report(infos)
         if damage:
             raise damage[0]
 

@@ -57,21 +57,31 @@ class Holds:
         Raises:
             OptionError: a file is damaged.
         """
-        if self.state is None:
-            return position
-        pattern = self._files(log_id, "*")
-        spans: list[Span] = []
-        for file in pattern.parent.glob(pattern.name):
+        return self.lowest_of({log_id: position})[log_id]
+
+    def lowest_of(self, positions: Mapping[str, int]) -> dict[str, int]:
+        """As `lowest`, for positions by `log_id`.
+
+        Raises:
+            OptionError: a file is damaged.
+        """
+        log_ids = {short_hash(log_id): log_id for log_id in positions}
+        spans: dict[str, list[Span]] = {log_id: [] for log_id in positions}
+        files = [] if self.state is None else (self.state / "holds").glob("*.json")
+        for file in files:
+            log_id = log_ids.get(file.name.partition("-")[0])
+            if log_id is None:
+                continue
             try:
                 file_spans = json_in(file.read_bytes())["spans"]
-                spans += [(int(begin), int(end)) for begin, end in file_spans]
+                spans[log_id] += [(int(begin), int(end)) for begin, end in file_spans]
             except (OSError, ValueError, TypeError, KeyError):
                 raise OptionError(
                     f"{file} is damaged: it holds the positions of this log that a query on this "
                     "machine would read again if its checkpoint was lost. Delete it when that "
                     "query runs again"
                 ) from None
-        return lowest(spans, position)
+        return {log_id: lowest(spans[log_id], position) for log_id, position in positions.items()}
 
     def _files(self, log_id: str, checkpoint: str) -> Path:
         return (self.state or Path()) / "holds" / f"{short_hash(log_id)}-{checkpoint}.json"

@@ -241,8 +241,8 @@ class BatchReader(_Reader, DataSourceReader):
             if not logs:
                 raise no_log(self.options)
             tasks: list[ReadTask] = []
-            for log in logs:
-                start, _ = leases.enter_context(leased(log, log.start))
+            starts, _ = leases.enter_context(leased(logs, StreamedLog.start))
+            for log, start in zip(logs, starts, strict=True):
                 end = log.intact_end(start, log.end())
                 if end > start:
                     tasks += self._tasks(log, start, end, len(logs))
@@ -308,11 +308,10 @@ class StreamReader(_Reader, SparkStreamReader):
 
     def begin(self, heads: Offset) -> Offset:
         with readable_errors():
-            begins = {}
-            for log in filter(self._counts, self._refresh()):
-                start = self._start_of(log, heads)
-                passed = self._join(log, start)
-                begins[log.name] = self._start_of(log, heads) if passed else start
+            logs = [log for log in self._refresh() if self._counts(log)]
+            begins = {log.name: self._start_of(log, heads) for log in logs}
+            for log in self._join(begins):
+                begins[log.name] = self._start_of(log, heads)
             return self._logs.offset(begins)
 
     def _refresh(self) -> list[StreamedLog]:
@@ -323,21 +322,29 @@ class StreamReader(_Reader, SparkStreamReader):
     def _start_of(self, log: StreamedLog, heads: Offset) -> int:
         return min(log.start(), int(heads.get(log.name, log.gap)))
 
-    def _join(self, log: StreamedLog, start: int) -> bool:
-        """Register as a consumer, before the first read from `start`.
+    def _join(self, starts: Mapping[str, int]) -> list[StreamedLog]:
+        """Register as a consumer, before the first read of logs from these positions.
 
         Returns:
-            Whether the floor had passed `start` before the registration.
+            The logs whose floors had passed these positions before the registration.
         """
-        passed = self._publisher.join(log.log, log.log_id, start) > start
+        logs = [self._logs[name] for name in starts]
+        begins = self._publisher.join([(log.log, log.log_id, starts[log.name]) for log in logs])
+        passed = [log for log in logs if begins[log.log.name] > starts[log.name]]
         if passed:
-            log.floor.refresh()
+            seen = passed[0].floor.look_at_chain()
+            for log in passed:
+                log.floor.take(seen)
         return passed
+
+    def _committed(self, positions: Mapping[str, int]) -> None:
+        self._publisher.committed(
+            {self._logs[name].log.name: position for name, position in positions.items()}
+        )
 
     def commit(self, end: Offset) -> None:
         with readable_errors():
-            for name, position in self._logs.positions(end).items():
-                self._publisher.committed(self._logs[name].log, position)
+            self._committed(self._logs.positions(end))
 
     def stop(self) -> None:
         # Spark calls this after an error. If a query is stopped, it only ends this process.
@@ -404,13 +411,16 @@ class StreamReader(_Reader, SparkStreamReader):
             is_committed &= self._has_advanced
             self._has_advanced = True
             turn = self._turn % max(len(logs), 1)
-            for log in filter(self._counts, logs[turn:] + logs[:turn]):
-                # Read a new sequencer from its beginning; the options' start is for the others.
-                is_new = log.name not in begins
-                begin = log.entry() if is_new else begins[log.name]
-                self._join(log, begin)
-                if is_committed and not is_new:
-                    self._publisher.committed(log.log, begin)
+            logs = [log for log in logs[turn:] + logs[:turn] if self._counts(log)]
+            # Read a new sequencer from its beginning; the options' start is for the others.
+            starts = {
+                log.name: begins[log.name] if log.name in begins else log.entry() for log in logs
+            }
+            self._join(starts)
+            if is_committed:
+                self._committed({name: starts[name] for name in starts if name in begins})
+            for log in logs:
+                begin, is_new = starts[log.name], log.name not in begins
                 end = log.advance(begin, targets[log.name], budget)
                 if end > begin:
                     ends[log.name] = end
@@ -439,10 +449,12 @@ class StreamReader(_Reader, SparkStreamReader):
                 # After a restart, Spark first plans its last microbatch again.
                 self._refresh()
             self._logs.check(end, lasts)
+            starts = {
+                name: max(firsts.get(name, 0), int(end.get(_FROM + name, 0))) for name in moved
+            }
+            self._join(starts)
             for name, last in moved.items():
-                log = self._logs[name]
-                begin = max(firsts.get(name, 0), int(end.get(_FROM + name, 0)))
-                self._join(log, begin)
+                log, begin = self._logs[name], starts[name]
                 tasks += self._tasks(log, log.first(begin), last, len(moved))
                 log.forget(last)
             return [InputPartition(task) for task in tasks]

@@ -319,8 +319,12 @@ def read_requests(header: SlotHeader) -> int:
     return 1 + sum(max(1, -(-batch.bytes // RUN_SIZE)) for batch in header.batches)
 
 
-# Takes a log, its sequencer's name, its head and the expiry; returns the consumers.
-ConsumersOf = Callable[[LogStore, str, Head, int | None], Sequence[object]]
+# Takes logs with their sequencers' names and their heads, and the expiry. Returns the consumers of
+# each log, or the error of a log with a damaged one.
+ConsumersOf = Callable[
+    [Sequence[tuple[LogStore, str, Head]], int | None],
+    Sequence[Sequence[object] | InvalidLogError],
+]
 CONSUMERS = pa.schema(
     [
         ("name", pa.string()),
@@ -362,9 +366,10 @@ def relations(
         return in_batches(rows_of_records, pa.schema(columns or [RECORDS.field("position")]))
 
     def consumers(pushdown: Pushdown) -> Iterator[pa.RecordBatch]:
-        for log in logs:
-            assert log.head is not None
-            infos = consumers_of(log.log, log.name, log.head, None)
+        heads = [(log.log, log.name, log.head) for log in logs if log.head is not None]
+        for infos in consumers_of(heads, None):
+            if isinstance(infos, InvalidLogError):
+                raise infos
             yield pa.RecordBatch.from_pylist([vars(info) for info in infos], schema=CONSUMERS)
 
     def current_relation() -> Relation:

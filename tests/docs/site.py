@@ -73,7 +73,7 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
             "Lifecycle",
             "lifecycle.cycle.Run",
             "consumers",
-            "lifecycle.consumers.ConsumerInfo",
+            "lifecycle.consumer_list.ConsumerInfo",
             "forget_consumer",
         ],
     ),

@@ -22,7 +22,7 @@ LIMITS = {
     "columns that a read adds to a frame": [rows.MAX_ADDED_BYTES],
     "a checkpoint in a record": [limits.CHECKPOINT, limits.CHECKPOINT_FILES],
     "a lifecycle record": [limits.LIFECYCLE_RECORD],
-    "a consumer, a lease": [limits.CONSUMER],
+    "a consumer, a lease": [limits.CONSUMER, limits.CONSUMER_OF_ALL],
     "an archive of transactions": [limits.ARCHIVE],
     "a request to hand the log over": [limits.HANDOVER],
     "a delete condition": [condition.LONGEST, condition.DEEPEST],

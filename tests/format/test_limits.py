@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
-from sparkwal.format import checked, keys, lifecycle_record, limits
+from sparkwal.format import checked, consumer_record, keys, lifecycle_record, limits
+from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
 from sparkwal.format.lifecycle_record import LifecycleRecord, Target
-from sparkwal.lifecycle import consumers
+from sparkwal.lifecycle import consumers, readers
 from sparkwal.protocol import archive
 from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.clock import SYSTEM
@@ -77,6 +79,17 @@ def test_a_lifecycle_record_that_no_reader_would_take_is_not_written() -> None:
         lifecycle_record.encode(lifecycle_record.with_log(record, record))
 
 
+def test_a_consumer_of_ten_thousand_logs_fits() -> None:
+    logs = {f"sequencer-{number:090d}": LogPosition("f" * 36, 10**15) for number in range(10_000)}
+    consumer = ConsumerOfAll("daily", logs, 1_700_000_000_000, "host", "run")
+    body = consumer_record.encode(consumer)
+    assert len(body) < limits.CONSUMER_OF_ALL
+    assert consumer_record.decode_of_all(body, "here") == consumer
+    more = {name * 4: position for name, position in logs.items()}
+    with pytest.raises(OptionError, match="10000 logs take .* divide the logs"):
+        consumer_record.encode(replace(consumer, logs=more))
+
+
 def hand_over(log: LogStore) -> None:
     Lookout(log, "log", 1, SYSTEM).check()
 
@@ -84,7 +97,12 @@ def hand_over(log: LogStore) -> None:
 # A reader of an object as one piece, the object's name, and the most bytes that it reads.
 WHOLE: dict[str, tuple[Callable[[LogStore], object], str, int]] = {
     "consumer": (lambda log: consumers.read(log, "a"), "consumers/a", limits.CONSUMER),
-    "consumers": (consumers.consumers_and_ages, "consumers/a", limits.CONSUMER),
+    "consumer of all": (
+        lambda log: consumers.read_of_all(log, "a"),
+        "consumers/a.all",
+        limits.CONSUMER_OF_ALL,
+    ),
+    "consumers": (readers.consumers_and_ages, "consumers/a", limits.CONSUMER),
     "lifecycle": (newest_lifecycle, keys.lifecycle_key("", keys.MAX), limits.LIFECYCLE_RECORD),
     "archive": (lambda log: archive.read_archive(log, "a"), "txns/a", limits.ARCHIVE),
 }

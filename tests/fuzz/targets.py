@@ -38,7 +38,7 @@ from sparkwal.format import (
     schema,
     widening,
 )
-from sparkwal.format.consumer_record import Consumer
+from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition
 from sparkwal.format.header import (
     CRC_KEY,
     HEADER_KEY,
@@ -60,9 +60,9 @@ from sparkwal.journal.quarantine import LOST
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import Header, entry
 from sparkwal.lifecycle import condition
-from sparkwal.lifecycle.consumers import consumers_and_ages
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds
+from sparkwal.lifecycle.readers import consumers_and_ages
 from sparkwal.lifecycle.table import check_history
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import archive
@@ -243,7 +243,12 @@ def consumer(data: bytes) -> None:
             value = consumer_record.decode(body, "fuzz")
             assert consumer_record.decode(consumer_record.encode(value), "again") == value
         with suppress(SparkWalError):
-            consumers_and_ages(log_with({keys.consumer_key("wal", "daily"): body}))
+            of_all = consumer_record.decode_of_all(body, "fuzz")
+            again = consumer_record.encode(of_all)
+            assert consumer_record.decode_of_all(again, "again") == of_all
+        for key in (keys.consumer_key("wal", "daily"), keys.consumer_of_all_key("wal", "daily")):
+            with suppress(SparkWalError):
+                consumers_and_ages(log_with({key: body}), "log")
 
 
 def old_queries(data: bytes) -> None:
@@ -395,7 +400,9 @@ def _lifecycles() -> list[bytes]:
 
 def _consumers() -> list[bytes]:
     value = Consumer("daily", "log", 7, 1_700_000_000_000, "host", "run")
-    bodies = [consumer_record.encode(item) for item in (value, replace(value, expires_ms=9))]
+    of_all = ConsumerOfAll("daily", {"a": LogPosition("log", 7)}, 1_700_000_000_000, "host", "run")
+    items = (value, replace(value, expires_ms=9), of_all, replace(of_all, expires_ms=9))
+    bodies = [consumer_record.encode(item) for item in items]
     return [*bodies, *(body.partition(b"\n")[0] for body in bodies)]
 
 

@@ -11,20 +11,33 @@ import pytest
 import sparkwal
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer, decode, encode
+from sparkwal.format.consumer_record import (
+    Consumer,
+    ConsumerOfAll,
+    LogPosition,
+    decode,
+    decode_of_all,
+    encode,
+)
 from sparkwal.format.lifecycle_record import FLOOR
+from sparkwal.lifecycle.consumer_list import ConsumerInfo
 from sparkwal.lifecycle.consumers import (
-    ConsumerInfo,
-    bound,
-    consumers_and_ages,
     forget,
-    is_live,
+    forget_of_all,
     join,
+    join_of_all,
     publish,
     publish_of_all,
     read,
+    read_of_all,
 )
-from sparkwal.lifecycle.leases import forget_expired_leases
+from sparkwal.lifecycle.readers import (
+    bound,
+    bounds,
+    consumers_and_ages,
+    is_live,
+    look_at_readers,
+)
 from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
 from sparkwal.sql.relations import CONSUMERS
 from sparkwal.store.base import LogStore
@@ -48,6 +61,12 @@ def log(store: MemoryStore) -> LogStore:
 
 def at(position: int, name: str = "daily", **more: Any) -> Consumer:
     return replace(NAMED, position=position, name=name, **more)
+
+
+def of_all(positions: dict[str, int], log_id: str = "log-1", **more: Any) -> ConsumerOfAll:
+    logs = {name: LogPosition(log_id, position) for name, position in positions.items()}
+    base = ConsumerOfAll("daily", logs, 1_700_000_000_000, "here", "run-1")
+    return replace(base, **more)
 
 
 def older(store: MemoryStore, name: str, age_ms: int) -> None:
@@ -124,8 +143,11 @@ def test_leases_that_count_no_more_are_deleted(log: LogStore, store: MemoryStore
         publish(log, at(20, name, expires_ms=5_000))
     older(store, "old", 10_000)
     older(store, "daily", 10_000)
-    forget_expired_leases(log)
+    publish_of_all(log, of_all({"a": 20}, name="lease-old", expires_ms=5_000))
+    older(store, "lease-old.all", 10_000)
+    look_at_readers([log]).forget_expired_leases()
     assert {consumer.name for consumer, _ in consumers_and_ages(log)} == {"daily", "new"}
+    assert read_of_all(log, "lease-old") is None
 
 
 def test_a_consumer_that_publishes_during_the_age_check_is_alive(
@@ -176,35 +198,52 @@ def test_a_consumer_of_a_former_log_does_not_count(log: LogStore) -> None:
 @pytest.mark.proves("unseen-logs-held")
 def test_a_consumer_of_all_logs_holds_one_that_it_has_not_seen(log: LogStore) -> None:
     seen, unseen = log.sequencer("a"), log.sequencer("b")
-    publish_of_all(log, NAMED)
-    join(seen, at(20))
+    publish_of_all(log, of_all({"a": 20}))
     assert [bound(each, "log-1", 50, None) for each in (seen, unseen, log)] == [20, 0, 0]
     # A log that was recreated is one that it has not seen.
     assert bound(seen, "log-2", 50, None) == 0
-    join(unseen, at(3))
-    join(log, at(4))
+    publish_of_all(log, of_all({"a": 20, "b": 3, "default": 4}))
     assert [bound(each, "log-1", 50, None) for each in (seen, unseen, log)] == [20, 3, 4]
     ((consumer, _),) = consumers_and_ages(log.sequencer("c"), "log-3")
     assert (consumer.name, consumer.position, consumer.log_id) == ("daily", 0, "log-3")
     assert consumers_and_ages(log.sequencer("c")) == []
+    forget_of_all(log, "daily")
+    assert bound(unseen, "log-1", 50, None) == 50
+
+
+def test_a_lease_of_all_logs_holds_those_of_its_map_only(log: LogStore) -> None:
+    publish_of_all(log, of_all({"a": 20}, expires_ms=60_000))
+    assert bound(log.sequencer("a"), "log-1", 50, None) == 20
+    assert bound(log.sequencer("a"), "log-2", 50, None) == 50
+    assert bound(log.sequencer("b"), "log-1", 50, None) == 50
+    assert consumers_and_ages(log.sequencer("b"), "log-1") == []
 
 
 def test_a_consumer_of_all_logs_expires_as_others_do(log: LogStore, store: MemoryStore) -> None:
-    publish_of_all(log, NAMED)
+    publish_of_all(log, of_all({}))
     older(store, "daily.all", 10_000)
     unseen = log.sequencer("b")
     assert bound(unseen, "log-1", 50, 60_000) == 0
     assert bound(unseen, "log-1", 50, 9_999) == 50
-    forget_expired_leases(unseen)
-    forget_expired_leases(log)
+    look_at_readers([unseen, log]).forget_expired_leases()
     assert bound(unseen, "log-1", 50, None) == 0
+
+
+def test_a_consumer_of_many_logs_is_one_object(log: LogStore, store: MemoryStore) -> None:
+    names = [f"log-{number}" for number in range(100)]
+    wanted = [(log.sequencer(name), "log-1", 50) for name in names]
+    joined = join_of_all(log, of_all(dict.fromkeys(names, 7)))
+    assert joined == dict.fromkeys(names, 7)
+    assert requests(store) == {"GET": 1, "PUT": 1, "LIST": 1}
+    assert bounds(wanted, 60_000) == [7] * 100
+    # One LIST for each log and one at the path, the object and its age.
+    assert requests(store) == {"LIST": 101, "GET": 2}
 
 
 def test_consumers_of_all_logs_cost_a_sequencer_one_list(log: LogStore, store: MemoryStore) -> None:
     seen = log.sequencer("a")
     publish(log, at(1, "of-the-root"))
-    publish_of_all(log, NAMED)
-    join(seen, at(20))
+    publish_of_all(log, of_all({"a": 20}))
     requests(store)
     bound(seen, "log-1", 50, None)
     assert requests(store) == {"LIST": 2, "GET": 1}
@@ -212,11 +251,64 @@ def test_consumers_of_all_logs_cost_a_sequencer_one_list(log: LogStore, store: M
     assert requests(store) == {"LIST": 1, "GET": 2}
 
 
-def test_a_damaged_consumer_of_all_logs_stops_every_log(log: LogStore, store: MemoryStore) -> None:
-    publish_of_all(log, NAMED)
-    store.put(keys.consumer_key("wal", "daily.all"), b"{}")
-    with pytest.raises(InvalidLogError, match="wal/consumers/daily.all: .*delete it"):
-        bound(log.sequencer("b"), "log-1", 50, None)
+def test_a_damaged_consumer_of_all_logs_stops_every_floor(
+    log: LogStore, store: MemoryStore
+) -> None:
+    publish(log.sequencer("b"), at(20))
+    store.put(keys.consumer_of_all_key("wal", "all"), b"{}")
+    for floor in bounds([(log.sequencer(name), "log-1", 50) for name in "ab"], None):
+        assert isinstance(floor, InvalidLogError)
+        assert "wal/consumers/all.all: " in str(floor) and "delete it" in str(floor)
+
+
+def test_a_damaged_consumer_of_a_log_stops_only_its_floor(
+    log: LogStore, store: MemoryStore
+) -> None:
+    publish(log.sequencer("a"), at(20))
+    store.put(keys.consumer_key("wal/sequencers/b", "daily"), b"{}")
+    found = bounds([(log.sequencer(name), "log-1", 50) for name in "abc"], None)
+    assert (found[0], found[2]) == (20, 50) and isinstance(found[1], InvalidLogError)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (of_all({"a/b": 1}), "'a/b' is no name of a log"),
+        (of_all({"..": 1}), "'..' is no name of a log"),
+        (of_all({"a": 2**63 - 1}), "no log has so many positions"),
+        (of_all({"a": -1}), "here: "),
+        (of_all({"a": 1}, name=3), "here: "),
+        (replace(of_all({}), logs={"a": 7}), "here: "),
+        (replace(of_all({}), logs=[]), "here: "),
+        (NAMED, "here: .*logs"),
+    ],
+)
+def test_a_wrong_map_of_logs_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(InvalidLogError, match=message):
+        decode_of_all(encode(wrong), "here")
+
+
+def test_a_map_of_logs_is_no_consumer_of_one() -> None:
+    with pytest.raises(InvalidLogError, match="here: .*log_id"):
+        decode(encode(of_all({"a": 1})), "here")
+
+
+@pytest.mark.proves("lowest-stays")
+def test_a_join_keeps_the_lower_position_of_each_log(log: LogStore) -> None:
+    publish_of_all(log, of_all({"a": 10, "b": 30, "gone": 1}))
+    joined = join_of_all(log, of_all({"a": 12, "b": 20, "c": 5}, run_id="run-2"))
+    assert joined == {"a": 12, "b": 20, "c": 5}
+    assert read_of_all(log, "daily") == of_all({"a": 10, "b": 20, "c": 5}, run_id="run-2")
+
+
+@pytest.mark.proves("join-then-floor")
+def test_a_consumer_of_all_logs_begins_at_the_floors_that_moved(
+    log: LogStore, store: MemoryStore
+) -> None:
+    move_floor(log, 5)
+    other = log.sequencer("a")
+    assert join_of_all(log, of_all({"default": 3, "a": 2})) == {"default": 5, "a": 2}
+    assert bound(log, "log-1", 50, None) == 5 and bound(other, "log-1", 50, None) == 2
 
 
 def test_a_new_consumer_begins_where_it_asks(log: LogStore, store: MemoryStore) -> None:

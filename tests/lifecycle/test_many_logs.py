@@ -12,7 +12,7 @@ import pytest
 from sparkwal.appender.appender import Appender
 from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer
+from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.consumers import publish, publish_of_all
 from sparkwal.lifecycle.coordinator import Coordinator
@@ -367,11 +367,81 @@ def test_a_consumer_holds_only_its_log_and_one_of_all_each_unseen_log(lives: Liv
         "b": heads["b"].gap,
         "c": heads["c"].gap,
     }
-    publish_of_all(lives.root, reader)
+    publish_of_all(lives.root, ConsumerOfAll("all", {}, 0, "here", "run"))
     lives.write("d")
-    lives.process().run_all()
+    assert isinstance(lives.process().run_all()["d"], Run)
     new = newest_lifecycle(lives.root.sequencer("d"))
     assert new is not None and new.cut == 2 and new.floor == 0
+
+
+@pytest.mark.parametrize("key", ["wal/sequencers/b/consumers/r", "wal/consumers/r.all"])
+def test_a_damaged_consumer_stops_only_the_floors_that_it_protects(lives: Lives, key: str) -> None:
+    for name in "abc":
+        lives.write(name, 3)
+    process = lives.process()
+    process.run_all()
+    before = newest_record(lives.root)
+    lives.later(GRACE_MS + 1)
+    for name in "abc":
+        lives.write(name, 3)
+    lives.store.put(key, b"?")
+    results = process.run_all()
+    protected = "b" if "sequencers" in key else "abc"
+    for name in "abc":
+        result = results[name]
+        if name in protected:
+            assert isinstance(result, InvalidLogError) and f"{key}: " in str(result)
+        else:
+            assert isinstance(result, Run) and result.collection is not None
+    # All rows reached the table.
+    after = newest_record(lives.root)
+    assert lives.rows == lives.written and before is not None and after is not None
+    for name in "abc":
+        moved = after.logs[name].floor > before.logs[name].floor
+        assert moved == (name not in protected)
+        assert after.logs[name].cut > before.logs[name].cut
+    lives.store.delete(key)
+    assert all(isinstance(run, Run) for run in process.run_all().values())
+
+
+def test_a_damaged_consumer_stops_a_collection_that_needs_no_floor(lives: Lives) -> None:
+    for name in "ab":
+        lives.write(name, 3)
+    lives.process().run_all()
+    lives.later(GRACE_MS + 1)
+    lives.store.put("wal/sequencers/b/consumers/r", b"?")
+    results = lives.process().run_all()
+    assert isinstance(results["a"], Run) and results["a"].collection is not None
+    assert isinstance(results["b"], InvalidLogError)
+
+
+def test_consumers_of_many_logs_are_read_once_for_a_path(lives: Lives) -> None:
+    names = [f"s{number:02d}" for number in range(20)]
+    for name in names:
+        lives.write(name)
+    ids = {}
+    for name in names:
+        live = find_head(lives.root.sequencer(name)).live
+        assert live is not None
+        ids[name] = live.header.log_id
+    logs = {name: LogPosition(log_id, 1) for name, log_id in ids.items()}
+    publish_of_all(lives.root, ConsumerOfAll("all", logs, 0, "here", "run"))
+    reads = Counter[str]()
+    get_range = lives.store.get_range
+
+    def counted(key: str, offset: int, length: int) -> bytes:
+        reads[key] += 1
+        return get_range(key, offset, length)
+
+    lives.store.get_range = counted  # type: ignore[method-assign]
+    process = lives.process(consumer_expiry_ms=10 * GRACE_MS)
+    process.run_all()
+    lives.later(GRACE_MS + 1)
+    for run in process.run_all().values():
+        assert isinstance(run, Run) and run.floor == 1
+        assert run.collection is not None and run.collection.held_by == "all"
+    # For the floors, and twice more: for the floors and the collection of the second run.
+    assert reads["wal/consumers/all.all"] == 3
 
 
 def test_collection_of_all_frees_each_log(lives: Lives) -> None:

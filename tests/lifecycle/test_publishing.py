@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from sparkwal import events
-from sparkwal.errors import StoreUnavailableError
-from sparkwal.format import keys
-from sparkwal.lifecycle.consumers import bound, forget, read
+from sparkwal.errors import OptionError, StoreUnavailableError
+from sparkwal.format import keys, limits
+from sparkwal.lifecycle.consumers import forget, read, read_of_all
 from sparkwal.lifecycle.publishing import Publisher
+from sparkwal.lifecycle.readers import bound
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
@@ -33,7 +34,7 @@ class Stream:
     def run(self, at: int, log_id: str = "log-1", machine: str = "") -> Publisher:
         holds = replace(self.holds, state=(self.holds.state or Path()) / machine)
         publisher = Publisher("daily", MINUTE, holds, self.clock)
-        assert publisher.join(self.log, log_id, at) == at
+        assert publisher.join([(self.log, log_id, at)]) == {"default": at}
         self.store.counts.clear()
         return publisher
 
@@ -64,24 +65,24 @@ def test_a_stream_publishes_its_first_commit_at_once(
     stream: Stream,
 ) -> None:
     run = stream.run(0)
-    run.committed(stream.log, 3)
+    run.committed({"default": 3})
     assert stream.reported == 3
     stream.pass_ms(MINUTE - 1)
     stream.store.counts.clear()
-    run.committed(stream.log, 5)
+    run.committed({"default": 5})
     assert not stream.store.counts
     assert stream.reported == 3
     stream.pass_ms(1)
     stream.store.counts.clear()
-    run.committed(stream.log, 8)
+    run.committed({"default": 8})
     assert dict(stream.store.counts) == {"GET": 1, "PUT": 1}
     assert stream.reported == 8
 
 
 def test_a_stream_that_ends_publishes_its_last_commit(stream: Stream) -> None:
     run = stream.run(0)
-    run.committed(stream.log, 3)
-    run.committed(stream.log, 5)
+    run.committed({"default": 3})
+    run.committed({"default": 5})
     run.catch_up()
     assert stream.reported == 5
     stream.store.counts.clear()
@@ -99,17 +100,17 @@ def test_a_run_without_new_rows_publishes_its_start(stream: Stream) -> None:
 
 
 def test_a_crashed_stream_continues(stream: Stream) -> None:
-    stream.run(0).committed(stream.log, 5)
+    stream.run(0).committed({"default": 5})
     run = stream.run(9)
     assert stream.reported == 5
-    run.committed(stream.log, 9)
+    run.committed({"default": 9})
     assert stream.reported == 9
 
 
 def test_a_stream_publishes_only_to_logs_that_it_joined(stream: Stream) -> None:
     run = Publisher("daily", MINUTE, stream.holds, stream.clock)
-    assert run.join(stream.log, None, 3) == 3
-    run.committed(stream.log, 5)
+    assert run.join([(stream.log, None, 3)]) == {"default": 3}
+    run.committed({"default": 5})
     run.catch_up()
     assert not stream.store.counts
 
@@ -142,16 +143,141 @@ def test_a_stream_of_all_logs_protects_new_ones_now_and_then(
     assert not stream.store.counts
 
 
-def test_a_stream_over_two_sequencers_publishes_to_both(stream: Stream) -> None:
-    run = Publisher("daily", MINUTE, stream.holds, stream.clock)
-    a, b = stream.log.sequencer("a"), stream.log.sequencer("b")
-    run.join(a, "log-a", 1)
-    run.join(b, "log-b", 2)
-    run.committed(a, 10)
-    run.committed(b, 20)
-    assert bound(a, "log-a", 99, None) == 10
-    assert bound(b, "log-b", 99, None) == 20
-    assert "wal/sequencers/a/consumers/daily" in stream.store.objects
+class OfAll(Stream):
+    """Runs of streams over all logs of a path."""
+
+    def begin(self, machine: str = "", **positions: int) -> Publisher:
+        """A run that reads logs from these positions."""
+        holds = replace(self.holds, state=(self.holds.state or Path()) / machine)
+        publisher = Publisher("daily", MINUTE, holds, self.clock)
+        publisher.protect_new_logs(self.log)
+        self.joined = self.join(publisher, **positions)
+        self.store.counts.clear()
+        return publisher
+
+    def join(self, publisher: Publisher, **positions: int) -> dict[str, int]:
+        logs = positions.items()
+        return publisher.join(
+            [(self.log.sequencer(name), f"log-{name}", position) for name, position in logs]
+        )
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """The published map."""
+        found = read_of_all(self.log, "daily")
+        assert found is not None
+        return {name: log.position for name, log in found.logs.items()}
+
+
+@pytest.fixture
+def of_all(tmp_path: Path) -> OfAll:
+    return OfAll(tmp_path)
+
+
+def test_a_stream_over_all_logs_publishes_one_object(of_all: OfAll) -> None:
+    names = [f"s{number}" for number in range(50)]
+    run = of_all.begin(**dict.fromkeys(names, 1))
+    assert of_all.positions == dict.fromkeys(names, 1)
+    of_all.store.counts.clear()
+    run.committed(dict.fromkeys(names, 10))
+    assert dict(of_all.store.counts) == {"GET": 1, "PUT": 1}
+    assert of_all.positions == dict.fromkeys(names, 10)
+    assert [*of_all.store.objects] == ["wal/consumers/daily.all"]
+    of_all.store.counts.clear()
+    run.committed(dict.fromkeys(names, 20))
+    run.protect_new_logs(of_all.log)
+    assert not of_all.store.counts
+    of_all.pass_ms(MINUTE)
+    # An idle stream stays live, and what it committed meanwhile is published.
+    run.protect_new_logs(of_all.log)
+    assert dict(of_all.store.counts) == {"GET": 1, "PUT": 1}
+    assert of_all.positions == dict.fromkeys(names, 20)
+
+
+def test_a_start_of_a_stream_over_all_logs_costs_the_same_for_any_number(of_all: OfAll) -> None:
+    run = Publisher("daily", MINUTE, of_all.holds, of_all.clock)
+    run.protect_new_logs(of_all.log)
+    assert dict(of_all.store.counts) == {"GET": 1, "PUT": 1}
+    of_all.store.counts.clear()
+    of_all.join(run, **{f"s{number}": number for number in range(50)})
+    # The floors of all logs are in one record.
+    assert dict(of_all.store.counts) == {"GET": 1, "PUT": 1, "LIST": 1}
+
+
+def test_a_start_keeps_what_was_published_until_its_sources_have_joined(of_all: OfAll) -> None:
+    before = of_all.begin(a=3, b=4)
+    before.committed({"a": 5, "b": 6})
+    del before
+    run = Publisher("daily", MINUTE, of_all.holds, of_all.clock)
+    run.protect_new_logs(of_all.log)
+    assert of_all.positions == {"a": 5, "b": 6}
+    of_all.pass_ms(MINUTE)
+    run.protect_new_logs(of_all.log)
+    assert of_all.positions == {"a": 5, "b": 6}
+    of_all.join(run, a=9, b=8)
+    assert of_all.positions == {"a": 5, "b": 6}
+    of_all.pass_ms(MINUTE)
+    run.protect_new_logs(of_all.log)
+    assert of_all.positions == {"a": 5, "b": 6}
+    run.committed({"a": 9, "b": 8})
+    assert of_all.positions == {"a": 9, "b": 8}
+
+
+def test_a_log_that_joins_later_changes_no_other(of_all: OfAll) -> None:
+    run = of_all.begin(a=3)
+    run.committed({"a": 5})
+    assert of_all.join(run, a=5, b=2) == {"a": 5, "b": 2}
+    assert of_all.positions == {"a": 5, "b": 2}
+    # Its first commit is published at once.
+    run.committed({"a": 6, "b": 4})
+    assert of_all.positions == {"a": 6, "b": 4}
+    assert bound(of_all.log.sequencer("c"), "log-c", 99, None) == 0
+
+
+def test_two_streams_of_one_machine_publish_the_lower_position_of_each_log(
+    of_all: OfAll, warned: list[events.Event]
+) -> None:
+    one = of_all.begin(a=0, b=0)
+    other = of_all.begin(a=0, b=0)
+    for turn in range(1, 4):
+        of_all.pass_ms(MINUTE)
+        one.committed({"a": 10 * turn, "b": 10 * turn + 5})
+        other.committed({"a": 10 * turn + 5, "b": 10 * turn})
+        assert of_all.positions == {"a": 10 * turn, "b": 10 * turn}
+    del one
+    of_all.pass_ms(MINUTE)
+    other.committed({"a": 50, "b": 60})
+    assert of_all.positions == {"a": 50, "b": 60} and warned == []
+
+
+@pytest.mark.proves("lowest-stays")
+def test_the_lowest_position_of_each_log_counts_for_two_machines(
+    of_all: OfAll, warned: list[events.Event]
+) -> None:
+    slow = of_all.begin(a=10, b=100)
+    fast = of_all.begin(machine="m", a=100, b=10)
+    assert of_all.positions == {"a": 10, "b": 10}
+    for turn in range(1, 4):
+        of_all.pass_ms(MINUTE)
+        slow.committed({"a": 10 + turn, "b": 200})
+        fast.committed({"a": 200, "b": 10 + turn})
+        positions = of_all.positions
+        assert positions["a"] <= 10 + turn and positions["b"] <= 10 + turn
+    assert {event.name for event in warned} == {"consumer_shared"}
+    # The slow stream ended.
+    for _ in range(2):
+        of_all.pass_ms(MINUTE)
+        fast.committed({"a": 300, "b": 301})
+    assert of_all.positions == {"a": 300, "b": 301}
+
+
+def test_a_stream_of_more_logs_than_an_object_holds_does_not_start(
+    of_all: OfAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONSUMER_OF_ALL", 300)
+    of_all.begin(a=1)
+    with pytest.raises(OptionError, match="divide the logs"):
+        of_all.begin(**{f"s{number}": 1 for number in range(10)})
 
 
 def test_a_stream_continues_when_it_cannot_publish(
@@ -164,13 +290,13 @@ def test_a_stream_continues_when_it_cannot_publish(
 
     with monkeypatch.context() as patch:
         patch.setattr(stream.store, "put", down)
-        run.committed(stream.log, 3)
-        run.committed(stream.log, 4)
+        run.committed({"default": 3})
+        run.committed({"default": 4})
     assert stream.reported == 0
     (event,) = warned
     assert str(event).startswith("consumer_not_published path=memory://store/wal consumer=daily")
     stream.pass_ms(MINUTE)
-    run.committed(stream.log, 5)
+    run.committed({"default": 5})
     assert stream.reported == 5
 
 
@@ -178,7 +304,7 @@ def test_a_damaged_consumer_is_not_overwritten(stream: Stream, warned: list[even
     run = stream.run(0)
     key = keys.consumer_key("wal", "daily")
     stream.store.put(key, b"?")
-    run.committed(stream.log, 3)
+    run.committed({"default": 3})
     assert stream.store.objects[key] == b"?"
     assert [event.name for event in warned] == ["consumer_not_published"]
 
@@ -186,7 +312,7 @@ def test_a_damaged_consumer_is_not_overwritten(stream: Stream, warned: list[even
 def test_a_consumer_that_was_forgotten_while_it_runs_registers_again(stream: Stream) -> None:
     run = stream.run(0)
     forget(stream.log, "daily")
-    run.committed(stream.log, 3)
+    run.committed({"default": 3})
     assert stream.reported == 3
 
 
@@ -196,12 +322,12 @@ def test_two_streams_of_one_machine_publish_the_lower_position(
     runs = [stream.run(0), stream.run(0)]
     for turn in range(1, 5):
         stream.pass_ms(MINUTE)
-        runs[0].committed(stream.log, 10 * turn)
-        runs[1].committed(stream.log, 10 * turn + 5)
+        runs[0].committed({"default": 10 * turn})
+        runs[1].committed({"default": 10 * turn + 5})
         assert stream.reported == 10 * turn
     del runs[0]
     stream.pass_ms(MINUTE)
-    runs[0].committed(stream.log, 99)
+    runs[0].committed({"default": 99})
     assert stream.reported == 99 and warned == []
 
 
@@ -210,9 +336,9 @@ def test_a_stream_that_joins_a_namesake_of_its_machine_holds_its_own_position(
 ) -> None:
     fast = stream.run(50)
     slow = stream.run(20)
-    fast.committed(stream.log, 70)
+    fast.committed({"default": 70})
     assert stream.reported == 20
-    slow.committed(stream.log, 60)
+    slow.committed({"default": 60})
     assert stream.reported == 60 and warned == []
 
 
@@ -222,7 +348,7 @@ def test_a_stream_whose_namesake_cannot_be_read_publishes_nothing(
     one, other = stream.run(0), stream.run(0)
     for file in (stream.holds.state or Path()).glob("readers/*/*"):
         file.write_bytes(b"%020d %020d" % (1, 2))
-    one.committed(stream.log, 9)
+    one.committed({"default": 9})
     assert stream.reported == 0
     assert [event.name for event in warned] == ["consumer_not_published"]
     del other
@@ -236,17 +362,17 @@ def test_the_lowest_position_of_streams_with_one_name_counts(
     fast = [stream.run(100 + n, machine=f"m{n}") for n in range(others)]
     for turn in range(1, 5):
         stream.pass_ms(MINUTE)
-        slow.committed(stream.log, 10 + turn)
+        slow.committed({"default": 10 + turn})
         for n, run in enumerate(fast):
-            run.committed(stream.log, 200 + turn + n)
+            run.committed({"default": 200 + turn + n})
         assert bound(stream.log, "log-1", 999, None) <= 10 + turn
     assert {event.name for event in warned} == {"consumer_shared"}
     warned.clear()
     # The slow stream ended: one or several others remain.
     stream.pass_ms(MINUTE)
-    fast[0].committed(stream.log, 300)
+    fast[0].committed({"default": 300})
     stream.pass_ms(MINUTE)
-    fast[0].committed(stream.log, 301)
+    fast[0].committed({"default": 301})
     assert stream.reported == 301
 
 
@@ -255,7 +381,7 @@ def test_a_stream_of_a_recreated_log_publishes_nothing(
 ) -> None:
     old = stream.run(90)
     new = stream.run(0, "log-2")
-    new.committed(stream.log, 4)
+    new.committed({"default": 4})
     old.catch_up()
     assert bound(stream.log, "log-2", 50, None) == 4
     assert [event.name for event in warned] == ["consumer_not_published"]
@@ -268,18 +394,18 @@ def test_a_stream_publishes_the_position_that_a_rebuild_would_read_from(
     run = stream.run(0)
     for upto in (5, 7):
         stream.holds.set("/ck", {"log-1": [(3, upto)]})
-        run.committed(stream.log, upto)
+        run.committed({"default": upto})
         assert stream.reported == 3
         stream.pass_ms(MINUTE)
     # Its sink has written a record since.
-    run.committed(stream.log, 9)
+    run.committed({"default": 9})
     assert stream.reported == 9
     assert warned == []
 
 
 def test_a_hold_of_another_log_does_not_count(stream: Stream) -> None:
     stream.holds.set("/ck", {"log-2": [(3, 9)]})
-    stream.run(0).committed(stream.log, 7)
+    stream.run(0).committed({"default": 7})
     assert stream.reported == 7
 
 
@@ -305,7 +431,7 @@ def test_a_damaged_hold_is_reported_and_nothing_is_let_go(
     stream.holds.set("/ck", {"log-1": [(3, 7)]})
     (file,) = (stream.holds.state or Path()).glob("holds/*.json")
     file.write_bytes(bytes(20))
-    run.committed(stream.log, 7)
+    run.committed({"default": 7})
     assert stream.reported == 0
     (warning,) = warned
     assert isinstance(warning, events.ConsumerNotPublished) and str(file) in warning.reason

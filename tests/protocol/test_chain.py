@@ -21,7 +21,7 @@ from sparkwal.format.lifecycle_record import (
     encode,
     with_log,
 )
-from sparkwal.lifecycle.consumers import bound
+from sparkwal.lifecycle.readers import bound
 from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore

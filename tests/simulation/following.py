@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.format import keys, schema
-from sparkwal.format.consumer_record import Consumer, encode
+from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition, encode
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Target
-from sparkwal.lifecycle.consumers import join, publish
+from sparkwal.lifecycle.consumers import join, join_of_all, publish, publish_of_all
 from sparkwal.lifecycle.current import plan_current
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import StreamedLog
@@ -28,12 +29,20 @@ from tests.simulation.world import Call, State, apply
 _OPTIONS = SourceOptions(path="/sim")
 
 
-def follower(name: str, rounds: int = 1, *, joins: bool = False, is_new: bool = False) -> Process:
+def follower(
+    name: str,
+    rounds: int = 1,
+    *,
+    joins: bool = False,
+    is_new: bool = False,
+    of_all: bool = False,
+) -> Process:
     """A stream from the earliest position on, with so many microbatches; it may sleep anywhere.
 
     Args:
         joins: it registers as a consumer first, and reports how far it is after each microbatch.
         is_new: it reads other logs already, and the log is new to it.
+        of_all: it is a consumer of all logs.
     """
 
     def run(ask: Ask) -> str:
@@ -53,9 +62,14 @@ def follower(name: str, rounds: int = 1, *, joins: bool = False, is_new: bool = 
             log_id = reading.log_id
             reported = Consumer(name, log_id, position, 0, "host", name)
             if joins:
-                position = join(log, reported)
+                key = keys.consumer_key(PREFIX, name)
+                if of_all:
+                    key = keys.consumer_of_all_key(PREFIX, name)
+                    position = join_of_all(log, _of_all(reported))["default"]
+                else:
+                    position = join(log, reported)
                 start = 0 if is_new else position
-                ask(Call("join", (keys.consumer_key(PREFIX, name),)))
+                ask(Call("join", (key,)))
                 if is_new and position > begin:
                     # As a stream does, which looks again where the floor passed it.
                     reading.floor.refresh()
@@ -66,8 +80,11 @@ def follower(name: str, rounds: int = 1, *, joins: bool = False, is_new: bool = 
                 end = reading.refresh()
                 found += _rows(reading, position, end)
                 position = end
-                if joins:
-                    publish(log, replace(reported, position=position))
+                reported = replace(reported, position=position)
+                if joins and of_all:
+                    publish_of_all(log, _of_all(reported))
+                elif joins:
+                    publish(log, reported)
         except CollectedError:
             return f"collected {position}"
         except SparkWalError as error:
@@ -131,11 +148,44 @@ def rows_of_records(reading: LogRange, records: Iterable[SlotRecord]) -> list[Ro
     return found
 
 
+def _of_all(consumer: Consumer) -> ConsumerOfAll:
+    """A consumer of all logs under the path, which has seen this one only."""
+    logs = {"default": LogPosition(consumer.log_id, consumer.position)}
+    return ConsumerOfAll(consumer.name, logs, 0, "host", consumer.run_id)
+
+
+def without_a_log(name: str, run_id: str = "another") -> Call:
+    """A consumer of all logs under the path publishes before it has seen one."""
+    body = encode(ConsumerOfAll(name, {}, 0, "host", run_id))
+    return Call("overwrite", (keys.consumer_of_all_key(PREFIX, name), body))
+
+
 def reader_of_all(state: State, name: str) -> State:
     """The world in which a consumer of all logs under the path has registered at the path."""
-    body = encode(Consumer(name, "*", 0, 0, "host", name))
+    return apply(state, without_a_log(name, "first"))[0]
+
+
+def reader_of_the_log(state: State, name: str, log_id: str) -> State:
+    """The world in which it has registered in the log too, at position 0."""
+    body = encode(_of_all(Consumer(name, log_id, 0, 0, "host", name)))
     call = Call("overwrite", (keys.consumer_of_all_key(PREFIX, name), body))
     return apply(state, call)[0]
+
+
+def namesake(name: str) -> Process:
+    """A consumer of all logs with that name, on another machine, joins at the end of the log."""
+
+    def run(ask: Ask) -> str:
+        Machine.current.name = "namesake"
+        log = world_log(WorldStore(ask, concurrency=1), 1)
+        head = find_head(log)
+        if head.live is None:
+            return "nothing"
+        log_id = head.live.header.log_id
+        join_of_all(log, _of_all(Consumer(name, log_id, head.gap, 0, "host", "another")))
+        return "done"
+
+    return run
 
 
 def latecomer(name: str, log_id: str, position: int) -> Process:

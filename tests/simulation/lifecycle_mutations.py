@@ -309,13 +309,13 @@ MUTATIONS = [
         "floor-then-consumers",
         "a consumer joins while the floor moves and the log is collected",
         "lifecycle/collection.py",
-        "allowed = iter(consumers_bounds(moved, safeguards.expiry_ms, small))\n",
+        "allowed = iter(readers.bounds([*moved.values()], safeguards.expiry_ms))\n",
         "allowed = iter([min(floors[0], early[0])])\n",
         (
             "    floors = _old_floors(",
             "    log = logs[0].log\n"
             "    asked = [(log, states[0].log_id, 2**40)]\n"
-            "    early = consumers_bounds(asked, safeguards.expiry_ms)\n"
+            "    early = readers_of([log], ()).bounds(asked, safeguards.expiry_ms)\n"
             "    from dataclasses import replace\n"
             "    from sparkwal.protocol.chain import newest_lifecycle\n"
             "    states = [newest_lifecycle(log) or states[0]]\n"
@@ -326,16 +326,23 @@ MUTATIONS = [
     Mutation(
         "floor-below-consumers",
         "a consumer joins while the floor moves",
-        "lifecycle/consumers.py",
-        "        for consumer, key in here:\n",
-        "        for consumer, key in here[:0]:\n",
+        "lifecycle/readers.py",
+        "            for consumer, key in pairs:\n",
+        "            for consumer, key in pairs[:0]:\n",
     ),
     Mutation(
         "unseen-logs-held",
         "the floor moves in a log that a consumer of all has not seen",
+        "format/consumer_record.py",
+        "own = LogPosition(log_id, 0)",
+        "return None",
+    ),
+    Mutation(
+        "lowest-stays",
+        "a second consumer of all with one name joins",
         "lifecycle/consumers.py",
-        "unseen = [pair for pair in of_all if pair[1].name not in seen]",
-        "unseen = of_all[:0]",
+        "return replace(consumer, logs={name: lower(name, own)",
+        "return consumer or replace(consumer, logs={name: lower(name, own)",
     ),
     Mutation(
         "new-log-from-0",
@@ -348,7 +355,7 @@ MUTATIONS = [
         "join-then-floor",
         "a consumer joins while the log is collected",
         "lifecycle/consumers.py",
-        "if floor <= consumer.position:",
+        "if not passed:",
         "if True:",
     ),
     Mutation(

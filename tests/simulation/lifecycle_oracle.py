@@ -218,15 +218,21 @@ def _check_consumers(state: State, records: list[dict[str, Any]]) -> None:
         return
     gone = _gone(state, records)
     for key in state.joined:
-        reported = oracle.document(state.objects[key]) if key in state.objects else None
-        if reported is None or reported["log_id"] != records[0]["log_id"]:
+        if key not in state.objects:
             continue
-        if state.now_ms - state.modified[key] <= EXPIRY_MS and any(
-            position >= reported["position"] for position in gone
-        ):
-            raise oracle.Violation(
-                f"{gone} were collected; {key} continues at {reported['position']}"
-            )
+        reported = _reported(oracle.document(state.objects[key]), records[0]["log_id"])
+        if reported is None or state.now_ms - state.modified[key] > EXPIRY_MS:
+            continue
+        if any(position >= reported for position in gone):
+            raise oracle.Violation(f"{gone} were collected; {key} continues at {reported}")
+
+
+def _reported(consumer: dict[str, Any], log_id: str) -> int | None:
+    """The position of a consumer in the log, or None if it reads a former log."""
+    if "logs" not in consumer:
+        return int(consumer["position"]) if consumer["log_id"] == log_id else None
+    own = consumer["logs"].get("default")
+    return int(own["position"]) if own and own["log_id"] == log_id else 0
 
 
 def check_delivered(outcome: str, state: State) -> None:

@@ -22,7 +22,15 @@ from tests.simulation.compacting import (
 )
 from tests.simulation.configuration import Configuration, keeping
 from tests.simulation.explore import Budget
-from tests.simulation.following import current, follower, latecomer, reader_of_all
+from tests.simulation.following import (
+    current,
+    follower,
+    latecomer,
+    namesake,
+    reader_of_all,
+    reader_of_the_log,
+    without_a_log,
+)
 from tests.simulation.lake import undisturbed
 from tests.simulation.machine import Machine, Process
 from tests.simulation.processes import appender, driver
@@ -421,11 +429,42 @@ def followed() -> dict[str, Configuration]:
         ),
         "the floor moves in a log that a consumer of all has not seen": Configuration(
             {
-                "K": follower("K", 1, joins=True, is_new=True),
+                "K": follower("K", 1, joins=True, is_new=True, of_all=True),
                 "A": compactor("A", collects=False),
             },
             begin=lambda: reader_of_all(_almost(_with_objects(2)), "K"),
             ends={"K": "delivered"},
+            kept=4,
+        ),
+        "a consumer of all joins while the log is collected": Configuration(
+            {
+                "K": follower("K", 0, joins=True, of_all=True),
+                "C": collector("C"),
+                "O": others(compactor("A", collects=False), hours(_PAST)),
+            },
+            begin=lambda: _with_objects(2),
+            ends={"K": "delivered"},
+            deletes=True,
+            kept=4,
+        ),
+        "a consumer of all whose object another one overwrites without the log": Configuration(
+            {
+                "K": follower("K", 1, joins=True, is_new=True, of_all=True),
+                "M": outsider(without_a_log("K")),
+                "A": compactor("A", collects=False),
+            },
+            begin=lambda: reader_of_all(_almost(_with_objects(2)), "K"),
+            ends={"K": "delivered"},
+            kept=4,
+        ),
+        "a second consumer of all with one name joins": Configuration(
+            {
+                "R": follower("R", 1, is_new=True),
+                "M": namesake("K"),
+                "A": compactor("A", collects=False),
+            },
+            begin=lambda: reader_of_the_log(_almost(_with_objects(2)), "K", "W-0"),
+            ends={"R": "delivered"},
             kept=4,
         ),
         "the floor moves in a log that a reader of others has not seen": Configuration(

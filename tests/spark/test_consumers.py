@@ -13,7 +13,8 @@ from reading.collected import move_floor
 import sparkwal
 from sparkwal import CollectedError, InvalidLogError, OptionError, events
 from sparkwal.lifecycle import consumers
-from sparkwal.lifecycle.consumers import ConsumerInfo, bound
+from sparkwal.lifecycle.consumer_list import ConsumerInfo
+from sparkwal.lifecycle.readers import bound
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.holds import Holds
@@ -269,6 +270,7 @@ def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> N
         ("c", offset["c"], 0),
     ]
     assert [each.name for each in (log / "consumers").iterdir()] == ["daily.all"]
+    assert not [*(log / "sequencers").glob("*/consumers")]
     # A consumer is removed in all logs, or in none.
     with pytest.raises(OptionError, match="daily reads all logs .*forget it in all of them"):
         sparkwal.forget_consumer(str(log), "daily", sequencer="a")
@@ -336,6 +338,24 @@ def test_a_batch_read_takes_a_lease(tmp_path: Path) -> None:
     lease = reported(stream)
     assert lease.name.startswith("lease-")
     assert (lease.position, lease.expires_ms, lease.live) == (2, 6 * 3_600_000, True)
+
+
+def test_a_batch_read_of_all_logs_takes_one_lease_for_them(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    log = tmp_path / "log"
+    for name in ("a", "b"):
+        appended(log / "sequencers" / name, [1, 2])
+    batch_reader(stream, sequencers="*", lease="6h").partitions()
+    (file,) = (log / "consumers").iterdir()
+    assert file.name.startswith("lease-") and file.name.endswith(".all")
+    # It holds no log that began after the read.
+    appended(log / "sequencers" / "c", [3])
+    found = sparkwal.consumers(str(log), sequencers="*")
+    assert [(each.sequencer, each.position, each.expires_ms) for each in found] == [
+        ("a", 0, 6 * 3_600_000),
+        ("b", 0, 6 * 3_600_000),
+    ]
+    assert not (log / "sequencers" / "a" / "consumers").exists()
 
 
 def test_a_batch_read_that_is_refused_leaves_no_lease(tmp_path: Path) -> None:
