@@ -20,7 +20,7 @@ from sparkwal.lifecycle.leftovers import Leftovers, list_leftovers, unneeded_seg
 from sparkwal.lifecycle.readers import Readers, readers_of
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import read_archive
-from sparkwal.protocol.chain import part_of, record_at
+from sparkwal.protocol.chain import KEPT_RECORDS, part_of, record_at
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.store.base import Entry, LogStore, NotFound, numbered
@@ -128,7 +128,13 @@ def _old_record(
 
     def is_older(number: int) -> bool:
         if number not in ages:
-            ages[number] = log.store.age_ms(keys.lifecycle_key(root, number))
+            try:
+                ages[number] = log.store.age_ms(keys.lifecycle_key(root, number))
+            except NotFound:
+                if number < newest + KEPT_RECORDS:
+                    raise
+                # Old records beyond the newest thousand are deleted.
+                return True
         # SAFETY(grace-before-delete) §10: only a floor older than the grace allows a delete
         return ages[number] > grace_ms
 
@@ -139,9 +145,15 @@ def _old_record(
         # A rule of the bucket or a person deleted a record: check the existing ones one by one.
         existing = numbered(log.store, keys.lifecycle_prefix(root))
         number = next((number for number, _ in existing if is_older(number)), keys.MAX + 1)
+        # An object at a number that was freed may be a late PUT.
+        if number >= newest + KEPT_RECORDS:
+            return None
     # A torn record is passed over, as by `newest_lifecycle`.
     while number <= keys.MAX:
-        record = record_at(log, number)
+        try:
+            record = record_at(log, number)
+        except NotFound:
+            return None
         if record is not None:
             return record
         number += 1

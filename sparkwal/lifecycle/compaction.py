@@ -9,7 +9,7 @@ read again and holds it. Any process can finish a range that a crashed process l
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkwal import events
@@ -49,9 +49,8 @@ from sparkwal.lifecycle.table import (
     way_back,
 )
 from sparkwal.lifecycle.tombstones import accept_tombstones, check_tombstones
-from sparkwal.protocol.chain import newest_record, put_next, put_record
+from sparkwal.protocol.chain import newest_record, put_next, put_record, trusted
 from sparkwal.protocol.clock import Clock
-from sparkwal.reading.floor import ends_before
 from sparkwal.store.base import LogStore
 
 # Attempts to write a range while other writers of the table commit first.
@@ -81,39 +80,30 @@ def unless_moved_on(log: LogStore, state: LifecycleRecord) -> Iterator[None]:
         raise
 
 
-def check_log(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
-    """Check that a lifecycle belongs to the log at its path.
-
-    Args:
-        log: the log.
-        gap: its first gap, read after `state`.
-        log_id: its id.
-        state: the newest record of the lifecycle.
-
-    Raises:
-        PlanError: the log was recreated, or restored from an older copy.
-    """
-    # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
-    if state.log_id != log_id:
-        raise PlanError(
-            f"the lifecycle under {log.url} belongs to the log {state.log_id}, and the log there "
-            f"now is {log_id}: it was deleted and recreated. Delete lifecycle/ and consumers/ "
-            "there too, and give the new log a table of its own. If other logs of the path remain, "
-            "move the new log to a sequencer with another name instead"
-        )
-    # A log that ends below its floor was restored from an older copy.
-    if gap < state.floor:
-        cut = ends_before(log.url, gap, state.floor)
-        raise PlanError(f"{cut}. Restore lifecycle/ of that copy too")
-
-
 @dataclass(frozen=True)
 class Chain:
-    """Puts the records of one log's lifecycle."""
+    """Puts the records of one log's lifecycle.
+
+    Attributes:
+        trusted: the times until which the record after a number is not deleted, by that number.
+    """
 
     log: LogStore
     clock: Clock
     host: str
+    trusted: dict[int, int] = field(default_factory=dict, compare=False)
+
+    def newest(self) -> ChainRecord | None:
+        """Read the newest record, as `newest_record`."""
+        began_ms = self.clock.boot_ms()
+        record = newest_record(self.log)
+        self._trust(began_ms, record)
+        return record
+
+    def _trust(self, began_ms: int, record: ChainRecord | None) -> None:
+        self.trusted.clear()
+        if record is not None:
+            self.trusted[record.number] = trusted(began_ms, record)
 
     def put(self, head: LifecycleRecord, kind: str, **changes: Any) -> LifecycleRecord:
         """Put the record after `head`, and emit an event for an intent or a finished range.
@@ -122,12 +112,17 @@ class Chain:
             PublishError: the store did not answer.
             MovedOn: another process put a record first.
         """
+        began_ms = self.clock.boot_ms()
+        until_ms = self.trusted.get(head.number)
         try:
-            new = put_next(self.log, head, kind, self.clock, self.host, **changes)
+            new = put_next(
+                self.log, head, kind, self.clock, self.host, until_ms=until_ms, **changes
+            )
         except StoreUnavailableError as error:
             raise self._failed(error) from error
         if new is None:
             raise MovedOn
+        self._trust(began_ms, new.chain)
         root = self.log.root
         if kind == INTENT:
             for part in new.ranges:
@@ -164,12 +159,15 @@ class Chain:
         return part
 
     def _put(self, base: ChainRecord) -> ChainRecord:
+        began_ms = self.clock.boot_ms()
+        until_ms = self.trusted.get(base.number)
         try:
-            record = put_record(self.log, base, self.clock, self.host)
+            record = put_record(self.log, base, self.clock, self.host, until_ms=until_ms)
         except StoreUnavailableError as error:
             raise self._failed(error) from error
         if record is None:
             raise MovedOn
+        self._trust(began_ms, record)
         return record
 
     def _failed(self, error: StoreUnavailableError) -> PublishError:

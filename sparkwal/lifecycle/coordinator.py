@@ -25,7 +25,6 @@ from sparkwal.lifecycle.compaction import (
     MovedOn,
     Range,
     accept,
-    check_log,
     confirm_table,
     unless_moved_on,
     versions_of,
@@ -36,6 +35,7 @@ from sparkwal.lifecycle.cycle import (
     Part,
     Remembered,
     Run,
+    check_chain,
     noted,
     part_with_table,
     report_limit,
@@ -47,11 +47,12 @@ from sparkwal.lifecycle.giving_up import (
     give_up_open_range,
     open_range,
 )
+from sparkwal.lifecycle.old_records import forget_old_records
 from sparkwal.lifecycle.policy import Policy, decide_together, measure
 from sparkwal.lifecycle.promising import promise, range_until
 from sparkwal.lifecycle.readers import bounds as readers_bounds
 from sparkwal.lifecycle.table import Table, check_same_target
-from sparkwal.protocol.chain import beginning, newest_record, part_of
+from sparkwal.protocol.chain import beginning, part_of
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.listing import list_logs
@@ -194,8 +195,7 @@ class Coordinator:
     def give_up_range(self) -> ClosedRange | None:
         """Give the open range of the table up, so that another run promises its positions again.
 
-        Call it if the table refuses the range for ever and cannot be changed. No row is lost: the
-        rows stay in the log. If the table has the range already, the record says that it is done.
+        No row is lost: the rows stay in the log. A range that the table has already becomes done.
 
         Returns:
             The range, or None if none is open, or another process closed it first.
@@ -207,13 +207,11 @@ class Coordinator:
         wanted: set[int] = set()
 
         def work() -> ClosedRange | None:
-            state = open_range(self._log, self._target)
-            if state is None:
-                return None
+            state = open_range(self._chain, self._target)
             # A range that another process promised meanwhile was refused by no table.
-            wanted.add(state.k)
-            if wanted != {state.k}:
+            if state is None or wanted - {state.k}:
                 return None
+            wanted.add(state.k)
             return give_up_open_range(self._chain, state, self._require_table(state))
 
         return self._retry_if_moved(work)
@@ -241,6 +239,7 @@ class Coordinator:
                 if part.found == "no lifecycle":
                     return None
                 logs = [Collected(part.log, part.head, part.state)]
+                cycle.begun = None
                 self._collect(cycle, logs, dry_run=dry_run)
                 if part.floor_error is not None:
                     raise part.floor_error
@@ -275,7 +274,7 @@ class Coordinator:
 
     def _read_logs(self, logs: Sequence[LogStore]) -> Cycle:
         """Read the newest record of the chain, and then the head of each log, side by side."""
-        cycle = Cycle(newest_record(self._log))
+        cycle = Cycle(self._chain.newest())
 
         def begin(log: LogStore) -> Part | SparkWalError | None:
             known = self._known.setdefault(log.name, Remembered())
@@ -297,7 +296,7 @@ class Coordinator:
                 return Part(log, head, state)
             part = Part(log, head, state, "an open range" if state.to > state.cut else "at rest")
             try:
-                check_log(log, head.gap, log_id, state)
+                check_chain(log, head.gap, log_id, state)
             except SparkWalError as error:
                 part.error = error
             return part
@@ -498,3 +497,5 @@ class Coordinator:
             cycle.parts[name].collected(collection, None if dry_run else self._known[name])
         if record is not None:
             cycle.moved(record)
+        if not dry_run:
+            forget_old_records(self._log, cycle.begun, cycle.record, self._safeguards.grace_ms)

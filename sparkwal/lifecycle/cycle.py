@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from sparkwal import events
-from sparkwal.errors import InvalidLogError, SparkWalError
+from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collected, Collection
@@ -17,6 +17,7 @@ from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.records import check_log
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_any
+from sparkwal.reading.floor import ends_before
 from sparkwal.store.base import Entry, LogStore, Page
 from sparkwal.store.parallel import run_parallel
 
@@ -186,12 +187,17 @@ class Cycle:
         parts: the logs that exist, by name.
         runs: the results of the others.
         has_written: a range went into the table, or was finished.
+        begun: the newest record of the chain at the beginning.
     """
 
     record: ChainRecord | None
     parts: dict[str, Part] = field(default_factory=dict)
     runs: dict[str, Run | SparkWalError] = field(default_factory=dict)
     has_written: bool = False
+    begun: ChainRecord | None = None
+
+    def __post_init__(self) -> None:
+        self.begun = self.record
 
     @property
     def sound(self) -> list[Part]:
@@ -264,3 +270,29 @@ def states_of(cycle: Cycle, target: Target | None) -> list[LifecycleRecord]:
             check_same_target(target, other.target)
             states.append(other)
     return states
+
+
+def check_chain(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
+    """Check that a lifecycle belongs to the log at its path.
+
+    Args:
+        log: the log.
+        gap: its first gap, read after `state`.
+        log_id: its id.
+        state: the newest record of the lifecycle.
+
+    Raises:
+        PlanError: the log was recreated, or restored from an older copy.
+    """
+    # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
+    if state.log_id != log_id:
+        raise PlanError(
+            f"the lifecycle under {log.url} belongs to the log {state.log_id}, and the log there "
+            f"now is {log_id}: it was deleted and recreated. Delete lifecycle/ and consumers/ "
+            "there too, and give the new log a table of its own. If other logs of the path remain, "
+            "move the new log to a sequencer with another name instead"
+        )
+    # A log that ends below its floor was restored from an older copy.
+    if gap < state.floor:
+        cut = ends_before(log.url, gap, state.floor)
+        raise PlanError(f"{cut}. Restore lifecycle/ of that copy too")

@@ -26,7 +26,7 @@ from sparkwal.lifecycle.table import (
     check_same_target,
     is_burned,
 )
-from sparkwal.protocol.chain import newest_record, part_of
+from sparkwal.protocol.chain import part_of
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -114,11 +114,11 @@ class ClosedRange:
     table_version: int
 
 
-def open_range(log: LogStore, target: Target | None) -> LifecycleRecord | None:
+def open_range(chain: Chain, target: Target | None) -> LifecycleRecord | None:
     """Find the open range of the table of a log.
 
     Args:
-        log: the log.
+        chain: the chain of the log.
         target: the table, for a log that has none yet.
 
     Returns:
@@ -128,8 +128,8 @@ def open_range(log: LogStore, target: Target | None) -> LifecycleRecord | None:
     Raises:
         PlanError: the table of the log is another one.
     """
-    record = newest_record(log)
-    state = part_of(log, record)
+    record = chain.newest()
+    state = part_of(chain.log, record)
     if (state is None or state.target is None) and record and target:
         state = part_with_table(record, target.table)
     if state is None or not state.is_open:

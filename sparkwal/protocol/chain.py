@@ -20,6 +20,9 @@ from sparkwal.format.lifecycle_record import (
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore, NotFound, get_whole
 
+# Of the newest numbers of a chain so many are never freed.
+KEPT_RECORDS = 1000
+
 
 def newest_lifecycle(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
     """Read a log's part of the newest record, as `newest_record`.
@@ -115,6 +118,33 @@ def record_at(log: LogStore, number: int, listed: int | None = None) -> ChainRec
     return record
 
 
+def trusted(began_ms: int, record: ChainRecord | None) -> int:
+    """The time since the boot until which the record after this one is not deleted.
+
+    That record will be younger than a look that shows this one. No process deletes a record that is
+    younger than the grace.
+
+    Args:
+        began_ms: the time since the boot before the look, or before the PUT of this record.
+        record: the newest record, or None without one.
+    """
+    return began_ms + (record.gc_grace_ms // 2 if record else 0)
+
+
+def _counts(log: LogStore, record: ChainRecord, clock: Clock, until_ms: int | None) -> bool:
+    """Whether the number of a record that was put was never taken before.
+
+    A process may have slept since its look. Others may have put a record there, and deleted it.
+    Then the record is no part of the chain, whose newest record is far below.
+    """
+    # SAFETY(chain-put-in-time) §10: a lifecycle record that was put late counts only if its number
+    # was never free twice
+    if record.number == keys.MAX or (until_ms is not None and clock.boot_ms() < until_ms):
+        return True
+    newest = newest_record(log)
+    return newest is not None and record.number - newest.number < KEPT_RECORDS
+
+
 def _check_readable(data: bytes, record: ChainRecord, where: str) -> None:
     """Raises InvalidLogError for a record that readers refuse: the chain would end with it."""
     try:
@@ -153,9 +183,18 @@ def beginning(
 
 
 def put_next(
-    log: LogStore, head: LifecycleRecord, kind: str, clock: Clock, host: str, **changes: Any
+    log: LogStore,
+    head: LifecycleRecord,
+    kind: str,
+    clock: Clock,
+    host: str,
+    *,
+    until_ms: int | None = None,
+    **changes: Any,
 ) -> LifecycleRecord | None:
     """Put the record after that of `head`, with `changes` in the log's part: 1 conditional PUT.
+
+    See `put_record` for `until_ms`.
 
     Returns:
         The log's part of the record, or None if another process has put one there: then read it
@@ -165,11 +204,13 @@ def put_next(
         InvalidLogError: a record after that of `head` is damaged.
     """
     base = with_log(head, replace(head, kind=kind, **changes))
-    record = put_record(log, base, clock, host)
+    record = put_record(log, base, clock, host, until_ms=until_ms)
     return record.of(head.sequencer) if record else None
 
 
-def put_record(log: LogStore, base: ChainRecord, clock: Clock, host: str) -> ChainRecord | None:
+def put_record(
+    log: LogStore, base: ChainRecord, clock: Clock, host: str, *, until_ms: int | None = None
+) -> ChainRecord | None:
     """Put a record that was derived from the one of the same number: 1 conditional PUT.
 
     It goes to the first number after the torn records that follow that one.
@@ -179,6 +220,8 @@ def put_record(log: LogStore, base: ChainRecord, clock: Clock, host: str) -> Cha
         base: the record, with the number and the time of the one from which it was derived.
         clock: dates the record.
         host: the machine that writes it.
+        until_ms: the time since the boot until which the next record is not deleted (`trusted`).
+            After it the PUT costs 1 LIST and 1 GET more.
 
     Returns:
         The record, or None if another process has put one there: then read the newest
@@ -203,13 +246,13 @@ def put_record(log: LogStore, base: ChainRecord, clock: Clock, host: str) -> Cha
         data = encode(record)
         _check_readable(data, record, f"{log.store.url}/{key}")
         if log.store.put_if_absent(key, data):
-            return record
+            return record if _counts(log, record, clock, until_ms) else None
         # The number is taken, perhaps by our own PUT whose reply was lost.
         try:
             # SAFETY(chain-read-back) §10: a refused lifecycle record counts only if its bytes are
             # there
             if log.store.get_range(key, 0, len(data) + 1) == data:
-                return record
+                return record if _counts(log, record, clock, until_ms) else None
             # SAFETY(chain-only-torn) §10: only torn records lie between a lifecycle record and its
             # base
             if record_at(log, number) is not None:

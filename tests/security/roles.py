@@ -35,6 +35,7 @@ from sparkwal.spark.source import StreamReader
 from tests.protocol.query import LIMITS, SCHEMA, Query, hints_in
 from tests.protocol.query import rows as rows_of
 from tests.reading.collected import move_floor
+from tests.simulation.configuration import bounding
 from tests.spark.queries import append, numbers, write
 
 ROWS = pa.schema([("v", pa.int64())])
@@ -203,11 +204,13 @@ def collect(place: Place) -> None:
     """Everything below a floor that is old enough, by the clock of the store."""
     settings = from_keywords(LifecycleOptions, place.path, place.options)
     life = Coordinator(open_log(settings), settings, gc_grace_ms=0)
-    found = life.collect(dry_run=False)
-    # A segment beyond the head goes at once, the objects below the floor when they are old enough.
-    while found is None or not found.uploads:
-        time.sleep(0.1)
+    with bounding(1):
         found = life.collect(dry_run=False)
+        # A segment beyond the head goes at once, the objects below the floor and the old records of
+        # the chain when they are old enough.
+        while found is None or not found.uploads:
+            time.sleep(0.1)
+            found = life.collect(dry_run=False)
     assert found.uploads == 1
     assert found.erased > 0
 
@@ -239,7 +242,8 @@ def furnish(place: Place) -> None:
     log.store.upload(log.key(keys.data(1, head.window, 7))).part(1, 0, b"left")
     now_ms = Clock().now_ms()
     publish(log, Consumer("lease-1", head.live.header.log_id, 9, now_ms, "host", "run", 1))
-    move_floor(log, 4, grace_ms=0)
+    for floor in range(1, 5):
+        move_floor(log, floor, grace_ms=0)
     # A segment beyond the head, as an earlier log leaves it, and a damaged one at the head.
     log.store.put(keys.segment_key(log.prefix, 0, head.window), b"left")
     with short_blocks():

@@ -15,10 +15,12 @@ from sparkwal.errors import (
 )
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import FLOOR, MERGE, NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.lifecycle.coordinator import Coordinator
+from sparkwal.lifecycle.old_records import forget_old_records
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState
+from sparkwal.protocol.chain import put_next
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -231,6 +233,25 @@ def giver(name: str) -> Process:
             life.run_once()
         except SparkWalError as error:
             return type(error).__name__
+        return "done"
+
+    return run
+
+
+def keeper(name: str, records: int, pause_ms: int) -> Process:
+    """Puts records without a range, and deletes old ones after a pause."""
+
+    def run(ask: Ask) -> str:
+        life = _life(name, ask)
+        begun = life._chain.newest()
+        assert begun is not None
+        state = begun.of("default")
+        for _ in range(records):
+            assert state is not None
+            state = put_next(life._log, state, FLOOR, WorldClock(ask), name)
+        ask(Call("sleep", (pause_ms,)))
+        assert state is not None
+        forget_old_records(life._log, begun, state.chain, GRACE_MS)
         return "done"
 
     return run

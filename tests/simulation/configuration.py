@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sparkwal.format import keys
-from sparkwal.lifecycle import collection, erasing
-from sparkwal.protocol import archive, commit, recovery
+from sparkwal.lifecycle import collection, erasing, old_records
+from sparkwal.protocol import archive, chain, commit, recovery
 from sparkwal.reading import segments
 from tests.simulation.explore import Budget, Report, explore
 from tests.simulation.machine import Process
@@ -29,6 +29,8 @@ class Configuration:
             head lists.
         block: the number of positions that a segment covers.
         front: the bytes of a segment that are read first.
+        records: the number of the newest numbers of the chain that are never freed. With another
+            number than the usual one, each run may delete older records.
     """
 
     processes: dict[str, Process]
@@ -46,6 +48,7 @@ class Configuration:
     kept: int = collection.KEPT_SLOTS
     block: int = keys.BLOCK
     front: int = segments._FRONT
+    records: int = chain.KEPT_RECORDS
 
     def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
         """See `explore.explore`."""
@@ -54,6 +57,7 @@ class Configuration:
             keeping(self.kept),
             forwarding(self.forward),
             with_blocks(self.block, self.front),
+            bounding(self.records),
         ):
             return explore(
                 self.processes,
@@ -89,6 +93,19 @@ def forwarding(microbatches: int) -> Iterator[None]:
         yield
     finally:
         commit.FORWARD = before
+
+
+@contextmanager
+def bounding(records: int) -> Iterator[None]:
+    before = chain.KEPT_RECORDS, old_records.EVERY
+    every = old_records.EVERY if records == chain.KEPT_RECORDS else 1
+    chain.KEPT_RECORDS = collection.KEPT_RECORDS = records
+    old_records.EVERY = every
+    try:
+        yield
+    finally:
+        chain.KEPT_RECORDS, old_records.EVERY = before
+        collection.KEPT_RECORDS = chain.KEPT_RECORDS
 
 
 @contextmanager

@@ -50,6 +50,27 @@ MUTATIONS = [
         "        return replace(snapshot, changes=(made,))\n",
     ),
     Mutation(
+        "chain-put-in-time",
+        "a compactor sleeps until its number was used and freed",
+        "protocol/chain.py",
+        "if record.number == keys.MAX or (until_ms is not None and clock.boot_ms() < until_ms):",
+        "if True:",
+    ),
+    Mutation(
+        "chain-record-age",
+        "a compactor does not sleep while records are deleted",
+        "lifecycle/old_records.py",
+        "return log.store.age_ms(entry.key) > age_ms",
+        "return log.store.age_ms(entry.key) >= 0",
+    ),
+    Mutation(
+        "chain-newest-kept",
+        "a compactor sleeps, and its number stays in use",
+        "lifecycle/old_records.py",
+        "last_kept = newest.number + chain.KEPT_RECORDS - 1",
+        "last_kept = newest.number - 1",
+    ),
+    Mutation(
         "unreadable-marked",
         _DAMAGED,
         "lifecycle/giving_up.py",
@@ -195,7 +216,7 @@ MUTATIONS = [
     Mutation(
         "chain-of-this-log",
         "a log that is recreated before it is collected",
-        "lifecycle/compaction.py",
+        "lifecycle/cycle.py",
         "if state.log_id != log_id:",
         "if False:",
     ),

@@ -41,7 +41,7 @@ def check(state: State, records: list[dict[str, Any]]) -> None:
 def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
     whole = [
         key
-        for key, body in state.objects.items()
+        for key, body in {**state.objects, **dict(state.collected)}.items()
         if key.startswith(f"{PREFIX}/lifecycle/") and body.endswith(b"ARROW1")
     ]
     if len(chain) != len(whole):

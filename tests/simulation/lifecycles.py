@@ -16,6 +16,7 @@ from tests.simulation.compacting import (
     compactor,
     giver,
     hours,
+    keeper,
     mender,
     others,
     outsider,
@@ -50,6 +51,7 @@ def exhaustive() -> dict[str, Configuration]:
     return {
         **followed(),
         **with_tombstones(),
+        **with_old_records(),
         **erased(),
         "two compactors, a crash": Configuration(
             {"A": compactor("A"), "B": compactor("B", runs=2)},
@@ -229,6 +231,39 @@ def exhaustive() -> dict[str, Configuration]:
             begin=lambda: written(3),
             deletes=True,
             kept=2,
+        ),
+    }
+
+
+def with_old_records() -> dict[str, Configuration]:
+    """The same while old records of the chain are deleted under a process that looked before."""
+
+    def configuration(records: int, pause_ms: int) -> Configuration:
+        return Configuration(
+            {
+                "A": compactor("A", collects=False),
+                "O": others(keeper("K", 4, pause_ms)),
+                "B": compactor("B"),
+            },
+            begin=lambda: compacted(1, 1),
+            ends={"A": "done", "B": "done"},
+            follows={"B": "A"},
+            still=_STILL,
+            deletes=True,
+            records=records,
+        )
+
+    return {
+        "a compactor sleeps until its number was used and freed": configuration(2, 2 * _PAST),
+        "a compactor does not sleep while records are deleted": configuration(2, 0),
+        "a compactor sleeps, and its number stays in use": configuration(4, 2 * _PAST),
+        "a late lifecycle record at a number that was freed": Configuration(
+            {"O": others(keeper("K", 4, 2 * _PAST)), "C": compactor("C", runs=2)},
+            begin=_late_record,
+            ends={"C": "done"},
+            still=_STILL,
+            deletes=True,
+            records=2,
         ),
     }
 
@@ -576,6 +611,14 @@ def _stray_leader() -> State:
     later = [oracle.slot_key(position) for position in range(3, 6)]
     other = after([driver("Z", "z", 1, inline=1000)], without(ours, *later))
     return replace(ours, hints={}, plan=-1, late=frozenset({(key, other.objects[key])}))
+
+
+def _late_record() -> State:
+    """A compacted log, and a PUT under way at the next number of its chain."""
+    state = compacted(1, 1)
+    other = after([keeper("L", 1, 0)], state)
+    late = frozenset({*other.objects.items()} - {*state.objects.items()})
+    return replace(state, late=late)
 
 
 def before(state: State, process: Process, is_last: Callable[[Call], bool]) -> State:

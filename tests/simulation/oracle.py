@@ -117,10 +117,14 @@ def of_log(record: dict[str, Any], name: str = "default") -> dict[str, Any]:
 
 
 def chain(state: State) -> list[dict[str, Any]]:
-    """The whole lifecycle records, oldest first; they are there without a gap."""
+    """The whole lifecycle records, oldest first, also those that were deleted; without a gap.
+
+    What lies at the number of a deleted one came too late, and is no part of the chain.
+    """
     found = []
     number = _MAX
-    while (body := state.objects.get(f"{PREFIX}/lifecycle/{number:020d}")) is not None:
+    there = {**state.objects, **dict(state.collected)}
+    while (body := there.get(f"{PREFIX}/lifecycle/{number:020d}")) is not None:
         # The store kept a part of it: nobody was told that it is there.
         if body.endswith(b"ARROW1"):
             found.append({**of_log(header(body)), "whole": header(body)})

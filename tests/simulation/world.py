@@ -269,8 +269,9 @@ def _delete(state: State, key: str, undone: bool = False) -> tuple[State, Any]:
         blame = f"{key} was deleted by one that began when the table had been restored"
         state = replace(state, blame=blame)
     gone = state.collected
-    # The log counts its first object at that position again, not a later stray.
-    if key.startswith(f"{PREFIX}/batches/") and all(key != known for known, _ in gone):
+    # The first object of a number counts again, not a later stray.
+    is_counted = key.startswith((f"{PREFIX}/batches/", f"{PREFIX}/lifecycle/"))
+    if is_counted and all(key != known for known, _ in gone):
         gone = gone | {(key, state.objects[key])}
     return replace(without(state, key), collected=gone), None
 
