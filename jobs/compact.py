@@ -135,10 +135,7 @@ class Compaction:
             return {self.settings.path if self.all_sequencers else name: error}
 
     def give_up_range(self) -> str:
-        """Give the open range up.
-
-        Returns:
-            What was done, for people.
+        """Give the open range up. The result is for people.
 
         Raises:
             SparkWalError: the range is still open.

@@ -201,8 +201,7 @@ class Coordinator:
             The range, or None if none is open, or another process closed it first.
 
         Raises:
-            PlanError: this has no table, or another one.
-            CompactionError: the table is unreadable, or its history does not fit the log.
+            CompactionError: this has another table or none, or the table does not fit the log.
         """
         wanted: set[int] = set()
 
