@@ -195,10 +195,11 @@ def with_lower(
         names: the logs of which lower positions count. The reader itself has released the others.
     """
     before = published.logs if published else {}
+    waiting = {*names}
 
     def lower(name: str, own: LogPosition) -> LogPosition:
         other = before.get(name)
-        if name not in names or other is None or other.log_id != own.log_id:
+        if name not in waiting or other is None or other.log_id != own.log_id:
             return own
         return LogPosition(own.log_id, min(own.position, other.position))
 
@@ -244,7 +245,7 @@ def _join(registry: Registry, consumer: ConsumerOfAll) -> Mapping[str, int]:
 def register(
     registry: Registry, consumer: ConsumerOfAll, names: Collection[str]
 ) -> Mapping[str, int]:
-    """Publish a consumer. Where the floor is above its position, the floor takes its place.
+    """Publish a consumer. If the floor of a log is above its position, the floor takes its place.
 
     Args:
         registry: the object to write.

@@ -66,7 +66,8 @@ class Publisher:
         """Protect logs under a path that this stream has not seen yet: 1 GET and 1 PUT every
         `interval_ms`.
 
-        Call it before the logs are listed. What was published under the name stays in force.
+        Call it before the logs are listed. The positions that were published under the name stay in
+        force.
         """
         if not self._name:
             return

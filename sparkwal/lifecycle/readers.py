@@ -210,7 +210,7 @@ def look_at_readers(
 
     Args:
         logs: the logs, at least one.
-        walked: what LISTs of the path have shown of some logs.
+        walked: the result of LISTs of the path, which show some logs.
     """
     root = logs[0].root
 

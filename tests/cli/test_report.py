@@ -17,7 +17,9 @@ from reading.collected import collect, move_floor
 import sparkwal
 from sparkwal.cli.report_page import page
 from sparkwal.format import keys
+from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
 from sparkwal.format.header import CommitHeader
+from sparkwal.lifecycle.consumers import publish_of_all
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -113,6 +115,24 @@ def test_a_damaged_consumer_is_reported_and_the_others_are_shown(tmp_path: Path)
     (path / "consumers" / "daily").write_bytes(b"nothing of this")
     assert "daily" in ran("report", str(path), "-o", str(file), code=1)
     assert embedded(file)["totals"]["commits"] == 3
+
+
+def test_a_damaged_consumer_of_a_log_is_named_and_those_of_others_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for name in ("a", "b"):
+        append(str(path), range(3), sequencer=name)
+    head = sparkwal.Log(str(path), sequencer="b").head()
+    assert head is not None
+    root = opened(path)
+    logs = {"b": LogPosition(head.log_id, 2)}
+    publish_of_all(root, ConsumerOfAll("everything", logs, 0, "host", "run"))
+    (path / "sequencers" / "a" / "consumers").mkdir()
+    (path / "sequencers" / "a" / "consumers" / "daily").write_bytes(b"nothing of this")
+    for command in ("consumers", "status"):
+        shown = ran(command, str(path), "--all", code=1)
+        assert "a/consumers/daily: " in shown and "everything" in shown, command
+    with pytest.raises(sparkwal.InvalidLogError, match="a/consumers/daily: "):
+        sparkwal.consumers(str(path), sequencers="*")
 
 
 def test_the_page_of_a_time_without_commits_says_so(tmp_path: Path) -> None:
