@@ -103,7 +103,13 @@ class Application:
         own["TMPDIR"] = str(temporary)
         if knows:
             here = str(Path(sparkwal.__file__).parents[1])
-            path = [here, str(TESTS), str(JOBS), *filter(None, [own.get("PYTHONPATH")])]
+            path = [
+                here,
+                str(TESTS),
+                str(JOBS),
+                str(TESTS.parent),
+                *filter(None, [own.get("PYTHONPATH")]),
+            ]
             own |= {"PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": sys.executable}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(

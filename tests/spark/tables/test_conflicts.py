@@ -48,6 +48,8 @@ def test_a_merge_starts_again_when_others_changed_the_rows_it_read(
     lake.compact()
     for number, (statement, conflicts) in enumerate(CHANGES.items()):
         gate = Gate(tmp_path / f"gate-{number}")
+        # A file that OPTIMIZE joins with others.
+        delta.sql(f"INSERT INTO delta.`{lake.target.table}` VALUES ({20 + number}, 'other')")
         lake.append({"id": 2, "v": statement}, value(10 + number))
         lake.intent()
         with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
@@ -63,9 +65,10 @@ def test_a_merge_starts_again_when_others_changed_the_rows_it_read(
             finally:
                 gate.open()
             done, finished = ran.result()
-        assert finished.k == done.k == number + 2
+        assert finished["default"].k == done.k == number + 2
         assert len(retried) == conflicts, (statement, retried)
         retried.clear()
     found = delta.read.format("delta").load(lake.target.table).select("id", "v").collect()
     changed = [(2, statement), *((n, f"v{n}") for n in range(10, 10 + len(CHANGES)))]
+    changed += [(n, "other") for n in range(20, 20 + len(CHANGES))]
     assert sorted(map(tuple, found)) == changed
