@@ -151,17 +151,31 @@ def append(target: Target, logs: Sequence[int], rows: int, commits: int = 1) -> 
         list(pool.map(one, logs))
 
 
+def jvm_seconds(spark: SparkSession) -> float:
+    """The CPU time of the JVM so far, of all its threads."""
+    jvm: Any = spark._jvm
+    system = jvm.java.lang.management.ManagementFactory.getOperatingSystemMXBean()
+    nanoseconds: int = system.getProcessCpuTime()
+    return nanoseconds / 1e9
+
+
 def measured(
-    stores: Stores, targets: Mapping[bool, Target], work: Callable[[Target], Any]
+    stores: Stores,
+    targets: Mapping[bool, Target],
+    work: Callable[[Target], Any],
+    spark: SparkSession | None = None,
 ) -> dict[str, Any]:
     """Time some work on one path, and count the requests of the same work on another."""
+    before = jvm_seconds(spark) if spark else 0
     began = time.perf_counter()
     work(targets[False])
     seconds = time.perf_counter() - began
+    jvm = {"jvm": round(jvm_seconds(spark) - before, 2)} if spark else {}
     stores.reset()
     work(targets[True])
     counts = stores.counts()
-    return {"seconds": round(seconds, 2), "requests": counts, "total": sum(counts.values())}
+    total = sum(counts.values())
+    return {"seconds": round(seconds, 2), **jvm, "requests": counts, "total": total}
 
 
 def list_logs(target: Target) -> None:
@@ -215,7 +229,7 @@ def cycles(
         if name == "ten":
             for target in targets.values():
                 append(target, range(changed), rows)
-        results[name] = measured(stores, targets, cycle)
+        results[name] = measured(stores, targets, cycle, spark)
         after = {target.bucket: versions(target, stores.url) for target in targets.values()}
         results[name]["versions"] = after[BUCKET] - before[BUCKET]
         before = after
@@ -336,9 +350,9 @@ def show(results: Mapping[str, Any]) -> None:
         lines = [_line(one["logs"], one[part]) for one in sizes]
         console.print(table(part, ["logs", "s", "requests", "a log", "of them"], lines))
     for mode in ("append", "keys"):
-        columns = ["logs, changed", "s", "requests", "a log", "of them", "versions"]
+        columns = ["logs, changed", "s", "requests", "a log", "of them", "versions", "JVM s"]
         lines = [
-            [*_line(one["logs"], cycle, f", {name}"), cycle["versions"]]
+            [*_line(one["logs"], cycle, f", {name}"), cycle["versions"], cycle["jvm"]]
             for one in sizes
             if mode in one
             for name, cycle in one[mode].items()
