@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.request
 import uuid
@@ -154,9 +155,11 @@ def append(target: Target, logs: Sequence[int], rows: int, commits: int = 1) -> 
 def jvm_seconds(spark: SparkSession) -> float:
     """The CPU time of the JVM so far, of all its threads."""
     jvm: Any = spark._jvm
-    system = jvm.java.lang.management.ManagementFactory.getOperatingSystemMXBean()
-    nanoseconds: int = system.getProcessCpuTime()
-    return nanoseconds / 1e9
+    pid = jvm.java.lang.ProcessHandle.current().pid()
+    # The name of the process comes first and may have spaces.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user, system = int(fields[11]), int(fields[12])
+    return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
 def measured(
