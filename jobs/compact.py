@@ -190,8 +190,7 @@ class Compaction:
 def _row(name: str, run: Run) -> dict[str, str]:
     """One line of the table that the job prints."""
     ranges = [range_ for range_ in (run.finished, run.compacted) if range_ is not None]
-    collected = run.collection
-    idle = "" if collected and (collected.objects or collected.erased) else "none was due"
+    idle = "" if (done := run.collection) and done.objects + done.erased else "none was due"
     return {
         "log": name,
         "range": ", ".join(str(range_.k) for range_ in ranges) or idle,
@@ -200,8 +199,8 @@ def _row(name: str, run: Run) -> dict[str, str]:
         "bytes": ", ".join(size(range_.bytes) for range_ in ranges),
         "version": str(ranges[-1].table_version) if ranges else "",
         "floor": str(run.floor),
-        "collected": f"{collected.objects:,} objects, {size(collected.bytes)}" if collected else "",
-        "erased": f"rows of {collected.erased:,} records" if collected and collected.erased else "",
+        "collected": f"{done.objects:,} objects, {size(done.bytes)}" if done else "",
+        "erased": f"rows of {done.erased:,} records" if done and done.erased else "",
         "segments": str(run.segments or ""),
     }
 
