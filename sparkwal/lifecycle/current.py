@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
 from sparkwal.format.merging import union_of
 from sparkwal.format.widening import contradictions, widened
 from sparkwal.lifecycle.delta_log import DeltaLog
@@ -160,8 +160,6 @@ def plan_current(
         if version is None:
             continue
         union = union_of((tail.spark_schema, f"sequencer {tail.name}") for tail in tails)
-        if target is not None:
-            _check_same_columns(tails, target, union)
         for log, tail in zip(logs, tails, strict=True):
             emit(CurrentRead(log.log.url, pins.version, tail.start, tail.end))
         return CurrentPlan(target, pins.version, tails, union, version)
@@ -289,25 +287,6 @@ def check_complete(plan: CurrentPlan, table: DeltaLog) -> None:
             "the log has newer rows: compact the log first, and read the table with Spark, or read "
             "the two separately"
         )
-
-
-def _check_same_columns(tails: Sequence[Tail], target: Target, union: str) -> None:
-    """Refuse several logs with keys if one lacks a column.
-
-    A MERGE of its rows keeps that column's value in the table, and here it would be null.
-
-    Raises:
-        OptionError: a log with newer rows lacks a column.
-    """
-    every = {name.lower() for name in schema.columns(union)}
-    for tail in tails if target.mode == MERGE else ():
-        missing = every - {name.lower() for name in schema.columns(tail.spark_schema)}
-        if missing and tail.end > tail.start:
-            raise OptionError(
-                f"sequencer {tail.name} lacks the column {min(missing)!r} that another log of this "
-                f"path has, and its newer rows replace rows of {target.table} by key: compact it "
-                "first, then read again"
-            )
 
 
 def schema_of(table: DeltaLog) -> str:

@@ -5,6 +5,7 @@ is checked before the promise.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,11 +15,14 @@ from sparkwal.format.widening import contradictions, holds
 
 APPEND_ONLY = "delta.appendOnly"
 # Keys in the metadata of a Delta column. Delta fills these columns where a row has no value.
-_GENERATED = "delta.generationExpression"
+GENERATED = "delta.generationExpression"
 _IDENTITY = "delta.identity.start"
+_IDENTITY_TAKES = "delta.identity.allowExplicitInsert"
 _DEFAULT = "CURRENT_DEFAULT"
-# Spark stores CHAR(n) as a string and keeps its declared type in the metadata.
-_DECLARED_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+# Spark stores CHAR(n) as a string and keeps its declared type in the metadata. A struct may have it
+# in a field.
+_PADDED = re.compile(r"\bchar\(", re.IGNORECASE)
+DECLARED_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def type_problems(spark_schema: str, table_schema: str, table: str) -> Iterator[str]:
@@ -106,12 +110,21 @@ def problems(
     keys = {key.lower() for key in target.keys}
     for field in json.loads(table_schema)["fields"]:
         name, metadata = field["name"], field.get("metadata") or {}
-        declared = str(metadata.get(_DECLARED_TYPE, ""))
-        if name.lower() in keys and declared.lower().startswith("char("):
+        declared = str(metadata.get(DECLARED_TYPE, ""))
+        if name.lower() in keys and _PADDED.search(declared):
             yield (
                 f"the key {name!r} is {declared.upper()} in {table}, which pads its values with "
                 "spaces, so the log's values never equal them: make the column a STRING"
             )
+        log_type = log_types.get(name.lower())
+        for path in _required_fields(field["type"], log_type, name, is_any=is_merge):
+            yield (
+                f"{path!r}, a field of a struct in {table}, is NOT NULL, and "
+                + ("a MERGE casts the log's struct" if is_merge else "the log's struct lacks it")
+                + ": make the field nullable, or compact into another table"
+            )
+        if name.lower() in log_types:
+            yield from _identity_problems(name, metadata, table, is_merge=is_merge)
         if name.lower() not in log_types:
             if not field.get("nullable", True) and not is_filled_by_delta(metadata):
                 yield (
@@ -120,7 +133,6 @@ def problems(
                     "column to the log"
                 )
         elif is_merge:
-            log_type = log_types[name.lower()]
             for path in _fields_that_lack(normal_type(field), log_type, name):
                 yield (
                     f"{path!r} is a field of a struct in {table}, and the log's struct lacks it: "
@@ -129,9 +141,36 @@ def problems(
                 )
 
 
+def _required_fields(table_type: Any, log_type: Any, path: str, *, is_any: bool) -> Iterator[str]:
+    """The fields of a struct that are NOT NULL in the table. Only those that the log lacks, unless
+    `is_any`."""
+    structs = [x for x in (table_type, log_type) if isinstance(x, Mapping)]
+    if [x["type"] for x in structs] != ["struct", "struct"]:
+        return
+    in_log = {field["name"].lower(): field["type"] for field in log_type["fields"]}
+    for field in table_type["fields"]:
+        name, field_path = field["name"].lower(), f"{path}.{field['name']}"
+        if not field.get("nullable", True) and (is_any or name not in in_log):
+            yield field_path
+        yield from _required_fields(field["type"], in_log.get(name), field_path, is_any=is_any)
+
+
+def _identity_problems(
+    name: str, metadata: Mapping[str, Any], table: str, *, is_merge: bool
+) -> Iterator[str]:
+    """Delta takes no other value for an identity column, or none for a row that it replaces."""
+    if _IDENTITY in metadata and (is_merge or not metadata.get(_IDENTITY_TAKES)):
+        always = "BY DEFAULT" if metadata.get(_IDENTITY_TAKES) else "ALWAYS"
+        why = "a row with keys replaces its value" if is_merge else "the log gives it values"
+        yield (
+            f"column {name!r} of {table} is GENERATED {always} AS IDENTITY, and {why}, which Delta "
+            "refuses: leave the column out of the log, or compact into a table without it"
+        )
+
+
 def is_filled_by_delta(metadata: Mapping[str, Any]) -> bool:
     """Whether Delta computes a column's value for a row that has none."""
-    return any(key in metadata for key in (_GENERATED, _IDENTITY, _DEFAULT))
+    return any(key in metadata for key in (GENERATED, _IDENTITY, _DEFAULT))
 
 
 def filled_by_delta(table_schema: str) -> list[str]:

@@ -18,6 +18,7 @@ from pyarrow import types
 from sparkwal.errors import OptionError
 from sparkwal.format.schema import gathered
 from sparkwal.lifecycle import condition
+from sparkwal.reading.metadata import name_text
 
 # Rows are processed in parts of this size: Arrow builds an index of the winners for each part.
 PART_ROWS = 1_000_000
@@ -172,9 +173,11 @@ def merged(
     deleted: pa.ChunkedArray,
     keys: Sequence[str],
     sequence_by: str,
-    only_table: Sequence[str] = (),
+    columns_of: pa.ChunkedArray | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a table after a MERGE of the log's winning rows.
+
+    A row that replaces another keeps the values of the columns that its record lacks.
 
     Args:
         batches: the table's rows, with the columns of `tail`.
@@ -182,7 +185,8 @@ def merged(
         deleted: which of them delete their key.
         keys: the key columns.
         sequence_by: the column whose greater value wins, or "".
-        only_table: columns that the log does not have. A MERGE does not change them.
+        columns_of: the names of the columns that the record of each of them has, as
+            `metadata.names_text`. None: all have all columns.
     """
     if not tail.num_rows:
         yield from batches
@@ -204,13 +208,27 @@ def merged(
         before = part.filter(replaced)
         numbers = row_numbers.filter(replaced)
         after = tail.take(numbers)
-        for name in only_table:
-            column = after.schema.get_field_index(name)
-            after = after.set_column(column, after.field(column), before.column(name))
+        if columns_of is not None:
+            after = _with_kept(after, before, columns_of.take(numbers), keys)
         yield from after.filter(stays.take(numbers)).to_batches()
     order = pa.array(range(tail.num_rows), pa.int32())
     in_table = pc.is_in(order, value_set=pa.concat_arrays([pa.array([], pa.int32()), *matched]))
     yield from tail.filter(pc.and_(stays, pc.invert(in_table))).to_batches()
+
+
+def _with_kept(
+    after: pa.Table, before: pa.Table, columns_of: pa.ChunkedArray, keys: Sequence[str]
+) -> pa.Table:
+    """The rows `after` with the values of `before` in the columns that their records lack."""
+    rows = pa.array(range(after.num_rows), pa.int64())
+    for number, name in enumerate(after.column_names):
+        has = pc.match_substring(columns_of, name_text(name))
+        if name in keys or pc.all(has, min_count=0).as_py():
+            continue
+        both = pa.chunked_array([*after.column(name).chunks, *before.column(name).chunks])
+        column = both.take(pc.if_else(has, rows, pc.add(rows, len(rows))))
+        after = after.set_column(number, after.field(number), column)
+    return after
 
 
 class _Index:

@@ -84,13 +84,63 @@ def promise(
         # Before `prepare`, which would create an empty table if the table was dropped.
         confirm_table(chain.log, head, table)
     _prepare(parts, table, is_first=not head.k, several=several)
-    fitting = [part for part in parts if part.error is None]
+    fitting, ranges = _fitting(parts, ranges)
+    if fitting:
+        _check_rows(fitting, ranges, target, table, several=several)
+        fitting, ranges = _fitting(fitting, ranges)
     if not fitting:
         return None
-    names = {part.log.name for part in fitting}
-    ranges = [range_ for range_ in ranges if range_.sequencer in names]
     chain = replace(chain, log=fitting[0].log)
     return _put_intent(chain, fitting[0].state, ranges, target, table)
+
+
+def _fitting(
+    parts: Sequence[Part], ranges: Sequence[OpenRange]
+) -> tuple[list[Part], list[OpenRange]]:
+    """The logs without an error, and their ranges."""
+    names = {part.log.name for part in parts if part.error is None}
+    fitting = [part for part in parts if part.log.name in names]
+    return fitting, [range_ for range_ in ranges if range_.sequencer in names]
+
+
+def _check_rows(
+    parts: Sequence[Part],
+    ranges: Sequence[OpenRange],
+    target: Target,
+    table: Table,
+    *,
+    several: bool,
+) -> None:
+    """Check that the table takes the rows of all logs, and if not, those of each.
+
+    Raises:
+        PlanError, ReadError: the table does not take a row of the only log, or it is unreadable.
+        MovedOn: another process changed the lifecycle first.
+    """
+    schemas = [part.head.live.spark_schema if part.head.live else "" for part in parts]
+    named = zip(schemas, ranges, strict=True)
+    union = union_of((text, f"sequencer {range_.sequencer}") for text, range_ in named)
+    try:
+        with unless_moved_on(parts[0].log, parts[0].state):
+            intent = replace(
+                parts[0].state, kind=INTENT, **_promised(parts[0].state, ranges, target)
+            )
+            table.check_rows(intent, union)
+    except (PlanError, ReadError):
+        if not several:
+            raise
+        by_log = {range_.sequencer: range_ for range_ in ranges}
+        for part, columns in zip(parts, schemas, strict=True):
+            changes = _promised(part.state, [by_log[part.log.name]], target)
+            with noted(part, several=True):
+                table.check_rows(replace(part.state, kind=INTENT, **changes), columns)
+
+
+def _promised(head: LifecycleRecord, ranges: Sequence[OpenRange], target: Target) -> dict[str, Any]:
+    """The fields of the intent for these ranges, one of which is of the log of `head`."""
+    own = next(range_ for range_ in ranges if range_.sequencer == head.sequencer)
+    others = tuple(range_ for range_ in ranges if range_ is not own)
+    return {"k": head.k + 1, "to": own.to, "target": target, "others": others}
 
 
 def _prepare(parts: Sequence[Part], table: Table, *, is_first: bool, several: bool) -> None:
@@ -140,9 +190,7 @@ def _put_intent(
         PlanError: the table holds ranges that the lifecycle does not have.
         MovedOn: another process changed the lifecycle first.
     """
-    own = next(range_ for range_ in ranges if range_.sequencer == head.sequencer)
-    changes: dict[str, Any] = {"k": head.k + 1, "to": own.to, "target": target}
-    changes["others"] = tuple(range_ for range_ in ranges if range_ is not own)
+    changes = _promised(head, ranges, target)
     if not head.k:
         snapshot = table.snapshot(head.txn_id, NEWEST)
         if snapshot is None:

@@ -37,7 +37,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions, refuse
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import COMMIT_TIME, selected
+from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, selected
 from sparkwal.store.base import LogStore, NotFound, Store, all_entries
 from sparkwal.store.config import S3Config
 from sparkwal.store.open import open_store
@@ -154,7 +154,7 @@ class NewestLake:
         """
         raise PlanError(f"{self._url} is opened without Spark, and only Spark can write it")
 
-    write = burn = prepare
+    write = burn = check_rows = prepare
 
 
 def storage_options(s3: S3Config, table_options: Mapping[str, str] | None) -> dict[str, str]:
@@ -384,8 +384,8 @@ class Current:
         narrow = selected(self.schema, needed)
         # A condition may name any column.
         wide = self.schema if compaction.delete_when else narrow
-        rows = self._in_order(wide)
-        last = winners(rows, wide, keys, by)
+        marked = wide.append(pa.field(COLUMNS, pa.string()))
+        last = winners(self._in_order(marked), marked, keys, by)
         deleted = holds(compaction.delete_when, last)
         if last.num_rows and self._plan.tombstones_version != NO_TABLE_VERSION:
             tombstones = self._tombstones(
@@ -395,9 +395,8 @@ class Current:
             last = last.filter(counts)
             deleted = deleted.filter(counts)
         table = self._table_rows(narrow)
-        in_log = schema.columns(self._plan.spark_schema)
-        others = [name for name in needed if name not in in_log]
-        yield from merged(table, last.select(needed), deleted, keys, by, others)
+        columns_of = last.column(COLUMNS)
+        yield from merged(table, last.select(needed), deleted, keys, by, columns_of)
 
     def _in_order(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Read the newer rows of all logs by the times of their commits, then by logs.

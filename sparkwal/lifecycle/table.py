@@ -145,6 +145,18 @@ class Table(Snapshots, Protocol):
             ReadError: a first run cannot read the log.
         """
 
+    def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
+        """Check that the table takes each row of a range, before the range is promised.
+
+        Args:
+            state: the intent, which is not put yet.
+            spark_schema: the columns of its logs.
+
+        Raises:
+            PlanError: a row breaks a rule of the table, such as a CHECK.
+            ReadError: the log's rows are unreadable.
+        """
+
     def burn(self, state: LifecycleRecord) -> None:
         """Give the open range up: commit its transaction without rows, and mark it.
 

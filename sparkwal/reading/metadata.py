@@ -1,6 +1,8 @@
 """The `_wal_…` columns: the position, time and writer of each row."""
 
+import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -24,12 +26,27 @@ ROW = "_wal_row"
 
 # The one with the time of a row's commit.
 COMMIT_TIME = "_wal_timestamp"
+# The names of the columns that a row's record has, as `names_text`. Only a MERGE uses it.
+COLUMNS = "_wal_columns"
+_HIDDEN = {COLUMNS: "string"}
 
 
-def with_commit_time(spark_schema: str) -> str:
-    """The schema with the time of each row's commit after the log's own columns."""
-    time = {"name": COMMIT_TIME, "type": METADATA[COMMIT_TIME], "nullable": True, "metadata": {}}
-    return schema.append_fields(spark_schema, [time])
+def with_hidden(spark_schema: str, *names: str) -> str:
+    """The schema with COMMIT_TIME or COLUMNS after the log's own columns."""
+    types = METADATA | _HIDDEN
+    extra = [{"name": x, "type": types[x], "nullable": True, "metadata": {}} for x in names]
+    return schema.append_fields(spark_schema, extra)
+
+
+@lru_cache(maxsize=256)
+def names_text(spark_schema: str) -> str:
+    """The names of all columns of a schema as one text: it contains the `name_text` of each."""
+    return " ".join(name_text(name) for name in schema.columns(spark_schema))
+
+
+def name_text(name: str) -> str:
+    """A column's name in lower case, so that no text of another name contains it."""
+    return json.dumps(name.lower())
 
 
 def with_metadata_columns(spark_schema: str) -> str:
@@ -78,7 +95,7 @@ def check_projection(projection: str, log_schema: str) -> None:
     Raises:
         OptionError: a column is unknown or has another type.
     """
-    have = {**METADATA, **schema.columns(log_schema)}
+    have = {**METADATA, **_HIDDEN, **schema.columns(log_schema)}
     for name, kind in schema.columns(projection).items():
         if name not in have:
             raise unknown_column(name, [*schema.columns(log_schema)], [*have])

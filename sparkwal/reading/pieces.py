@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from sparkwal.format.header import Frame
 from sparkwal.format.segment import Copied
+from sparkwal.reading.metadata import names_text
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Piece:
     def first_rows(self) -> Iterator[int]:
         """The `first_row` of each frame."""
         return accumulate((frame.rows for frame in self.frames), initial=self.first_row)
+
+    @property
+    def columns(self) -> str:
+        """The names of the record's columns."""
+        return names_text(self.spark_schema)
 
     @property
     def timestamp(self) -> int:

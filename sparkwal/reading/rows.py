@@ -20,7 +20,7 @@ from sparkwal.format.merging import narrower
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading.copied_rows import Run, ignore, runs_in
 from sparkwal.reading.damage import OnDamage
-from sparkwal.reading.metadata import METADATA, RESERVED, ROW
+from sparkwal.reading.metadata import COLUMNS, METADATA, RESERVED, ROW
 from sparkwal.reading.pieces import Piece
 from sparkwal.store.base import LogStore, NotFound, Store
 from sparkwal.store.parallel import GetRange, Range, read_parallel
@@ -31,7 +31,7 @@ RUN_SIZE = 8 * 2**20
 AHEAD = 4 * RUN_SIZE
 # The limit of bytes of columns that a record batch gets and its frames do not hold.
 MAX_ADDED_BYTES = 2**31
-_ADDED = frozenset((*METADATA, ROW))
+_ADDED = frozenset((*METADATA, COLUMNS, ROW))
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def read_pieces(
     Args:
         store: the store.
         pieces: the pieces.
-        target: any of the log's columns, of METADATA, and ROW; a column that an older record lacks
-            becomes null.
+        target: any of the log's columns, of METADATA, COLUMNS and ROW; a column that an older
+            record lacks becomes null.
         checks: see `Checks`.
         at_once: as for `read_parallel`.
         check: called with the position of each fetched piece before it is decoded; it may raise.
@@ -356,7 +356,7 @@ def _added_bytes(piece: Piece, added: Sequence[pa.Field]) -> int:
 
 
 def _width(piece: Piece, field: pa.Field) -> int:
-    if pa.types.is_string(field.type) and field.name in METADATA:
+    if pa.types.is_string(field.type) and field.name in _ADDED:
         return len(getattr(piece, field.name.removeprefix(RESERVED)))
     return field.type.bit_width // 8 if pa.types.is_primitive(field.type) else 8
 
@@ -364,7 +364,7 @@ def _width(piece: Piece, field: pa.Field) -> int:
 def with_metadata(
     batch: pa.RecordBatch, piece: Piece, target: pa.Schema, before: int
 ) -> pa.RecordBatch:
-    """Add the columns of METADATA that the target has, and ROW.
+    """Add the columns of METADATA that the target has, COLUMNS and ROW.
 
     Args:
         batch: a batch of the piece.

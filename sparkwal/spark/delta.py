@@ -23,12 +23,19 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.format.schema import columns, normalize
 from sparkwal.format.widening import widened
-from sparkwal.lifecycle.fitting import adds_columns, log_problems, problems, type_problems
-from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, Tombstones
+from sparkwal.lifecycle.fitting import (
+    adds_columns,
+    filled_by_delta,
+    log_problems,
+    problems,
+    type_problems,
+)
+from sparkwal.lifecycle.row_rules import row_rules
+from sparkwal.lifecycle.table import NEWEST, NULL_PARTITIONS, TableState, Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.reading.metadata import COMMIT_TIME, check_reserved, with_commit_time
+from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, check_reserved, name_text, with_hidden
 from sparkwal.reading.planning import plan_ranges
 from sparkwal.spark.conditions import deletes, quoted
 from sparkwal.spark.datasource import PINNED, PLANNED
@@ -45,11 +52,13 @@ from sparkwal.spark.delta_writing import (
     explained,
     isolated_session,
     newest_snapshot,
+    range_name,
     range_session,
     refused,
 )
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.readable import is_sparkwal_error, one_line
+from sparkwal.spark.row_checks import check_rules, replacing_rows
 from sparkwal.spark.source import packed
 from sparkwal.spark.tombstones import DELETES, SparkTombstones, without_late
 from sparkwal.store.base import LogStore
@@ -85,18 +94,18 @@ def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[s
 def winning_rows(
     rows: DataFrame, target: Target, *, is_own: bool = False, time: str = ""
 ) -> DataFrame:
-    """The winning row of each key, with the column `DELETES` if the target has a condition.
+    """The winning row of each key, with COLUMNS, and with `DELETES` if the target has a condition.
 
     Args:
-        rows: a scan of the log. An operation that reorders rows, such as a shuffle, must not
-            precede.
+        rows: a scan of the log with COLUMNS. An operation that reorders rows, such as a shuffle,
+            must not precede.
         target: names the keys, the column that decides which row wins, and the condition.
         is_own: the target's condition is an argument of the caller, as in `conditions.deletes`.
         time: the column with the commit times of rows of several logs. An older commit comes before
             a newer one; the result lacks the column.
     """
     names = [name for name in rows.columns if name != time]
-    check_reserved(names)
+    check_reserved(name for name in names if name != COLUMNS)
     # Read tasks are in the log's order, and this id counts by task, then by row.
     numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
     order = [quoted(target.sequence_by)] if target.sequence_by else []
@@ -106,7 +115,8 @@ def winning_rows(
     keys = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
     latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
     if target.delete_when:
-        in_log = StructType([field for field in rows.schema.fields if field.name != time])
+        hidden = (time, COLUMNS)
+        in_log = StructType([field for field in rows.schema.fields if field.name not in hidden])
         condition = deletes(target.delete_when, in_log, is_own=is_own)
         latest = latest.withColumn(DELETES, condition)
     return latest
@@ -188,6 +198,45 @@ class SparkDeltaTable:
         except Exception as error:
             raise PlanError(f"{self.target.table} is unusable: {one_line(error)}") from error
 
+    def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
+        """Check that the table takes each row of a range, as `Table.check_rows`."""
+        table, target = self._log, self.target
+        in_table = table.spark_schema
+        rules = [*row_rules(spark_schema, in_table, target.table, table.properties)]
+        if not rules:
+            return
+        session = self._session
+        in_log = {name.lower() for name in columns(spark_schema)}
+        filled = filled_by_delta(in_table)
+        # Of columns that Delta fills a row of the log has no value that is known here.
+        others = [x for x in to_struct(in_table) if x.name.lower() not in in_log]
+        lacking = [field for field in others if field.name not in filled]
+        try:
+            if target.mode == APPEND:
+                rows, _ = self._rows(session, state)
+                nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in lacking)
+                rows = rows.select("*", *nulls)
+            else:
+                rows = self._written(session, state, [field.name for field in lacking])
+            check_rules(rows, rules, target.table, range_name(state))
+        finally:
+            self._forget_range()
+
+    def _written(
+        self, session: SparkSession, state: LifecycleRecord, lacking: Sequence[str]
+    ) -> DataFrame:
+        """The rows that a MERGE of the range would write. Of the columns `lacking` it has none."""
+        target = self.target
+        rows = self._winners(session, state)
+        if self.tombstones is not None:
+            tombstones = self.tombstones.snapshot(state.txn_id, NEWEST)
+            if tombstones is not None:
+                rows = without_late(rows, session, target, tombstones.version)
+        if target.delete_when:
+            rows = rows.where(~F.col(DELETES)).drop(DELETES)
+        table = session.read.format("delta").load(self._path)
+        return replacing_rows(rows, table, target, lacking)
+
     def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """The newest snapshot of the table, as `Snapshots.snapshot`."""
         return newest_snapshot(self._log, log_id, since, k)
@@ -212,7 +261,7 @@ class SparkDeltaTable:
                         writer.option("mergeSchema", "true").save(self._path)
                     return
                 source = self._winners(session, state)
-                names = [name for name in source.columns if name != DELETES]
+                names = [name for name in source.columns if name not in (DELETES, COLUMNS)]
                 if tombstones_version != NO_TABLE_VERSION:
                     source = without_late(source, session, self.target, tombstones_version)
                 with table_lock(self._path):
@@ -221,7 +270,7 @@ class SparkDeltaTable:
             self._forget_range()
 
     def _rows(self, session: SparkSession, state: LifecycleRecord) -> tuple[DataFrame, str]:
-        """The rows of the open range as the table stores them.
+        """The rows of the open range as the table stores them, for a MERGE with COLUMNS.
 
         The partitions are in the order of logs and positions, as `winning_rows` needs it.
 
@@ -229,7 +278,9 @@ class SparkDeltaTable:
             The rows, and the name of their column with the commit times; "" without one.
         """
         parts, own = state.ranges, self._opened.name
-        time = "" if self.target.mode == APPEND or len(parts) == 1 else COMMIT_TIME
+        is_append = self.target.mode == APPEND
+        time = "" if is_append or len(parts) == 1 else COMMIT_TIME
+        hidden = [] if is_append else [*([time] if time else []), COLUMNS]
         if [part.sequencer for part in parts] == [own]:
             read_options = {
                 **self._options,
@@ -237,17 +288,21 @@ class SparkDeltaTable:
                 "endingPosition": str(parts[0].to - 1),
                 PINNED: json.dumps({"log_id": parts[0].log_id}),
             }
-            rows = session.read.format("weaselwal").options(**read_options).load()
+            reader = session.read.format("weaselwal").options(**read_options)
+            rows = reader.load()
+            if hidden:
+                in_log = normalize(rows.schema.jsonValue())
+                rows = reader.schema(to_struct(with_hidden(in_log, *hidden))).load()
         else:
-            rows = self._planned(session, parts, with_time=bool(time))
+            rows = self._planned(session, parts, hidden)
         table = self.target.table
-        in_logs = rows.drop(time) if time else rows
+        in_logs = rows.drop(*hidden)
         for problem in type_problems(in_logs.schema.json(), self._log.spark_schema, table):
             raise refused(table, state, problem)
         return as_stored(rows, columns(self._log.spark_schema), self._log.partitioned), time
 
     def _planned(
-        self, session: SparkSession, parts: Sequence[OpenRange], *, with_time: bool
+        self, session: SparkSession, parts: Sequence[OpenRange], hidden: Sequence[str]
     ) -> DataFrame:
         """Ranges of several logs as one read, planned here: Spark would plan each by itself."""
         try:
@@ -255,7 +310,7 @@ class SparkDeltaTable:
             read = plan_ranges(self._opened.root, parts, parallelism=parallelism)
         except SparkWalError as error:
             raise ReadError(f"the logs are unreadable: {error}") from error
-        schema = with_commit_time(read.spark_schema) if with_time else read.spark_schema
+        schema = with_hidden(read.spark_schema, *hidden)
         reader = session.read.format("weaselwal").options(**self._options)
         return reader.option(PLANNED, packed(read.tasks)).schema(to_struct(schema)).load()
 
@@ -285,6 +340,11 @@ class SparkDeltaTable:
             source = self._without_null_key_delete(session, source)
         # py4j converts a dict to a Java map.
         values = {quoted(name): f"s.{quoted(name)}" for name in names}
+        in_table = {name.lower() for name in columns(self._log.spark_schema)}
+        keys = {key.lower() for key in target.keys}
+        kept = [name for name in names if name.lower() in in_table - keys]
+        # A row keeps the values of the columns that its record lacks.
+        updates = values | {quoted(name): _kept_or_new(name) for name in kept}
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
         by = quoted(target.sequence_by)
         newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})" if target.sequence_by else None
@@ -293,7 +353,7 @@ class SparkDeltaTable:
         if target.delete_when:
             is_deleted = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
             merge = merge.whenMatched(is_deleted).delete()
-        merge = merge.whenMatched(newer or "true").updateExpr(values)
+        merge = merge.whenMatched(newer or "true").updateExpr(updates)
         inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
         merge.whenNotMatched(inserts).insertExpr(values).execute()
 
@@ -394,6 +454,13 @@ class SparkDeltaTable:
         for name in (*target.keys, target.sequence_by):
             if name and name.lower() not in names:
                 raise PlanError(f"{target.table} has no column {name!r}")
+
+
+def _kept_or_new(name: str) -> str:
+    """A column's value after a row `s` of the log replaced a row `t` of the table, as SQL."""
+    text = name_text(name).replace("\\", "\\\\").replace("'", "\\'")
+    column = quoted(name)
+    return f"CASE WHEN contains(s.{COLUMNS}, '{text}') THEN s.{column} ELSE t.{column} END"
 
 
 def _forgets(table: str) -> str:

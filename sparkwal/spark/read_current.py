@@ -31,7 +31,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.records import about_bytes
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.metadata import COMMIT_TIME, check_reserved, with_commit_time
+from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, check_reserved, with_hidden
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.conditions import quoted
 from sparkwal.spark.datasource import PINNED
@@ -40,6 +40,7 @@ from sparkwal.spark.delta_files import delta_log, spark_path
 from sparkwal.spark.delta_writing import isolated_session
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.registering import register_once
+from sparkwal.spark.row_checks import has_column
 from sparkwal.spark.tombstones import DELETES, without_late
 from sparkwal.store.path import absolute
 
@@ -138,10 +139,11 @@ def read_current(
     # With the settings of a compaction, the same rows win and delete as there.
     session = isolated_session(spark) if plan.target else spark
     newer = sorted((part for part in plan.tails if part.end > part.start), key=attrgetter("name"))
-    is_timed = len(newer) > 1 and plan.target is not None and plan.target.mode == MERGE
-    if is_timed:
-        in_logs = to_struct(with_commit_time(plan.spark_schema))
-    parts = (_tail(session, read_options, tail, is_timed=is_timed) for tail in newer)
+    hidden: list[str] = []
+    if plan.target is not None and plan.target.mode == MERGE:
+        hidden = [*([COMMIT_TIME] if len(newer) > 1 else []), COLUMNS]
+    in_logs = to_struct(with_hidden(plan.spark_schema, *hidden))
+    parts = (_tail(session, read_options, tail, hidden) for tail in newer)
     tails = [_with_columns(part, in_logs) for part in parts]
     if plan.target is not None:
         _check_condition(plan.target, delete_when)
@@ -153,10 +155,10 @@ def read_current(
 
 
 def _tail(
-    session: SparkSession, options: Mapping[str, Any], tail: Tail, *, is_timed: bool
+    session: SparkSession, options: Mapping[str, Any], tail: Tail, hidden: Sequence[str]
 ) -> DataFrame:
     # The columns of the plan: a writer may have added others since.
-    text = with_commit_time(tail.spark_schema) if is_timed else tail.spark_schema
+    text = with_hidden(tail.spark_schema, *hidden)
     columns = StructType.fromJson(json.loads(text))
     reader = session.read.format("weaselwal").options(**options).schema(columns)
     reader = reader.option("sequencer", tail.name).option(PINNED, json.dumps(vars(tail.pinned)))
@@ -205,7 +207,7 @@ def _with_table(
     timed = reduce(DataFrame.union, tails)
     # Of several logs the newest commit comes last, as in a compaction.
     time = COMMIT_TIME if COMMIT_TIME in timed.columns else ""
-    tail = timed.drop(time) if time else timed
+    tail = timed.drop(COMMIT_TIME, COLUMNS)
     check_reserved(table.columns)
     keys = resolve(target.keys, [*tail.columns])
     by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
@@ -214,24 +216,23 @@ def _with_table(
     if plan.tombstones_version != NO_TABLE_VERSION:
         last = without_late(last, last.sparkSession, target, plan.tombstones_version)
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)
-    in_log = {name.lower() for name in tail.columns}
-    only_in_table = any(name.lower() not in in_log for name in table.columns)
     log_parts = ((logs[part.name], part) for part in plan.tails)
     sizes = (
         about_bytes(log.log, log.window, part.start, part.end, _SAMPLES) for log, part in log_parts
     )
-    # The broadcast below is right only if each row of the log replaces the table's row as a whole.
-    if by or only_in_table or sum(sizes) > BROADCAST_BYTES:
+    # The broadcast below is right only if each row of the log replaces the table's row.
+    if by or sum(sizes) > BROADCAST_BYTES:
         return _merged(table, last.withColumn(DELETES, deletes), keys, by, all_columns)
     key_columns = [quoted(key) for key in keys]
     log_keys = F.broadcast(tail.select(*key_columns).distinct()).alias("s")
     unchanged = table.alias("t").join(log_keys, _same_keys(keys), "left_anti")
-    replaced = table.select(*key_columns).alias("t")
-    replaced = replaced.join(log_keys, _same_keys(keys), "left_semi").alias("t")
+    replaced = table.alias("t").join(log_keys, _same_keys(keys), "left_semi")
+    replaced = _with_columns(replaced, all_columns).alias("t")
     # As in a MERGE, a new row replaces each row of its key; without such a row it appears once.
     new_rows = last.where(~deletes).alias("s")
-    inserted = replaced.join(new_rows, _same_keys(keys), "right").select("s.*")
-    return _with_columns(unchanged, all_columns).union(_with_columns(inserted, all_columns))
+    inserted = replaced.join(new_rows, _same_keys(keys), "right")
+    values = (_after(name, last, keys) for name in all_columns.names)
+    return _with_columns(unchanged, all_columns).union(inserted.select(*values))
 
 
 def _merged(
@@ -246,13 +247,24 @@ def _merged(
         old, new = F.col(f"t.{quoted(by)}"), F.col(f"s.{quoted(by)}")
         log_wins &= old.isNull() | F.coalesce(new >= old, F.lit(False))
     both = both.where(~log_wins | ~deletes)
-    in_log = {name.lower() for name in last.columns}
     columns = []
     for name in all_columns.names:
-        old, new = F.col(f"t.{quoted(name)}"), F.col(f"s.{quoted(name)}")
-        value = F.when(log_wins, new).otherwise(old) if name.lower() in in_log else old
+        value = F.when(log_wins, _after(name, last, keys)).otherwise(F.col(f"t.{quoted(name)}"))
         columns.append(value.alias(name))
     return both.select(*columns)
+
+
+def _after(name: str, last: DataFrame, keys: Sequence[str]) -> Column:
+    """A column's value after the row `s` of the log replaced the row `t` of the table.
+
+    It stays as it is in the table if the record of the row lacks the column.
+    """
+    old, new = F.col(f"t.{quoted(name)}"), F.col(f"s.{quoted(name)}")
+    if name in keys:
+        return new.alias(name)
+    if name.lower() not in {column.lower() for column in last.columns}:
+        return old.alias(name)
+    return F.when(has_column(name, "s"), new).otherwise(old).alias(name)
 
 
 def _same_keys(keys: Sequence[str]) -> Column:

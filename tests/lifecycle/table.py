@@ -47,6 +47,9 @@ class ModelTable:
     before: Callable[[str], None] = lambda step: None
     tombstones: Tombstones | None = None
 
+    def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
+        """It takes any row."""
+
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.before("prepare")
         if not self.versions:

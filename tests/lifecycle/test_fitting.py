@@ -18,6 +18,7 @@ from sparkwal.lifecycle.fitting import (
     problems,
     type_problems,
 )
+from sparkwal.lifecycle.row_rules import row_rules
 
 STRUCT_A = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True}]}
 STRUCT_AC = {
@@ -97,13 +98,26 @@ def test_a_column_that_is_not_null_and_that_the_log_lacks_needs_a_value_of_delta
     assert filled_by_delta(table) == ["tenant"]
 
 
-@pytest.mark.parametrize("declared", ["char(8)", "CHAR(8)"])
+def test_a_field_of_a_struct_that_is_not_null_is_refused_where_delta_refuses_it() -> None:
+    required = {"name": "c", "type": "long", "nullable": False}
+    table = schema(ID, ("s", {"type": "struct", "fields": [*STRUCT_A["fields"], required]}))
+    log = schema(ID, ("s", STRUCT_AC))
+    assert found_problems(log, table) == []
+    assert found_problems(schema(ID), table, "id") == []
+    for columns, keys in ((schema(ID, ("s", STRUCT_A)), ()), (log, ("id",))):
+        (problem,) = found_problems(columns, table, *keys)
+        assert problem.startswith("'s.c', a field of a struct in /lake/t, is NOT NULL")
+
+
+@pytest.mark.parametrize("declared", ["char(8)", "CHAR(8)", "struct<a:bigint,b:char(8)>"])
 def test_a_key_of_a_padded_type_is_refused(declared: str) -> None:
     table = schema(("id", "string", True, {"__CHAR_VARCHAR_TYPE_STRING": declared}))
     log = schema(("id", "string"))
     (problem,) = found_problems(log, table, "ID")
     assert "CHAR(8)" in problem and "STRING" in problem
     assert found_problems(log, table) == []
+    varchar = re.sub(r"(?i)\bchar\(", "varchar(", declared)
+    assert found_problems(log, table.replace(declared, varchar), "ID") == []
 
 
 @pytest.mark.parametrize(
@@ -133,3 +147,43 @@ def test_a_merge_would_set_a_field_to_null_that_only_the_tables_struct_has(
 def test_a_column_that_the_table_lacks_is_added() -> None:
     assert adds_columns(schema(ID, ("v", "string")), schema(ID))
     assert not adds_columns(schema(ID), schema(("ID", "long"), ("v", "string")))
+
+
+@pytest.mark.parametrize(
+    ("takes", "keys", "is_refused"),
+    [(False, (), True), (True, (), False), (False, ("v",), True), (True, ("v",), True)],
+)
+def test_values_for_an_identity_column_are_refused_where_delta_takes_none(
+    takes: bool, keys: tuple[str, ...], is_refused: bool
+) -> None:
+    identity = {"delta.identity.start": 1, "delta.identity.allowExplicitInsert": takes}
+    table = schema(("id", "long", True, identity), ("v", "string"))
+    found = found_problems(schema(ID, ("v", "string")), table, *keys)
+    assert ["AS IDENTITY" in problem for problem in found] == [True] * is_refused
+    assert found_problems(schema(("v", "string")), table, *keys) == []
+
+
+def rules(log: str, table: str, **properties: str) -> list[str]:
+    settings = {f"delta.constraints.{name}": text for name, text in properties.items()}
+    return [rule.broken for rule in row_rules(log, table, "/lake/t", settings)]
+
+
+def test_the_rules_for_rows_are_those_of_the_columns_that_the_log_has() -> None:
+    varchar = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
+    generated = {"delta.generationExpression": "id * 2"}
+    table = schema(
+        ("ID", "long", False),
+        ("a`b", "string", True, varchar),
+        ("twice", "long", True, generated),
+        ("own", "long", False),
+        ("s", {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": False}]}),
+    )
+    log = schema(ID, ("a`b", "string"), ("twice", "long"), ("s", STRUCT_A))
+    assert rules(log, table, few="id < 5") == [
+        "`ID` IS NULL",
+        "length(`a``b`) > 3",
+        "NOT (`twice` <=> (id * 2))",
+        "`s` IS NOT NULL AND `s`.`a` IS NULL",
+        "NOT coalesce((id < 5), false)",
+    ]
+    assert rules(schema(ID), schema(ID)) == []

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.errors import ConfirmError, PlanError, WriteError
+from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.protocol.chain import newest_lifecycle
 from tests.lifecycle.table import Died, ModelTable, dying_at
@@ -209,5 +210,30 @@ def test_a_log_that_does_not_fit_the_table_stops_no_other(lives: Lives) -> None:
     results = lives.process().run_all()
     assert isinstance(results["b"], PlanError) and isinstance(results["a"], Run)
     del lives.table.prepare  # type: ignore[method-assign]
+    assert compacted(lives.process().run_all()) == {"b": 3}
+    assert lives.rows == lives.written
+
+
+def test_a_log_with_a_row_that_the_table_refuses_stops_no_other(lives: Lives) -> None:
+    lives.write("a")
+    lives.process().run_all()
+
+    def check_rows(state: LifecycleRecord, spark_schema: str) -> None:
+        if "b" in [range_.sequencer for range_ in state.ranges]:
+            raise PlanError("the table refuses 1 rows")
+
+    lives.table.check_rows = check_rows  # type: ignore[method-assign]
+    lives.write("a")
+    lives.write("b")
+    results = lives.process().run_all()
+    assert compacted(results) == {"a": 2}
+    assert isinstance(results["b"], PlanError)
+    # Alone it is refused too, and nothing is promised.
+    lives.write("b")
+    before = kinds_of_chain(lives)
+    results = lives.process().run_all()
+    assert isinstance(results["b"], PlanError) and isinstance(results["a"], Run)
+    assert kinds_of_chain(lives) == before
+    del lives.table.check_rows  # type: ignore[method-assign]
     assert compacted(lives.process().run_all()) == {"b": 3}
     assert lives.rows == lives.written

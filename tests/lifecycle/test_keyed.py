@@ -12,6 +12,7 @@ import pytest
 from sparkwal.errors import OptionError
 from sparkwal.lifecycle import keyed
 from sparkwal.lifecycle.keyed import merged, winners
+from sparkwal.reading.metadata import name_text
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "long": (pa.int64(), [0, 1, -1, 2**62, None]),
@@ -90,13 +91,14 @@ def after_merge(
     tail: list[dict[str, Any]],
     schema: pa.Schema,
     by: str = "",
-    only_table: tuple[str, ...] = (),
+    columns_of: list[str] | None = None,
 ) -> list[dict[str, Any]]:
     """The table's rows after a MERGE of `tail` by the column k; a row with v = "gone" deletes."""
     rows = [pa.RecordBatch.from_pylist(each, schema) for each in (table, tail)]
     won = winners(iter([rows[1]]), schema, ["k"], by)
     gone = pa.chunked_array([[row["v"] == "gone" for row in won.to_pylist()]], pa.bool_())
-    found = merged(iter([rows[0]]), won, gone, ["k"], by, only_table)
+    names = None if columns_of is None else pa.chunked_array([columns_of], pa.string())
+    found = merged(iter([rows[0]]), won, gone, ["k"], by, names)
     return sorted((row for batch in found for row in batch.to_pylist()), key=repr)
 
 
@@ -114,12 +116,20 @@ def test_a_key_that_the_table_has_twice_is_updated_twice() -> None:
     assert after_merge(table, tail, schema, "n") == [*tail, table[1]]
 
 
-def test_a_column_of_the_table_alone_may_have_any_name() -> None:
-    schema = pa.schema([*LONG, ("order", pa.string())])
-    table = [{"k": 1, "v": "a", "order": "kept"}]
-    tail = [{"k": n, "v": "new", "order": None} for n in (1, 2)]
-    found = after_merge(table, tail, schema, only_table=("order",))
-    assert found == [{**tail[0], "order": "kept"}, tail[1]]
+@pytest.mark.parametrize("name", ["order", 'a "b\\', "V2", "ä"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.struct([("x", pa.string())]))])
+def test_a_row_keeps_the_values_of_the_columns_that_its_record_lacks(
+    name: str, kind: pa.DataType
+) -> None:
+    kept, other = ("kept", "other") if kind == pa.string() else ([{"x": "kept"}], [None])
+    schema = pa.schema([*LONG, (name, kind)])
+    table = [{"k": k, "v": "a", name: kept} for k in (1, 2)]
+    tail = [{"k": k, "v": "new", name: other if k == 2 else None} for k in (1, 2, 3)]
+    # Names of other columns contain this name or are contained in it.
+    of = ["k", "v", f"{name}x", f"x{name}", name[:-1] or "x"]
+    lacking, full = (" ".join(map(name_text, names)) for names in (of, [*of, name.upper()]))
+    found = after_merge(table, tail, schema, columns_of=[lacking, full, lacking])
+    assert found == sorted([{**tail[0], name: kept}, tail[1], tail[2]], key=repr)
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])

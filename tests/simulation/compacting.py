@@ -48,6 +48,9 @@ class WorldTable:
     log: LogStore
     tombstones: WorldTombstones | None = None
 
+    def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
+        """It takes any row."""
+
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.ask(Call("table_make"))
         if self.tombstones is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,80 @@ def test_logs_with_other_columns_and_windows_join_one_range(
     found = [(row["id"], row["v"], row["w"]) for row in path.rows()]
     assert found == [(1, "a", None), (2, "b", 3), (3, "c", None), (4, "d", None), (5, "e", None)]
     assert path.ranges() == [1, 2]
+
+
+def counted(rows: Iterable[dict[str, Any]]) -> Counter[str]:
+    # A zero equals the negative one.
+    return Counter(repr(sorted((k, 0.0 if v == 0 else v) for k, v in x.items())) for x in rows)
+
+
+def readers(path: Path20) -> Counter[str]:
+    """Table and logs as one, by Spark and without it."""
+    rows = sparkwal.read_current(path.spark, path.path, sequencers="*").collect()
+    found = counted(row.asDict(recursive=True) for row in rows)
+    without = sparkwal.Log(path.path).current(sequencers="*").to_arrow().to_pylist()
+    assert counted(without) == found
+    return found
+
+
+def test_a_row_keeps_the_values_of_the_columns_that_its_log_lacks(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    path = Path20(delta, tmp_path, keys=["id"])
+    wide = pa.schema([*SCHEMA, ("w", pa.int64())])
+    path.append("a", {"id": 1, "v": "a", "w": 1}, {"id": 2, "v": "a", "w": 2}, schema=wide)
+    path.run()
+    delta.sql(f"ALTER TABLE delta.`{path.table}` ADD COLUMNS (own STRING)")
+    delta.sql(f"UPDATE delta.`{path.table}` SET own = 'own'")
+    path.append("a", {"id": 2, "v": "b", "w": None}, {"id": 4, "v": "b", "w": 4}, schema=wide)
+    path.append("b", {"id": 1, "v": "c"}, {"id": 3, "v": "c"})
+    wanted = [
+        {"id": 1, "v": "c", "w": 1, "own": "own"},
+        {"id": 2, "v": "b", "w": None, "own": "own"},
+        {"id": 3, "v": "c", "w": None, "own": None},
+        {"id": 4, "v": "b", "w": 4, "own": None},
+    ]
+    assert readers(path) == counted(wanted)
+    path.run()
+    assert path.rows() == wanted
+    # Of one log too: its older records lack a column that its newer ones have.
+    path.append("b", {"id": 4, "v": "d"})
+    path.append("b", {"id": 3, "v": "d", "w": 3}, schema=wide)
+    wanted[2:] = [{**wanted[2], "v": "d", "w": 3}, {**wanted[3], "v": "d"}]
+    assert readers(path) == counted(wanted)
+    path.run()
+    assert path.rows() == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["", "at"])
+def test_readers_show_what_the_table_has_after_the_next_run(
+    delta: SparkSession, tmp_path: Path, by: str
+) -> None:
+    """A storm over logs with other columns; ties, null and NaN; some deletes."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chosen = random.Random(seed)
+    narrow = pa.schema([*SCHEMA, ("at", pa.float64()), ("gone", pa.bool_())])
+    wide = pa.schema([*narrow, ("w", pa.int64()), ("s", pa.struct([("x", pa.int64())]))])
+    path = Path20(delta, tmp_path, keys=["id"], sequence_by=by, delete_when="gone")
+    times = [None, 0.0, -0.0, 1.0, 2.0, 3.0, float("nan")]
+    number = 0
+    for step in range(8):
+        for name in chosen.sample("abc", 2):
+            rows = []
+            for _ in range(chosen.randrange(1, 5)):
+                number += 1
+                row = {"id": chosen.randrange(4), "v": str(number), "at": chosen.choice(times)}
+                row["gone"] = chosen.random() < 0.3
+                rows.append(row if name == "c" else {**row, "w": number, "s": {"x": number}})
+            path.append(name, *rows, schema=narrow if name == "c" else wide)
+        before = readers(path) if step else Counter[str]()
+        path.run()
+        table = delta.read.format("delta").load(path.table).collect()
+        after = counted(row.asDict(recursive=True) for row in table)
+        assert not step or before == after, (seed, step)
+        assert readers(path) == after, (seed, step)
 
 
 @contextmanager

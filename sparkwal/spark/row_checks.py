@@ -1,0 +1,88 @@
+"""Compares the rows of a range with the rules of a Delta table, before the range is promised."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from sparkwal.errors import PlanError, ReadError
+from sparkwal.format.lifecycle_record import Target
+from sparkwal.lifecycle.row_rules import RowRule
+from sparkwal.reading.metadata import COLUMNS, name_text
+from sparkwal.spark.conditions import quoted
+from sparkwal.spark.readable import is_sparkwal_error, one_line
+
+
+def replacing_rows(
+    winners: DataFrame, table: DataFrame, target: Target, lacking: Sequence[str]
+) -> DataFrame:
+    """The rows that a MERGE writes, without those that are older than the table's row of their key.
+
+    A row that replaces another keeps the values of the columns that its record lacks.
+
+    Args:
+        winners: one row for each key, without deletes, with COLUMNS.
+        table: the table's rows.
+        target: how the rows go into the table.
+        lacking: columns of the table that no record has.
+    """
+    pairs = (F.col(f"s.{quoted(key)}").eqNullSafe(F.col(f"t.{quoted(key)}")) for key in target.keys)
+    rows = winners.alias("s").join(table.alias("t"), reduce(Column.__and__, pairs), "left")
+    if target.sequence_by:
+        old, new = (F.col(f"{side}.{quoted(target.sequence_by)}") for side in "ts")
+        rows = rows.where(old.isNull() | F.coalesce(new >= old, F.lit(False)))
+    in_table = {name.lower() for name in table.columns}
+    keys = {key.lower() for key in target.keys}
+    values = []
+    for name in winners.columns:
+        new = F.col(f"s.{quoted(name)}")
+        if name.lower() in in_table - keys:
+            old = F.col(f"t.{quoted(name)}")
+            new = F.when(has_column(name, "s"), new).otherwise(old).alias(name)
+        values.append(new)
+    return rows.select(*values, *(F.col(f"t.{quoted(name)}").alias(name) for name in lacking))
+
+
+def has_column(name: str, side: str) -> Column:
+    """Whether the record of a row has a column; null if there is no row."""
+    return F.col(f"{side}.{COLUMNS}").contains(name_text(name))
+
+
+def check_rules(rows: DataFrame, rules: Sequence[RowRule], table: str, range_name: str) -> None:
+    """Check that no row breaks a rule, with one read of the rows.
+
+    Args:
+        rows: the rows that the table would get.
+        rules: the rules. One that names a column that the rows lack is left out.
+        table: the table's URL, for messages.
+        range_name: the range, for messages.
+
+    Raises:
+        PlanError: a row breaks a rule.
+        ReadError: the log is unreadable.
+    """
+    evaluable = [rule for rule in rules if _is_evaluable(rows, rule)]
+    if not evaluable:
+        return
+    counts = (F.count_if(F.expr(rule.broken)) for rule in evaluable)
+    try:
+        (counted,) = rows.agg(*counts).collect()
+    except Exception as error:
+        if is_sparkwal_error(error):
+            raise ReadError(f"{range_name} cannot be read: {one_line(error)}") from error
+        raise PlanError(f"the rules of {table} fail on {range_name}: {one_line(error)}") from error
+    for rule, number in zip(evaluable, counted, strict=True):
+        if number:
+            raise PlanError(
+                f"{table} refuses {number} rows of {range_name}, because {rule.text}: {rule.advice}"
+            )
+
+
+def _is_evaluable(rows: DataFrame, rule: RowRule) -> bool:
+    """Whether the rows have each column that the rule names."""
+    try:
+        return bool(rows.select(F.expr(rule.broken)).columns)
+    except AnalysisException:
+        return False
