@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import sparkwal
-from sparkwal.errors import TableReadError, WriteError
+from sparkwal.errors import InvalidLogError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord
 from sparkwal.lifecycle.snapshot import delta_log
 from sparkwal.lifecycle.table import TableState, Tombstones, named_range
@@ -57,7 +57,11 @@ class DeltaRsTable:
         parts = []
         for part in state.ranges:
             log = sparkwal.Log(self._path, **{**self._options, "sequencer": part.sequencer})
-            rows = log.scan(part.cut, part.to - 1, columns=["_wal_position", "v"]).read_all()
+            columns = ["_wal_position", "v"]
+            try:
+                rows = log.scan(part.cut, part.to - 1, columns=columns).read_all()
+            except InvalidLogError as error:
+                raise ReadError(str(error)) from error
             pairs = [list(row.values()) for row in rows.to_pylist()]
             self.last_read = {"start": part.cut, "to": part.to, "rows": pairs}
             parts.append(rows.select(["v"]))

@@ -282,7 +282,9 @@ class Coordinator:
             except SparkWalError as error:
                 return error
             if head.live is None:
-                return None
+                # The chain shows that these records were complete once.
+                is_compacted = part_of(log, cycle.record) is not None
+                return head.torn[0] if head.torn and is_compacted else None
             # Any new record of a log without gaps is its newest object.
             last = log.key(slot(head.position, head.window))
             is_newest = known.newest is not None and known.newest.key == last

@@ -21,7 +21,8 @@ from sparkwal.reading.floor import ends_before
 from sparkwal.store.base import Entry, LogStore, Page
 from sparkwal.store.parallel import run_parallel
 
-# The end of a log with so many new records or fewer is read on from its earlier head.
+# The end of a log with so many new records or fewer is read on from its earlier head, unless a look
+# back is shorter.
 _MOST_NEW = 16
 
 
@@ -156,7 +157,7 @@ def _continued(log: LogStore, before: Head, page: Page) -> Head | None:
     if before.live is None or newest is None or not keys.is_slot(newest, before.window):
         return None
     last = keys.position(newest, before.window)
-    if not 0 < last - before.position <= _MOST_NEW:
+    if not 0 < last - before.position <= min(_MOST_NEW, before.in_flight_limit):
         return None
     log_id = before.live.header.log_id
 

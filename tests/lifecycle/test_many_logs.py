@@ -131,6 +131,20 @@ def test_a_quiet_path_puts_no_record(lives: Lives) -> None:
     assert newest_record(lives.root) == before
 
 
+def test_many_new_commits_of_a_writer_with_one_in_flight_cost_one_get(lives: Lives) -> None:
+    lives.write("a")
+    process = lives.process()
+    process.run_all()
+    lives.write("a", 10)
+    lives.requests()
+    made = list[int]()
+    lives.table.before = lambda step: made.append(lives.store.counts["GET"])
+    process.run_all()
+    assert lives.rows == lives.written
+    # The chain, the newest record, the free slot, and the first new record for the policy.
+    assert made[0] <= 4
+
+
 def test_a_new_commit_of_a_long_log_is_read_without_a_look_back(lives: Lives) -> None:
     wal = Appender(
         lives.root.sequencer("a"),
@@ -245,6 +259,22 @@ def test_a_damaged_log_stops_no_other(lives: Lives) -> None:
     assert isinstance(results["b"], InvalidLogError)
     assert compacted(results) == {"a": 1, "c": 1}
     assert lives.rows == [0, 2]
+
+
+def test_a_compacted_log_whose_records_are_all_cut_off_is_named(lives: Lives) -> None:
+    for name in "ab":
+        lives.write(name)
+    process = lives.process()
+    process.run_all()
+    lives.write("b")
+    prefix = lives.root.sequencer("b").key(keys.MAX).rpartition("/")[0]
+    for key in [key for key in lives.store.objects if key.startswith(prefix)]:
+        lives.store.put(key, b"")
+    lives.write("a")
+    for run in (process, lives.process()):
+        error = run.run_all()["b"]
+        assert isinstance(error, InvalidLogError) and "restore the object" in str(error)
+    assert lives.rows == [0, 1, 3]
 
 
 def damage(lives: Lives, name: str, position: int) -> bytes:
