@@ -14,11 +14,7 @@ from typing import TypeVar
 from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError, SparkWalError
 from sparkwal.format.keys import ROOT, slot
-from sparkwal.format.lifecycle_record import (
-    FLOOR,
-    LifecycleRecord,
-    Target,
-)
+from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collected, Collection, Safeguards, collect
 from sparkwal.lifecycle.compaction import (
     Chain,
@@ -292,8 +288,7 @@ class Coordinator:
             log_id = head.live.header.log_id
             state = part_of(log, cycle.record)
             if state is None:
-                grace_ms = self._safeguards.grace_ms
-                state = beginning(log_id, log.name, grace_ms, cycle.record)
+                state = beginning(log_id, log.name, self._safeguards.grace_ms, cycle.record)
                 return Part(log, head, state)
             part = Part(log, head, state, "an open range" if state.to > state.cut else "at rest")
             try:
@@ -307,6 +302,7 @@ class Coordinator:
                 cycle.parts[log.name] = part
             else:
                 cycle.runs[log.name] = Run("no log") if part is None else part
+        cycle.refuse_copies()
         return cycle
 
     def _recover(self, logs: Sequence[LogStore]) -> Cycle:

@@ -2,28 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
-from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collected, Collection
 from sparkwal.lifecycle.compaction import Range
 from sparkwal.lifecycle.policy import LogState, Policy
 from sparkwal.lifecycle.table import check_same_target
-from sparkwal.protocol import liveness
 from sparkwal.protocol.chain import beginning
-from sparkwal.protocol.records import check_log
 from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.protocol.slots import GLANCE, SlotRecord, read_any
 from sparkwal.reading.floor import ends_before
 from sparkwal.store.base import Entry, LogStore, Page
-from sparkwal.store.parallel import run_parallel
-
-# The end of a log with so many new records or fewer is read on from its earlier head, unless a look
-# back is shorter.
-_MOST_NEW = 16
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,6 @@ class Remembered:
     Attributes:
         head: its head, while `newest` is the object of its last record. The store must list ETags:
             a recreated log may have the same numbers.
-        before: an earlier head, if the log has changed since.
         newest: its newest object in the last LIST.
         page: its records in that LIST, until its head is looked up.
         is_small: that LIST shows all of its records, and many logs were listed.
@@ -108,7 +98,6 @@ class Remembered:
     """
 
     head: Head | None = None
-    before: Head | None = None
     newest: Entry | None = None
     page: Page | None = None
     is_small: bool = False
@@ -122,7 +111,7 @@ class Remembered:
         is_same = self.newest == newest and self.newest.etag == newest.etag != ""
         # §10: a head counts while the log's newest object is its record
         if not is_same:
-            self.before, self.head = self.head or self.before, None
+            self.head = None
         self.newest, self.page = newest, page
         self.is_small = page is not None and not page.more
 
@@ -133,50 +122,7 @@ class Remembered:
             InvalidLogError: a record is damaged, or was written and is missing.
         """
         page, self.page = self.page, None
-        if self.head is not None:
-            return self.head
-        before, self.before = self.before, None
-        head = _continued(log, before, page) if before and page else None
-        return head or find_head(log, page=page)
-
-
-def _continued(log: LogStore, before: Head, page: Page) -> Head | None:
-    """The head after the few records that follow an earlier head, with 1 GET for each.
-
-    The term at the earlier head decides which of them are live, so no look back is needed.
-
-    Args:
-        log: the log.
-        before: an earlier head without torn records.
-        page: the LIST of the log's records now.
-
-    Returns:
-        The head, or None if only a look at the log shows it.
-    """
-    newest = keys.listed(page.entries[0].key.removeprefix(keys.batches_prefix(log.prefix)))
-    if before.live is None or newest is None or not keys.is_slot(newest, before.window):
-        return None
-    last = keys.position(newest, before.window)
-    if not 0 < last - before.position <= min(_MOST_NEW, before.in_flight_limit):
-        return None
-    log_id = before.live.header.log_id
-
-    def read(position: int) -> liveness.Slot | None:
-        return read_any(log, position, before.window, GLANCE)
-
-    run = liveness.Run()
-    run.add(before.live)
-    try:
-        for record in run_parallel(log.store, read, range(before.gap, last + 1)):
-            if not isinstance(record, SlotRecord):
-                return None
-            check_log(log, record, log_id)
-            run.add(record)
-    except InvalidLogError:
-        # A look at the end of the log finds the cause.
-        return None
-    live = run.live or before.live
-    return replace(before, position=last, live=live, oldest=None, after=(), listed=(), taken=last)
+        return self.head or find_head(log, page=page)
 
 
 @dataclass
@@ -204,6 +150,23 @@ class Cycle:
     def sound(self) -> list[Part]:
         """The logs that still take part."""
         return [part for part in self.parts.values() if part.error is None]
+
+    def refuse_copies(self) -> None:
+        """Give each log an error whose rows are those of another name: a table takes them once.
+
+        The name that the chain has counts, or else the first one.
+        """
+        logs = self.record.logs if self.record else {}
+        names = {log.log_id: name for name, log in logs.items()}
+        for name, part in self.parts.items():
+            first = names.setdefault(part.state.log_id, name)
+            # §10: a log that lies under two names goes into a table under one of them
+            if first != name and part.error is None:
+                part.error = PlanError(
+                    f"{part.log.url} is a copy of sequencer {first}, or was moved from there: both "
+                    f"are the log {part.state.log_id}, and a table would hold its rows twice. "
+                    f"Delete the copy, or move it back to {first}"
+                )
 
     def uncollected(self, known: Mapping[str, Remembered]) -> Iterator[Collected]:
         """The logs of which a collection may take something. `known` has what one took before."""

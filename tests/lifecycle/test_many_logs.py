@@ -116,6 +116,31 @@ def test_all_that_is_due_makes_one_version(lives: Lives) -> None:
     assert lives.rows == lives.written and lives.table.ranges == [1, 2]
 
 
+@pytest.mark.parametrize("compacted_before", [True, False])
+def test_a_copy_of_a_log_under_another_name_goes_into_no_table(
+    lives: Lives, compacted_before: bool
+) -> None:
+    for name in ("a", "b"):
+        lives.write(name)
+    if compacted_before:
+        lives.process().run_all()
+        lives.write("b")
+    prefix = keys.batches_prefix("wal/sequencers/b")
+    for key in [key for key in lives.store.objects if key.startswith(prefix)]:
+        lives.store.objects[key.replace("/b/", "/copy/")] = lives.store.objects[key]
+    results = lives.process().run_all()
+    error = results.pop("copy")
+    assert isinstance(error, PlanError) and "a copy of sequencer b" in str(error)
+    assert all(isinstance(run, Run) for run in results.values())
+    assert lives.rows == lives.written
+    alone = Coordinator(
+        lives.root.sequencer("copy"), AT_ONCE, table=lives.table, target=TARGET, host="here"
+    )
+    with pytest.raises(PlanError, match="a copy of sequencer b"):
+        alone.run_once()
+    assert lives.rows == lives.written
+
+
 def test_a_quiet_path_puts_no_record(lives: Lives) -> None:
     for name in ("a", "b"):
         lives.write(name)
