@@ -64,7 +64,7 @@ def recreate(faulty: FaultyStore, commits: int = 1) -> None:
 @pytest.mark.parametrize(
     ("happens", "found"),
     [
-        (delete_all, "position 3 holds no record"),
+        (delete_all, "position 0 holds no record"),
         # The old log's objects lie further on than any writer of the new one may reach, or nearer.
         (recreate, "the path holds another log, "),
         (partial(recreate, commits=3), "the path holds another log, "),
