@@ -15,7 +15,7 @@ from tests.security.roles import Place, appended, collect, furnish
 
 RETAINED = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
 # The commit of `furnish` with rows in objects of their own.
-DATA = [keys.data(1, 1000, partition) for partition in range(2)]
+DATA = [keys.data(3, 1000, partition) for partition in range(2)]
 
 
 def versions(client: Any, bucket: str, kind: str) -> set[str]:
