@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from sparkwal.errors import InvalidLogError, ReadError
+from sparkwal.errors import InvalidLogError, OptionError, PlanError, ReadError
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord
+from sparkwal.format.merging import union_of
 from sparkwal.lifecycle.table import (
     Change,
     TableConflict,
@@ -46,12 +47,20 @@ class ModelTable:
     versions: list[Version] = field(default_factory=list)
     before: Callable[[str], None] = lambda step: None
     tombstones: Tombstones | None = None
+    columns: str = ""
 
     def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
         """It takes any row."""
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.before("prepare")
+        try:
+            columns = union_of(
+                [(self.columns or spark_schema, "the table"), (spark_schema, log.url)]
+            )
+        except OptionError as error:
+            raise PlanError(f"the table does not take {log.url}: {error}") from error
+        self.columns = columns
         if not self.versions:
             self._commit("CREATE TABLE", (), {})
 

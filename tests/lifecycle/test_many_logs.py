@@ -141,6 +141,22 @@ def test_a_copy_of_a_log_under_another_name_goes_into_no_table(
     assert lives.rows == lives.written
 
 
+def test_a_log_whose_column_has_another_type_stops_no_other(lives: Lives) -> None:
+    kinds = {"a": pa.int32(), "b": pa.string(), "c": pa.int64()}
+    for name, kind in kinds.items():
+        lives.write(name, schema=SCHEMA.append(pa.field("x", kind)))
+    wanted = [0, 2]
+    for _ in range(2):
+        results = lives.process().run_all()
+        error = results.pop("b")
+        assert isinstance(error, SparkWalError) and "x" in str(error) and "b" in str(error)
+        # A whole number with more bytes fits.
+        assert all(isinstance(run, Run) for run in results.values()), results
+        assert lives.rows == wanted
+        lives.write("c", schema=SCHEMA.append(pa.field("x", pa.int64())))
+        wanted = [0, 2, 3]
+
+
 def test_a_quiet_path_puts_no_record(lives: Lives) -> None:
     for name in ("a", "b"):
         lives.write(name)
