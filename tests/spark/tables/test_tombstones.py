@@ -136,12 +136,8 @@ def test_without_a_horizon_a_late_row_brings_it_back(delta: SparkSession, tmp_pa
         lifecycle(lake).run_once(whole=True)
 
 
-OFTEN = "number"
-
-
-@pytest.mark.parametrize(
-    "kind", [OFTEN, *(pytest.param(k, marks=pytest.mark.slow) for k in SEQUENCES if k != OFTEN)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SEQUENCES)
 def test_the_greatest_row_of_each_key_stays_at_every_stage(
     delta: SparkSession, tmp_path: Path, kind: str
 ) -> None:
@@ -239,9 +235,8 @@ def test_a_table_that_was_restored_gets_its_range_again(
     assert table(lake) == current(lake) == of(row(2, a=2))
 
 
-@pytest.mark.parametrize(
-    "stage", ["done", *(pytest.param(x, marks=pytest.mark.slow) for x in ("kept", "written"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["done", "kept", "written"])
 def test_tombstones_that_were_restored_stop_it_until_they_are_accepted(
     delta: SparkSession, tmp_path: Path, stage: str
 ) -> None:
