@@ -124,9 +124,7 @@ def with_flags(log_options: dict[str, str], **flags: str | None) -> dict[str, st
 takes_sequencer = click.option(
     "--sequencer", metavar="NAME", help="The independent log of this name under PATH."
 )
-takes_all = click.option(
-    "--all", "all_sequencers", is_flag=True, help="All logs under PATH, one after another."
-)
+takes_all = click.option("--all", "all_sequencers", is_flag=True, help="All logs under PATH.")
 # Adds PATH as `path`, the options of `takes_log_options`, and --sequencer, a part of `log_options`.
 takes_log = options(
     lambda log_options, sequencer: {"log_options": with_flags(log_options, sequencer=sequencer)},

@@ -108,6 +108,7 @@ def check_cookbook(spark: SparkSession, logs: str, folder: Path, names: Mapping[
         rows = spark.read.parquet(str(folder / files)).collect()
         assert sorted(row.id for row in rows) == events
     assert names["newest"].to_pylist() == [{"id": 1, "status": "sent"}]
+    assert sorted(names["now"]["id"].tolist()) == [0, 1, 2]
     assert sorted(names["bad"]["_rescued"].to_pylist()) == ["not JSON", '{"id": "x"}']
     assert sparkwal.Log(f"{logs}/hourly").head().schema.names == ["id", "source"]
 
