@@ -23,21 +23,22 @@ from sparkwal.testing.servers import log_options, make_bucket
 from tests.lifecycle.fleet import APPENDERS, BUCKET, LIFE, LIVES, PATH, coordinator
 
 ROOT = Path(__file__).parents[2]
+SECONDS = float(os.environ.get("SPARKWAL_FLEET_SECONDS", 60))
 
 
 @pytest.mark.slow
 @pytest.mark.process
+@pytest.mark.timeout(SECONDS + 600)
 def test_every_acknowledged_row_of_fifty_appenders_is_in_the_table_once(
     ministack_url: str, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("SPARKWAL_FLEET_SEED", random.randrange(2**32)))
-    seconds = float(os.environ.get("SPARKWAL_FLEET_SECONDS", 60))
     print(f"SPARKWAL_FLEET_SEED={seed}")
     make_bucket(ministack_url, BUCKET)
     command = [sys.executable, "-P", "-m", "lifecycle.fleet", str(tmp_path), ministack_url]
     paths = [str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
-        [*command, str(seed), str(seconds)],
+        [*command, str(seed), str(SECONDS)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         stdout=subprocess.PIPE,
         text=True,
