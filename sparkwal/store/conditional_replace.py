@@ -1,6 +1,7 @@
 """Proves that a store enforces If-Match on PUT, which an erasure of rows depends on."""
 
 import os
+from threading import Lock
 
 from sparkwal.errors import OptionError
 from sparkwal.store.base import Store
@@ -11,6 +12,8 @@ from sparkwal.store.conformance.suite import StoreUnderTest, Trial, Wrong
 _TRIAL = Trial(rounds=1, threads=1)
 # The result of the proof for each process, store and prefix.
 _faults: dict[tuple[int, str, str], str] = {}
+# A collection erases many records at once, and one proof is enough for all of them.
+_proving = Lock()
 
 
 def replace_fault(store: Store, prefix: str) -> str:
@@ -26,9 +29,10 @@ def replace_fault(store: Store, prefix: str) -> str:
         StoreUnavailableError: the store did not answer.
     """
     proof = (os.getpid(), store.identity, prefix)
-    if proof not in _faults:
-        _faults[proof] = _prove(store, prefix)
-    return _faults[proof]
+    with _proving:
+        if proof not in _faults:
+            _faults[proof] = _prove(store, prefix)
+        return _faults[proof]
 
 
 def _prove(store: Store, prefix: str) -> str:

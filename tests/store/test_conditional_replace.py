@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -103,3 +105,17 @@ def test_a_lost_reply_looks_like_another_object() -> None:
     store = RetryingStore(bare, RetryPolicy(base_delay_ms=1))
     assert not store.replace("key", b"second", store.get_tagged("key").etag)
     assert store.get("key") == b"second"
+
+
+class Slow(MemoryStore):
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        time.sleep(0.01)
+        return super().put_if_absent(key, body)
+
+
+def test_threads_that_erase_at_once_prove_the_store_once() -> None:
+    store = Slow("memory://slow")
+    with ThreadPoolExecutor(8) as pool:
+        faults = list(pool.map(lambda _: replace_fault(store, "log"), range(8)))
+    assert faults == [""] * 8
+    assert store.counts == {"PUT": 8, "GET": 6, "DELETE": 2}
