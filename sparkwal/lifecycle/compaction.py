@@ -49,7 +49,7 @@ from sparkwal.lifecycle.table import (
     way_back,
 )
 from sparkwal.lifecycle.tombstones import accept_tombstones, check_tombstones
-from sparkwal.protocol.chain import newest_record, put_next, put_record, trusted
+from sparkwal.protocol.chain import newest_record, put_record, trusted
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 
@@ -112,17 +112,9 @@ class Chain:
             PublishError: the store did not answer.
             MovedOn: another process put a record first.
         """
-        began_ms = self.clock.boot_ms()
-        until_ms = self.trusted.get(head.number)
-        try:
-            new = put_next(
-                self.log, head, kind, self.clock, self.host, until_ms=until_ms, **changes
-            )
-        except StoreUnavailableError as error:
-            raise self._failed(error) from error
-        if new is None:
-            raise MovedOn
-        self._trust(began_ms, new.chain)
+        record = self._put(with_log(head, replace(head, kind=kind, **changes)))
+        new = record.of(head.sequencer)
+        assert new is not None
         root = self.log.root
         if kind == INTENT:
             for part in new.ranges:
@@ -164,14 +156,12 @@ class Chain:
         try:
             record = put_record(self.log, base, self.clock, self.host, until_ms=until_ms)
         except StoreUnavailableError as error:
-            raise self._failed(error) from error
+            text = f"the record of {self.log.url}'s lifecycle failed: {error}"
+            raise PublishError(text) from error
         if record is None:
             raise MovedOn
         self._trust(began_ms, record)
         return record
-
-    def _failed(self, error: StoreUnavailableError) -> PublishError:
-        return PublishError(f"the record of {self.log.url}'s lifecycle failed: {error}")
 
     def put_logs(
         self,
@@ -248,24 +238,6 @@ class Range:
     bytes: int | None = None
 
 
-def finish_range(
-    chain: Chain, intent: LifecycleRecord, table: Table
-) -> tuple[LifecycleRecord, dict[str, Range]]:
-    """Write the open range unless the table has it, confirm it, and publish it.
-
-    Returns:
-        As `publish_range`.
-
-    Raises:
-        ReadError: the log's rows are unreadable.
-        WriteError: the table did not take them.
-        ConfirmError: the table may have lost rows.
-        PublishError: the store did not answer.
-        MovedOn: another process changed the lifecycle first.
-    """
-    return publish_range(chain, intent, write_range(chain, intent, table))
-
-
 def publish_range(
     chain: Chain, intent: LifecycleRecord, snapshot: TableState, bad: Collection[str] = ()
 ) -> tuple[LifecycleRecord, dict[str, Range]]:
@@ -302,7 +274,10 @@ def write_range(chain: Chain, intent: LifecycleRecord, table: Table) -> TableSta
     """Write until the newest snapshot holds the range, and return that snapshot.
 
     Raises:
-        CompactionError, MovedOn: as `finish_range`.
+        ReadError: the log's rows are unreadable.
+        WriteError: the table did not take them.
+        ConfirmError: the table may have lost rows.
+        MovedOn: another process changed the lifecycle first.
     """
     log = chain.log
     attempts = 0

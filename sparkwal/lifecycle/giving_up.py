@@ -76,7 +76,7 @@ def finish_or_give_up(
         As `publish_range`, and the errors of the logs that cannot be read.
 
     Raises:
-        CompactionError: as `finish_range`.
+        CompactionError: as `write_range` and `publish_range`.
         MovedOn: another process changed the lifecycle first.
     """
     try:
@@ -148,7 +148,7 @@ def give_up_open_range(chain: Chain, intent: LifecycleRecord, table: Table) -> C
         table: the table.
 
     Raises:
-        CompactionError: as `finish_range`.
+        CompactionError: as `write_range` and `publish_range`.
         MovedOn: another process changed the lifecycle first.
     """
     assert intent.target is not None
@@ -167,7 +167,7 @@ def _burn(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
         The newest snapshot, which has the transaction of the range.
 
     Raises:
-        CompactionError: as `finish_range`.
+        CompactionError: as `write_range` and `publish_range`.
         MovedOn: another process changed the lifecycle first.
     """
     for _ in range(CONFLICTS + 1):

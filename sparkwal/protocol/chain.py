@@ -5,7 +5,6 @@ All logs under a path share one chain. Most callers see the part of one log in i
 
 import uuid
 from dataclasses import replace
-from typing import Any
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, limits
@@ -15,7 +14,6 @@ from sparkwal.format.lifecycle_record import (
     decode,
     encode,
     is_torn,
-    with_log,
 )
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore, NotFound, get_whole
@@ -160,7 +158,7 @@ def _check_readable(data: bytes, record: ChainRecord, where: str) -> None:
 def beginning(
     log_id: str, sequencer: str, gc_grace_ms: int, chain: ChainRecord | None = None
 ) -> LifecycleRecord:
-    """The state of a log that the chain does not have. `put_next` derives its first record from it.
+    """The state of a log that the chain does not have: its first record derives from it.
 
     Args:
         log_id: the log's id.
@@ -180,32 +178,6 @@ def beginning(
         timestamp_ms=chain.timestamp_ms,
         chain=chain,
     )
-
-
-def put_next(
-    log: LogStore,
-    head: LifecycleRecord,
-    kind: str,
-    clock: Clock,
-    host: str,
-    *,
-    until_ms: int | None = None,
-    **changes: Any,
-) -> LifecycleRecord | None:
-    """Put the record after that of `head`, with `changes` in the log's part: 1 conditional PUT.
-
-    See `put_record` for `until_ms`.
-
-    Returns:
-        The log's part of the record, or None if another process has put one there: then read it
-        and decide again.
-
-    Raises:
-        InvalidLogError: a record after that of `head` is damaged.
-    """
-    base = with_log(head, replace(head, kind=kind, **changes))
-    record = put_record(log, base, clock, host, until_ms=until_ms)
-    return record.of(head.sequencer) if record else None
 
 
 def put_record(

@@ -17,6 +17,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore
 from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, rows
+from tests.chains import put_next
 from tests.protocol.query import StoppedClock
 
 TTL_MS = 60_000
@@ -164,6 +165,6 @@ def test_a_beginning_that_was_collected_is_not_taken_for_deleted(
     live = find_head(log).live
     assert live is not None
     state = chain.beginning(live.header.log_id, "default", 0)
-    assert chain.put_next(log, state, FLOOR, clock, "host", floor=2, cut=2, to=2) is not None
+    assert put_next(log, state, FLOOR, clock, "host", floor=2, cut=2, to=2) is not None
     with wal:
         assert wal.append(rows(10)).result() == 11

@@ -15,12 +15,13 @@ from sparkwal.errors import BackPressureError, InvalidLogError, OptionError, Out
 from sparkwal.events import Event, SizeLimit
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import DONE, FLOOR, Target
-from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.faulty_store import PREFIX, FaultyStore, rows, stored, until
+from tests.chains import put_next
 from tests.protocol.query import StoppedClock
 
 

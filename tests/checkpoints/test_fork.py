@@ -14,11 +14,12 @@ import sparkwal
 from sparkwal import CollectedError, DivergedCheckpointError, OptionError
 from sparkwal.checkpoints import folder, fork, rebuild, unread
 from sparkwal.format import keys
-from sparkwal.protocol.chain import beginning, put_next
+from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
+from tests.chains import put_next
 from tests.checkpoints.forks import Logs, OffsetStream, fork_of
 from tests.protocol.query import Query, StoppedClock
 

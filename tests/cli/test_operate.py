@@ -19,10 +19,11 @@ from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.lifecycle.consumers import publish
-from sparkwal.protocol.chain import newest_lifecycle, put_next
+from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
+from tests.chains import put_next
 from tests.checkpoints.stream import FileStream
 from tests.cli.logs import append, document, lines, opened, ran
 from tests.protocol.query import hints_in

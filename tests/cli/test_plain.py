@@ -21,8 +21,9 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.format.schema import from_arrow
-from sparkwal.protocol.chain import newest_lifecycle, put_next
+from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.clock import Clock
+from tests.chains import put_next
 from tests.cli.logs import append, opened, ran
 
 # Clears the screen, sets the window's title, 8-bit CSI, turns the text around, markup of rich,

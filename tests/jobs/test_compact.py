@@ -23,11 +23,11 @@ from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
-from sparkwal.protocol.chain import put_next
 from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from support.follow import Meter, Signals
 from tests import classes
+from tests.chains import put_next
 from tests.jobs.lives import (
     JOBS,
     JVM_SAYS_FIRST,

@@ -26,10 +26,11 @@ from sparkwal.lifecycle.table import named_range
 from sparkwal.lifecycle.tombstones import DELETED_AT, SEQUENCE
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import beginning, newest_record, part_of, put_next
+from sparkwal.protocol.chain import beginning, newest_record, part_of
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.open import open_store
+from tests.chains import put_next
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 STAGES = ("none", "intent", "written", "done")

@@ -9,7 +9,8 @@ import pytest
 
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import FLOOR
-from sparkwal.protocol.chain import newest_lifecycle, put_next
+from sparkwal.protocol.chain import newest_lifecycle
+from tests.chains import put_next
 from tests.lifecycle.table import Died, dying_at
 from tests.lifecycle.test_coordinator import Life, Mortal
 from tests.lifecycle.test_restored import restore_log

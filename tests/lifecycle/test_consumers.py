@@ -38,11 +38,12 @@ from sparkwal.lifecycle.readers import (
     is_live,
     look_at_readers,
 )
-from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.sql.relations import CONSUMERS
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import put_next
 from tests.protocol.query import Query, StoppedClock, hints_in
 
 CLOCK = StoppedClock()

@@ -8,8 +8,9 @@ from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord
 from sparkwal.lifecycle import collection, old_records
 from sparkwal.protocol import chain
-from sparkwal.protocol.chain import newest_lifecycle, newest_record, put_next
+from sparkwal.protocol.chain import newest_lifecycle, newest_record
 from sparkwal.protocol.recovery import trace_of_log
+from tests.chains import put_next
 from tests.lifecycle.test_coordinator import GRACE_MS, Life
 
 KEPT = 10

@@ -22,10 +22,11 @@ from sparkwal.format.lifecycle_record import (
     with_log,
 )
 from sparkwal.lifecycle.readers import bound
-from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import put_next
 
 CLOCK = Clock()
 TARGET = Target("s3://b/t", MERGE, ("id",), "at", "gone", ("day",), (), (("a", "b"),))

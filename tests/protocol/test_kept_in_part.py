@@ -9,13 +9,14 @@ import pytest
 from sparkwal.errors import InvalidLogError, OutcomeUnknownError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.protocol import archive
-from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import put_next
 from tests.protocol.query import LIMITS, Query, hints_in, replace
 
 ONCE = RetryPolicy(max_retry_attempts=0)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord
-from sparkwal.protocol.chain import beginning, newest_lifecycle, newest_record, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle, newest_record
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import put_next
 from tests.protocol.query import LIMITS, Query, hints_in
 
 __all__ = ["LIMITS", "Query", "collect", "copied", "move_floor", "written"]

@@ -20,11 +20,11 @@ from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.old_records import forget_old_records
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState
-from sparkwal.protocol.chain import put_next
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore, Transient
+from tests.chains import put_next
 from tests.simulation.clients import WorldClock, WorldStore, world_log
 from tests.simulation.lake import Row
 from tests.simulation.machine import Ask, Machine, Process
@@ -35,6 +35,7 @@ TARGET = Target("sim://lake/table")
 WITH_TOMBSTONES = Target(
     "sim://lake/table", MERGE, ("k",), "s", delete_when="d", tombstone_horizon_ms=1
 )
+
 AT_ONCE = Policy(late_window_seconds=0)
 # The least there is: more than a reader or a writer trusts what it saw.
 GRACE_MS = 3_600_000

@@ -14,8 +14,9 @@ from typing import Protocol
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import ACCEPTED, SENDER
-from sparkwal.protocol.chain import beginning, newest_lifecycle, put_next
+from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.protocol.recovery import find_head
+from tests.chains import put_next
 from tests.journal.disk import MemoryFolder
 from tests.simulation import oracle
 from tests.simulation.clients import WorldClock, WorldStore, world_log

@@ -63,13 +63,13 @@ class Gate:
 
     def before_done(self, patch: pytest.MonkeyPatch) -> None:
         """This process waits, with a range that the table has."""
-        put = compaction.put_next
+        put = compaction.put_record
 
-        def held(log: Any, head: Any, kind: str, *rest: Any, **changes: Any) -> Any:
-            if kind == DONE:
+        def held(log: Any, base: Any, *rest: Any, **until: Any) -> Any:
+            if base.kind == DONE:
                 self._reached.touch()
                 while not self._open.exists():
                     time.sleep(0.05)
-            return put(log, head, kind, *rest, **changes)
+            return put(log, base, *rest, **until)
 
-        patch.setattr(compaction, "put_next", held)
+        patch.setattr(compaction, "put_record", held)

@@ -19,12 +19,13 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.lifecycle.compaction import confirm_table, versions_of, with_target
 from sparkwal.lifecycle.table import NEWEST
-from sparkwal.protocol.chain import beginning, newest_record, part_of, put_next
+from sparkwal.protocol.chain import beginning, newest_record, part_of
 from sparkwal.protocol.clock import Clock
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.store.base import LogStore
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
+from tests.chains import put_next
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 STAGES = ("none", "intent", "written", "done")

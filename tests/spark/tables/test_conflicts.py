@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkwal import events
-from sparkwal.lifecycle.compaction import Chain, finish_range
+from sparkwal.lifecycle.compaction import Chain, publish_range, write_range
 from sparkwal.protocol.clock import Clock
 from tests.spark.tables.gate import Gate
 from tests.spark.tables.lake import Lake, value
@@ -55,7 +55,8 @@ def test_a_merge_starts_again_when_others_changed_the_rows_it_read(
         with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
             gate.in_the_write(patch)
             chain = Chain(lake.log, Clock(), "")
-            ran = pool.submit(finish_range, chain, lake.head(), lake.table)
+            intent = lake.head()
+            ran = pool.submit(write_range, chain, intent, lake.table)
             try:
                 while not gate.reached():
                     assert not ran.done(), ran.result()
@@ -64,7 +65,7 @@ def test_a_merge_starts_again_when_others_changed_the_rows_it_read(
                 delta.sql(statement.format(t=f"delta.`{lake.target.table}`")).collect()
             finally:
                 gate.open()
-            done, finished = ran.result()
+            done, finished = publish_range(chain, intent, ran.result())
         assert finished["default"].k == done.k == number + 2
         assert len(retried) == conflicts, (statement, retried)
         retried.clear()
