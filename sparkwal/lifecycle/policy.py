@@ -297,8 +297,7 @@ def measure(
         last_ms=head.live.header.timestamp_ms if head.live else None,
         counted=chain.cut,
     )
-    is_same = before and (before.log_id, before.cut) == (state.log_id, state.cut)
-    if before and is_same and before.counted > state.cut:
+    if before and (before.log_id, before.cut) == (state.log_id, state.cut):
         state = replace(
             state,
             first_ms=before.first_ms,

@@ -58,6 +58,16 @@ def test_counted_records_are_not_read_again(timed: TimedLog) -> None:
         assert state.rows == 31 - other.cut + (other.cut > 0)
 
 
+def test_the_first_commit_of_a_young_log_is_read_once(timed: TimedLog) -> None:
+    timed.write(0, 1, 2)
+    head, chain = timed.head(), replace(timed.chain(), cut=1, to=1)
+    state = measure(timed.log, head, chain, NEVER, timed.at(3))
+    assert (state.first_ms, state.counted) == (timed.at(0), 1)
+    timed.requests()
+    assert measure(timed.log, head, chain, NEVER, timed.at(4), before=state) == state
+    assert timed.requests() == 0
+
+
 def test_no_row_is_counted_where_it_would_change_nothing(timed: TimedLog) -> None:
     timed.write(*range(40))
     head, chain = timed.head(), timed.chain()
