@@ -23,11 +23,15 @@ from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.chain import KEPT_RECORDS, part_of, record_at
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
-from sparkwal.store.base import Entry, LogStore, NotFound, numbered
+from sparkwal.store.base import (
+    KEYS_OF_DELETE,
+    Entry,
+    LogStore,
+    NotFound,
+    delete_listed,
+    numbered,
+)
 from sparkwal.store.parallel import run_parallel
-
-# Keys in one DELETE.
-_KEYS_OF_DELETE = 1000
 
 
 @dataclass(frozen=True)
@@ -318,9 +322,8 @@ def _collect(
     old = [*unneeded_segments(log, head, bound)] if has_blocks else []
     objects += len(old)
     size += sum(entry.size for entry in old)
-    for begin in range(0, 0 if dry_run else len(old), _KEYS_OF_DELETE):
-        batch = old[begin : begin + _KEYS_OF_DELETE]
-        log.store.delete_many([entry.key for entry in batch], [entry.etag for entry in batch])
+    if not dry_run:
+        delete_listed(log.store, old)
     uploads = [*leftovers.uploads_below(log, head, bound)]
     for upload in () if dry_run else uploads:
         log.store.discard(upload)
@@ -398,7 +401,7 @@ def _take(one: Collected, bound: int, *, dry_run: bool) -> _Taken:
     size = 0
     staying: list[int] = []
     below = _below(log, one.head, bound)
-    while listed := [*islice(below, _KEYS_OF_DELETE)]:
+    while listed := [*islice(below, KEYS_OF_DELETE)]:
         staying += [position for _, position in listed if position is not None]
         batch = [entry for entry, position in listed if position is None]
         if not batch:
@@ -406,9 +409,7 @@ def _take(one: Collected, bound: int, *, dry_run: bool) -> _Taken:
         objects += len(batch)
         size += sum(entry.size for entry in batch)
         if not dry_run:
-            # If the store compares ETags, an object that replaced one since the LIST stays.
-            names = [entry.key for entry in batch]
-            log.store.delete_many(names, [entry.etag for entry in batch])
+            delete_listed(log.store, batch)
     return _Taken(objects, size, staying)
 
 

@@ -17,10 +17,8 @@ from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.reading.estimates import lag_ms
 from sparkwal.reading.listing import Listed
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.store.base import LogStore
+from sparkwal.store.base import KEYS_OF_DELETE, LogStore
 from sparkwal.store.parallel import run_parallel
-
-_KEYS_OF_DELETE = 1000
 
 
 @dataclass(frozen=True)
@@ -190,5 +188,5 @@ def forget_consumer(path: str, name: str, **options: object) -> None:
             'beginning: forget it in all of them, with sequencers="*"'
         )
     own = [keys.consumer_key(log.prefix, name) for log in logs.values()]
-    for begin in range(0, len(own), _KEYS_OF_DELETE):
-        root.store.delete_many(own[begin : begin + _KEYS_OF_DELETE])
+    for begin in range(0, len(own), KEYS_OF_DELETE):
+        root.store.delete_many(own[begin : begin + KEYS_OF_DELETE])

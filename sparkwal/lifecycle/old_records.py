@@ -7,12 +7,10 @@ from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.protocol import chain
-from sparkwal.store.base import Entry, LogStore, NotFound
+from sparkwal.store.base import KEYS_OF_DELETE, Entry, LogStore, NotFound, delete_listed
 
 # A run deletes old records if the newest number passed a multiple of this one meanwhile.
 EVERY = 100
-# Keys in one LIST and one DELETE.
-_LIMIT = 1000
 
 
 def forget_old_records(
@@ -43,13 +41,13 @@ def forget_old_records(
     # SAFETY(chain-newest-kept) §10: the newest thousand numbers of the chain are never freed
     last_kept = newest.number + chain.KEPT_RECORDS - 1
     after = keys.lifecycle_key(log.root.prefix, last_kept)
-    entries = log.store.list(prefix, _LIMIT, after).entries
+    entries = log.store.list(prefix, KEYS_OF_DELETE, after).entries
     first = keys.lifecycle_key(log.root.prefix, keys.MAX)
     age_ms = 2 * max(grace_ms, newest.gc_grace_ms)
     old = _older(log, [entry for entry in entries if entry.key != first], age_ms)
     # A policy from before this version does not allow the delete. Then the records stay.
     with suppress(OptionError):
-        log.store.delete_many([entry.key for entry in old], [entry.etag for entry in old])
+        delete_listed(log.store, old)
         return len(old)
     return 0
 

@@ -9,6 +9,8 @@ from sparkwal.format import keys
 
 # The size of each part of a large object except the last. S3 refuses parts below 5 MiB.
 PART_SIZE = 8 * 2**20
+# The most keys of one DELETE, and of one LIST.
+KEYS_OF_DELETE = 1000
 
 
 @dataclass(frozen=True)
@@ -321,6 +323,16 @@ def numbered(
     for entry in all_entries(store, prefix, after, limit):
         if (number := keys.listed(entry.key.removeprefix(prefix))) is not None:
             yield number, entry
+
+
+def delete_listed(store: Store, entries: Sequence[Entry]) -> None:
+    """Remove the objects of a LIST: 1 DELETE for each thousand.
+
+    If the store compares ETags, an object that replaced one since the LIST stays.
+    """
+    for begin in range(0, len(entries), KEYS_OF_DELETE):
+        batch = entries[begin : begin + KEYS_OF_DELETE]
+        store.delete_many([entry.key for entry in batch], [entry.etag for entry in batch])
 
 
 @dataclass(frozen=True)
