@@ -8,9 +8,9 @@ The floor passes no live consumer. A consumer that has not published for longer 
 not live any more. It reads the floor after its rows, and so detects rows that were collected.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, limits
@@ -24,6 +24,8 @@ from sparkwal.format.consumer_record import (
 )
 from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.store.base import LogStore, NotFound, get_whole
+
+C = TypeVar("C", Consumer, ConsumerOfAll)
 
 
 def publish(log: LogStore, consumer: Consumer) -> None:
@@ -53,55 +55,35 @@ def read(log: LogStore, name: str) -> Consumer | None:
     Raises:
         InvalidLogError: the consumer's object is damaged, or is no consumer.
     """
-    key = keys.consumers_prefix(log.prefix) + name
-    body = _body(log, key, name, limits.CONSUMER)
-    if body is None:
-        return None
-    try:
-        consumer = decode(body, f"{log.store.url}/{key}")
-    except InvalidLogError as error:
-        raise _damaged(error) from None
-    _check_name(consumer, log, key, name)
-    return consumer
+    key = keys.consumer_key(log.prefix, name)
+    return _read(log, key, name, limits.CONSUMER, decode)
 
 
 def read_of_all(root: LogStore, name: str) -> ConsumerOfAll | None:
     """Read the last positions of a consumer of all logs: 1 GET. See `read`."""
-    key = keys.consumers_prefix(root.prefix) + name + keys.OF_ALL
-    body = _body(root, key, name, limits.CONSUMER_OF_ALL)
-    if body is None:
-        return None
-    try:
-        consumer = decode_of_all(body, f"{root.store.url}/{key}")
-    except InvalidLogError as error:
-        raise _damaged(error) from None
-    _check_name(consumer, root, key, name)
-    return consumer
+    key = keys.consumer_of_all_key(root.prefix, name)
+    return _read(root, key, name, limits.CONSUMER_OF_ALL, decode_of_all)
 
 
-def _body(log: LogStore, key: str, name: str, most: int) -> bytes | None:
+def _read(
+    log: LogStore, key: str, name: str, most: int, decode_it: Callable[[bytes, str], C]
+) -> C | None:
     url = f"{log.store.url}/{key}"
     if not keys.CONSUMER_NAME.fullmatch(name):
         raise InvalidLogError(f"{url!r}: this is no name of a consumer; delete the object")
     try:
-        return get_whole(log.store, key, most)
+        consumer = decode_it(get_whole(log.store, key, most), url)
     except NotFound:
         return None
     except InvalidLogError as error:
-        raise _damaged(error) from None
-
-
-def _damaged(error: InvalidLogError) -> InvalidLogError:
-    return InvalidLogError(
-        f"{error}. If it belongs to no other log, and no reader needs it, delete it"
-    )
-
-
-def _check_name(consumer: Consumer | ConsumerOfAll, log: LogStore, key: str, name: str) -> None:
+        raise InvalidLogError(
+            f"{error}. If it belongs to no other log, and no reader needs it, delete it"
+        ) from None
     if consumer.name != name:
         raise InvalidLogError(
-            f"{log.store.url}/{key}: the consumer in it has the name {consumer.name!r}; delete it"
+            f"{url}: the consumer in it has the name {consumer.name!r}; delete it"
         )
+    return consumer
 
 
 def forget(log: LogStore, name: str) -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer, ConsumerOfAll
-from sparkwal.lifecycle.consumers import read, read_of_all
+from sparkwal.lifecycle.consumers import C, read, read_of_all
 from sparkwal.reading.listing import Listed, list_logs
 from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
@@ -22,9 +22,6 @@ def is_live(consumer: Consumer, log_id: str, age_ms: int, expiry_ms: int | None)
     """
     limit = expiry_ms if consumer.expires_ms is None else consumer.expires_ms
     return consumer.log_id == log_id and (limit is None or age_ms <= limit)
-
-
-C = TypeVar("C", Consumer, ConsumerOfAll)
 
 
 @dataclass
