@@ -278,6 +278,11 @@ def type_name(kind: Any) -> str:
     return f"{kind['type']}<{parts}>"
 
 
+def quoted(name: str) -> str:
+    """A column's name in Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def append_fields(spark_schema: str, new: list[dict[str, Any]]) -> str:
     return _json(json.loads(spark_schema)["fields"] + new)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.format.schema import columns, inside, normalize, type_name
+from sparkwal.format.schema import columns, inside, normalize, quoted, type_name
 from sparkwal.format.widening import contradictions, holds
 
 APPEND_ONLY = "delta.appendOnly"
@@ -38,13 +38,13 @@ def type_problems(spark_schema: str, table_schema: str, table: str) -> Iterator[
     """
     alter = f"ALTER TABLE delta.`{table}`"
     for name, log_type, table_type in contradictions(columns(spark_schema), columns(table_schema)):
-        quoted = "`" + name.replace("`", "``") + "`"
+        column = quoted(name)
         advice = (
             f"run {alter} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true'), then {alter} "
-            f"ALTER COLUMN {quoted} TYPE {type_name(log_type)}"
+            f"ALTER COLUMN {column} TYPE {type_name(log_type)}"
             if holds(log_type, table_type)
             else f"run {alter} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name'), then "
-            f"{alter} RENAME COLUMN {quoted} TO another name; the log's column is then added to "
+            f"{alter} RENAME COLUMN {column} TO another name; the log's column is then added to "
             "the table"
         )
         yield (

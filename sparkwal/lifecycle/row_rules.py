@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwal.format.schema import columns
+from sparkwal.format.schema import columns, quoted
 from sparkwal.lifecycle.fitting import DECLARED_TYPE, GENERATED
 
 _CHECK = "delta.constraints."
@@ -50,20 +50,20 @@ def row_rules(
         name, metadata = field["name"], field.get("metadata") or {}
         if name.lower() not in in_log:
             continue
-        quoted = _quoted(name)
+        column = quoted(name)
         for path, broken in _required(field, ""):
             advice = f"{alter} ALTER COLUMN {path} DROP NOT NULL"
             yield RowRule(broken, f"column {path} is NOT NULL", advice)
         declared = str(metadata.get(DECLARED_TYPE, ""))
         if limit := _LIMITED.fullmatch(declared):
             yield RowRule(
-                f"length({quoted}) > {limit[1]}",
+                f"length({column}) > {limit[1]}",
                 f"column {name!r} is {declared.upper()}",
-                f"{alter} ALTER COLUMN {quoted} TYPE STRING",
+                f"{alter} ALTER COLUMN {column} TYPE STRING",
             )
         if expression := metadata.get(GENERATED):
             yield RowRule(
-                f"NOT ({quoted} <=> ({expression}))",
+                f"NOT ({column} <=> ({expression}))",
                 f"column {name!r} is GENERATED ALWAYS AS ({expression})",
                 "leave the column out of the log, and Delta computes it",
             )
@@ -88,13 +88,9 @@ def _required(
         parent: the path of its struct, "" for a column.
         present: a condition that its struct is not null, "" for a column.
     """
-    path = f"{parent}.{_quoted(field['name'])}" if parent else _quoted(field["name"])
+    path = f"{parent}.{quoted(field['name'])}" if parent else quoted(field["name"])
     if not field.get("nullable", True):
         yield path, f"{present}{path} IS NULL"
     if isinstance(field["type"], Mapping) and field["type"]["type"] == "struct":
         for inner in field["type"]["fields"]:
             yield from _required(inner, path, f"{present}{path} IS NOT NULL AND ")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from sparkwal.errors import OptionError
+from sparkwal.format.schema import quoted
 from sparkwal.lifecycle import condition
 from sparkwal.lifecycle.condition import Node
 
@@ -56,11 +57,6 @@ def deletes(text: str, rows: StructType, *, is_own: bool) -> Column:
             ) from None
         expression = F.expr(text)
     return F.coalesce(expression.cast("boolean"), F.lit(False))
-
-
-def quoted(name: str) -> str:
-    """A column's name in Spark's SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _column(node: Node, rows: StructType) -> Column:

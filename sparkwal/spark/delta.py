@@ -21,7 +21,7 @@ from sparkwal.format.lifecycle_record import (
     OpenRange,
     Target,
 )
-from sparkwal.format.schema import columns, normalize
+from sparkwal.format.schema import columns, normalize, quoted
 from sparkwal.format.widening import widened
 from sparkwal.lifecycle.fitting import (
     adds_columns,
@@ -35,9 +35,10 @@ from sparkwal.lifecycle.table import NEWEST, NULL_PARTITIONS, TableState, Tombst
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, check_reserved, name_text, with_hidden
 from sparkwal.reading.planning import plan_ranges
-from sparkwal.spark.conditions import deletes, quoted
+from sparkwal.spark.conditions import deletes
 from sparkwal.spark.datasource import PINNED, PLANNED
 from sparkwal.spark.delta_files import (
     FORGETS,
@@ -289,10 +290,9 @@ class SparkDeltaTable:
                 PINNED: json.dumps({"log_id": parts[0].log_id}),
             }
             reader = session.read.format("weaselwal").options(**read_options)
-            rows = reader.load()
             if hidden:
-                in_log = normalize(rows.schema.jsonValue())
-                rows = reader.schema(to_struct(with_hidden(in_log, *hidden))).load()
+                reader = reader.schema(to_struct(with_hidden(self._columns(), *hidden)))
+            rows = reader.load()
         else:
             rows = self._planned(session, parts, hidden)
         table = self.target.table
@@ -300,6 +300,20 @@ class SparkDeltaTable:
         for problem in type_problems(in_logs.schema.json(), self._log.spark_schema, table):
             raise refused(table, state, problem)
         return as_stored(rows, columns(self._log.spark_schema), self._log.partitioned), time
+
+    def _columns(self) -> str:
+        """The columns of the log at its head, as Spark's JSON.
+
+        Raises:
+            ReadError: the log is unreadable, or deleted.
+        """
+        try:
+            live = find_head(self._opened).live
+        except SparkWalError as error:
+            raise ReadError(f"the log is unreadable: {error}") from error
+        if live is None:
+            raise ReadError(f"there is no log at {self._opened.url}: it was deleted. Restore it")
+        return live.spark_schema
 
     def _planned(
         self, session: SparkSession, parts: Sequence[OpenRange], hidden: Sequence[str]

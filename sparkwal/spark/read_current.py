@@ -14,6 +14,7 @@ from pyspark.sql.types import StructField, StructType
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Target
+from sparkwal.format.schema import quoted
 from sparkwal.lifecycle.current import (
     CurrentPlan,
     Tail,
@@ -33,14 +34,13 @@ from sparkwal.protocol.records import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, check_reserved, with_hidden
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.spark.conditions import quoted
 from sparkwal.spark.datasource import PINNED
 from sparkwal.spark.delta import as_stored, winning_rows
 from sparkwal.spark.delta_files import delta_log, spark_path
 from sparkwal.spark.delta_writing import isolated_session
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.registering import register_once
-from sparkwal.spark.row_checks import has_column
+from sparkwal.spark.row_checks import kept_or_new
 from sparkwal.spark.tombstones import DELETES, without_late
 from sparkwal.store.path import absolute
 
@@ -259,12 +259,11 @@ def _after(name: str, last: DataFrame, keys: Sequence[str]) -> Column:
 
     It stays as it is in the table if the record of the row lacks the column.
     """
-    old, new = F.col(f"t.{quoted(name)}"), F.col(f"s.{quoted(name)}")
     if name in keys:
-        return new.alias(name)
+        return F.col(f"s.{quoted(name)}").alias(name)
     if name.lower() not in {column.lower() for column in last.columns}:
-        return old.alias(name)
-    return F.when(has_column(name, "s"), new).otherwise(old).alias(name)
+        return F.col(f"t.{quoted(name)}").alias(name)
+    return kept_or_new(name)
 
 
 def _same_keys(keys: Sequence[str]) -> Column:

@@ -9,9 +9,9 @@ from pyspark.sql import functions as F
 
 from sparkwal.errors import PlanError, ReadError
 from sparkwal.format.lifecycle_record import Target
+from sparkwal.format.schema import quoted
 from sparkwal.lifecycle.row_rules import RowRule
 from sparkwal.reading.metadata import COLUMNS, name_text
-from sparkwal.spark.conditions import quoted
 from sparkwal.spark.readable import is_sparkwal_error, one_line
 
 
@@ -37,17 +37,22 @@ def replacing_rows(
     keys = {key.lower() for key in target.keys}
     values = []
     for name in winners.columns:
-        new = F.col(f"s.{quoted(name)}")
-        if name.lower() in in_table - keys:
-            old = F.col(f"t.{quoted(name)}")
-            new = F.when(has_column(name, "s"), new).otherwise(old).alias(name)
-        values.append(new)
+        is_kept = name.lower() in in_table - keys
+        values.append(kept_or_new(name) if is_kept else F.col(f"s.{quoted(name)}"))
     return rows.select(*values, *(F.col(f"t.{quoted(name)}").alias(name) for name in lacking))
 
 
-def has_column(name: str, side: str) -> Column:
-    """Whether the record of a row has a column; null if there is no row."""
-    return F.col(f"{side}.{COLUMNS}").contains(name_text(name))
+def kept_or_new(name: str) -> Column:
+    """A column's value after a row `s` of the log replaced a row `t` of the table.
+
+    The table's value stays if the record of `s` lacks the column, or if there is no `s`.
+    """
+    in_record = F.col(f"s.{COLUMNS}").contains(name_text(name))
+    return (
+        F.when(in_record, F.col(f"s.{quoted(name)}"))
+        .otherwise(F.col(f"t.{quoted(name)}"))
+        .alias(name)
+    )
 
 
 def check_rules(rows: DataFrame, rules: Sequence[RowRule], table: str, range_name: str) -> None:
