@@ -141,7 +141,7 @@ class Cycle:
     parts: dict[str, Part] = field(default_factory=dict)
     runs: dict[str, Run | SparkWalError] = field(default_factory=dict)
     has_written: bool = False
-    begun: ChainRecord | None = None
+    begun: ChainRecord | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.begun = self.record
@@ -172,12 +172,16 @@ class Cycle:
         """The logs of which a collection may take something. `known` has what one took before."""
         for part in self.sound:
             before = known[part.log.name]
-            above = before.collected
-            without_rows = max(before.without_rows, part.state.without_rows)
-            if part.floor_error is None and part.state.floor > min(above, without_rows):
-                yield Collected(
-                    part.log, part.head, part.state, above, without_rows, before.is_small
-                )
+            log = Collected(
+                part.log,
+                part.head,
+                part.state,
+                before.collected,
+                before.without_rows,
+                before.is_small,
+            )
+            if part.floor_error is None and part.state.floor > min(log.above, log.first):
+                yield log
 
     def moved(self, record: ChainRecord | None) -> None:
         """Take the state of each log from a new record."""
