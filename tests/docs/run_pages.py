@@ -73,6 +73,11 @@ def run_page(spark: SparkSession, page: list[Block], logs: str, folder: Path) ->
     for block in page:
         text = block.text.replace("/tmp/", f"{folder}/").replace("/data/", f"{folder}/")
         text = text.replace("s3://bucket", logs).replace(STORE, os.environ.get(ENDPOINT, STORE))
+        if "70_412" in text:
+            # The page speaks of a longer log: here its last position takes that place. The
+            # forked query has one file to read after it.
+            text = text.replace("70_412", str(sparkwal.Log(f"{logs}/wal").head().position))
+            (rows / "1.json").write_text('{"id": 5}')
         code = compile("\n" * (block.line - 1) + text, block.page, "exec")
         exec(code, names)
         for stream in spark.streams.active:
@@ -85,8 +90,9 @@ def run_page(spark: SparkSession, page: list[Block], logs: str, folder: Path) ->
     elif query is not None:
         # No block of the page has taken the log away from the query that it shows last.
         (rows / "1.json").write_text('{"id": 5}')
-        query.processAllAvailable()
-        query.stop()
+        for stream in spark.streams.active:
+            stream.processAllAvailable()
+            stream.stop()
         ids = sparkwal.Log(f"{logs}/wal").to_pandas()["id"].tolist()
         assert ids == ([] if begins else [1]) + [0, 1, 2, 3, 4, 5]
     if page[0].page == COOKBOOK:
