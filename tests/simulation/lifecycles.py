@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from sparkwal.format.lifecycle_record import Target
 from tests.simulation import oracle
@@ -328,31 +329,23 @@ def with_tombstones() -> dict[str, Configuration]:
 
 def erased() -> dict[str, Configuration]:
     """The same where all records stay, and lose their rows."""
+    erasing = partial(Configuration, still=("consumers",), deletes=True, kept=9)
     return {
-        "rows are erased by two collectors, a crash": Configuration(
+        "rows are erased by two collectors, a crash": erasing(
             {"C": collector("C"), "D": collector("D")},
             Budget(1, 0),
             begin=lambda: _erasable(1, 1),
-            still=("consumers",),
-            deletes=True,
-            kept=9,
         ),
-        "rows are erased by one collector, a fault": Configuration(
+        "rows are erased by one collector, a fault": erasing(
             {"C": collector("C")},
             Budget(0, 1),
             begin=lambda: _erasable(2, 1),
-            still=("consumers",),
-            deletes=True,
-            kept=9,
         ),
-        "rows are erased beside a writer": Configuration(
+        "rows are erased beside a writer": erasing(
             {"C": collector("C"), "W": driver("X", "q", 3, inline=1000)},
             begin=lambda: _erasable(1, 1),
-            still=("consumers",),
-            deletes=True,
-            kept=9,
         ),
-        "rows are erased while the log is recreated": Configuration(
+        "rows are erased while the log is recreated": erasing(
             {
                 "C": collector("C"),
                 "R": outsider(Call("make_log_again")),
@@ -360,19 +353,15 @@ def erased() -> dict[str, Configuration]:
             },
             begin=lambda: _erasable(1, 0),
             follows={"W": "R"},
-            still=("consumers",),
-            deletes=True,
-            kept=9,
         ),
-        "a reader while rows are erased": Configuration(
+        "a reader while rows are erased": erasing(
             {
                 "R": follower("R", 2),
                 "O": others(compactor("A"), hours(_LONG_PAST), compactor("C")),
             },
             begin=lambda: written(2),
             ends={"R": "delivered collected"},
-            deletes=True,
-            kept=9,
+            still=(),
         ),
     }
 
