@@ -55,19 +55,19 @@ def read(log: LogStore, name: str) -> Consumer | None:
     Raises:
         InvalidLogError: the consumer's object is damaged, or is no consumer.
     """
-    key = keys.consumer_key(log.prefix, name)
-    return _read(log, key, name, limits.CONSUMER, decode)
+    return _read(log, name, "", limits.CONSUMER, decode)
 
 
 def read_of_all(root: LogStore, name: str) -> ConsumerOfAll | None:
     """Read the last positions of a consumer of all logs: 1 GET. See `read`."""
-    key = keys.consumer_of_all_key(root.prefix, name)
-    return _read(root, key, name, limits.CONSUMER_OF_ALL, decode_of_all)
+    return _read(root, name, keys.OF_ALL, limits.CONSUMER_OF_ALL, decode_of_all)
 
 
 def _read(
-    log: LogStore, key: str, name: str, most: int, decode_it: Callable[[bytes, str], C]
+    log: LogStore, name: str, suffix: str, most: int, decode_it: Callable[[bytes, str], C]
 ) -> C | None:
+    # A name from a LIST may be anything, and is not checked yet.
+    key = keys.consumers_prefix(log.prefix) + name + suffix
     url = f"{log.store.url}/{key}"
     if not keys.CONSUMER_NAME.fullmatch(name):
         raise InvalidLogError(f"{url!r}: this is no name of a consumer; delete the object")
