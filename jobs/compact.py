@@ -37,6 +37,7 @@ from sparkwal.cli.lifecycle_flags import (
     printing_events,
     takes_lifecycle_options,
 )
+from sparkwal.cli.open_logs import no_log
 from sparkwal.cli.output import size
 from sparkwal.cli.output import table as print_table
 from sparkwal.errors import (
@@ -52,6 +53,7 @@ from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, check_same_target
 from sparkwal.lifecycle.tombstones import with_tombstones
+from sparkwal.options.open import open_log
 from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
 from support import jvm
@@ -170,7 +172,7 @@ class Compaction:
         """
         logs = existing_logs(self.settings, all_sequencers=self.all_sequencers)
         if not logs and not self.run.continuous:
-            raise Refused(f"there is no log at {self.settings.log_path}; check the path")
+            raise no_log(open_log(self.settings))
         chain = newest_record(next(iter(logs.values()))) if logs else None
         for log in logs.values():
             state = part_of(log, chain)

@@ -23,7 +23,7 @@ from sparkwal.options.store import refuse
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected, with_metadata_columns
 from sparkwal.reading.replaying import Replay
-from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs, no_log_at
 from sparkwal.reading.several import refresh_all
 from sparkwal.store.base import LogStore
 
@@ -200,7 +200,7 @@ class Log:
         """
         log = self._refreshed()
         if log.spark_schema is None:
-            raise OptionError(f"there is no log at {self._log.url}; check the path")
+            raise OptionError(no_log_at(self._log))
         if include_metadata is None:
             include_metadata = self._options.include_metadata
         spark_schema = log.spark_schema
@@ -344,7 +344,7 @@ class Log:
         refresh_all(ranges)
         ranges = [log for log in ranges if log.log_id is not None]
         if not ranges:
-            raise OptionError(f"there is no log at {self._log.url}; check the path")
+            raise OptionError(no_log_at(self._log))
         current = partial(self.current, sequencers=sequencers, table_options=table_options)
         return run_query(relations(ranges, consumer_infos, current), query)
 

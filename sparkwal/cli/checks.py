@@ -214,7 +214,7 @@ def verify(path: str, log_options: dict[str, str], *, fast: bool, as_json: bool)
             report = verify_store(log.log, log.log.url, done, fast=fast)
         if report.ok and report.head < 0:
             # A path with a typo must not look like a sound log.
-            raise no_log(log.log.url)
+            raise no_log(log.log)
         sound = sound and report.ok
         if as_json:
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})

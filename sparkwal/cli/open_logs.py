@@ -15,14 +15,14 @@ from sparkwal.cli.exit_codes import Failed, Refused, advice
 from sparkwal.cli.flags import EXAMPLES, as_moment, options, takes_log
 from sparkwal.cli.output import escape, moment
 from sparkwal.errors import InvalidLogError
-from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs, no_log_at
 from sparkwal.reading.several import refresh_all
+from sparkwal.store.base import LogStore
 
 
 class Damage:
@@ -158,7 +158,7 @@ def logs_at(
     elif parsed.sequencers:
         sequencers = all_logs(root)
     if not sequencers:
-        raise no_log(root.url)
+        raise no_log(root)
     logs = [
         LogRange(parsed, name, root, on_damage=partial(damage.add, name) if damage else None)
         for name in sequencers
@@ -185,7 +185,7 @@ def head_of(log: LogRange) -> Head:
         Refused: there is no log.
     """
     if log.head is None or log.head.live is None:
-        raise no_log(log.options.path, log.name)
+        raise no_log(log.log)
     return log.head
 
 
@@ -198,10 +198,9 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def no_log(url: str, sequencer: str = ROOT) -> Refused:
+def no_log(log: LogStore) -> Refused:
     """The error of a path without a log: exit code 2, as for every wrong argument."""
-    of = f" of sequencer {sequencer}" if sequencer != ROOT else ""
-    return Refused(f"there is no log{of} at {url}; check the path")
+    return Refused(no_log_at(log))
 
 
 def wait(interval_ms: int) -> None:

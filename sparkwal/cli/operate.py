@@ -14,6 +14,7 @@ from sparkwal.cli.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.snapshot import NewestLake
+from sparkwal.options.open import open_log
 from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.reading.repair import repair as repair_record
 
@@ -89,7 +90,7 @@ def collect(path: str, log_options: dict[str, str], *, deletes: bool, as_json: b
     chain = newest_record(next(iter(logs.values()))) if logs else None
     states = {name: (log, part_of(log, chain)) for name, log in logs.items()}
     if not states:
-        raise no_log(settings.log_path)
+        raise no_log(open_log(settings))
     rows: list[dict[str, Any]] = []
     failures: dict[str, SparkWalError] = {}
     with lifecycle_flags.printing_events(Console(stderr=True)):

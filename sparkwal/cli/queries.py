@@ -137,7 +137,7 @@ def audit(
         one = log if has_sequencer else log.sequencer(name)
         audits += audit_log(one, name, query, allow_empty=allow_empty)
     if not names:
-        raise no_log(log.url)
+        raise no_log(log)
     if not audits:
         what = f"query {query!r}" if query else "query with a checkpoint"
         raise Failed(f"no {escape(what)} has a record at {escape(log.url)}")

@@ -15,6 +15,7 @@ from sparkwal.format.header import host_of
 from sparkwal.lifecycle.consumer_list import ConsumerInfo, consumer_infos
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import new_meter
+from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.types import duration
@@ -285,7 +286,7 @@ def metrics(
     backlog: int,
 ) -> None:
     # Check the options: an option called `backlog` would reach `Following` as its argument.
-    from_keywords(SourceOptions, path, log_options)
+    settings = from_keywords(SourceOptions, path, log_options)
     meter = new_meter()
     damage = Damage()
     on_damage = damage.add if address is None else None
@@ -293,7 +294,7 @@ def metrics(
     if address is None:
         following.update()
         if not following.has_log:
-            raise no_log(path)
+            raise no_log(open_log(settings))
         click.echo(meter.text(), nl=False)
         damage.check("counted")
         return

@@ -32,6 +32,7 @@ from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.protocol.records import AnotherLog
 from sparkwal.reading.floor import Looked
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.sequencers import no_log_at
 from sparkwal.reading.several import refresh_all
 from sparkwal.store.parallel import run_parallel
 
@@ -124,10 +125,11 @@ def plan_current(
         InvalidLogError: a record is damaged or missing.
     """
     refresh_all(logs)
-    url = logs[0].log.url if logs else "this path"
-    logs = [log for log in logs if log.log_id is not None]
-    if not logs:
-        raise OptionError(f"there is no log at {url}; check the path")
+    present = [log for log in logs if log.log_id is not None]
+    if not present:
+        text = no_log_at(logs[0].log) if logs else "there is no log at this path; check the path"
+        raise OptionError(text)
+    logs = present
     for _ in range(ATTEMPTS):
         # §10: all logs are planned by one record of their chain
         record = newest_record(logs[0].log)

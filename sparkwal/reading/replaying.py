@@ -32,6 +32,7 @@ from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import CURSOR, NEW_IN_CURSOR
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of, read_pieces
+from sparkwal.reading.sequencers import no_log_at
 from sparkwal.reading.several import look_at_all
 from sparkwal.store.base import LogStore, first_entries
 from sparkwal.store.parallel import run_parallel
@@ -161,7 +162,7 @@ class Replay(Iterator[Entry]):
         for log in self._logs:
             # A writer may be about to begin a listed log.
             if log.log_id is None and log.saved is None and not listed:
-                raise OptionError(f"there is no log at {log.log.url}; check the path")
+                raise OptionError(no_log_at(log.log))
             if cursor is not None and log.saved is None and not new_at_floor:
                 log.begin_new()
         # The cursor also names the logs without a replayed record. So a later replay finds the new

@@ -6,6 +6,7 @@ key stay in order if they always go to the same sequencer.
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import OptionError
-from sparkwal.format.keys import ROOT, batches_prefix
+from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -173,3 +174,18 @@ def all_logs(root: LogStore) -> list[str]:
 def has_log(log: LogStore) -> bool:
     """Whether a log has any object: 1 LIST."""
     return bool(log.store.list(batches_prefix(log.prefix), 1).entries)
+
+
+def no_log_at(log: LogStore) -> str:
+    """The text of an error: there is no log. It names a sequencer if the path has one: 1 LIST."""
+    root = log.root
+    folder = sequencers_prefix(root.prefix)
+    # This look must not replace the error by another one.
+    with suppress(SparkWalError):
+        for entry in log.store.list(folder, 1).entries:
+            name = entry.key.removeprefix(folder).partition("/")[0]
+            return (
+                f"there is no log at {log.url}, but {root.url} has sequencers, such as {name}: "
+                'name one (sequencer, --sequencer), or read all (sequencers="*", --all)'
+            )
+    return f"there is no log at {log.url}; check the path"

@@ -21,6 +21,7 @@ from sparkwal.protocol.slots import SlotRecord, TornRecord
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.rows import pieces_of, read_pieces, split
 from sparkwal.reading.segmenting import CheckedSegments, check_segments
+from sparkwal.reading.sequencers import no_log_at
 from sparkwal.reading.whole_records import CutFooter, checked_slots
 from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
@@ -119,7 +120,7 @@ def verify(path: str, **options: object) -> Report:
     report = verify_store(log, settings.log_path, fast=settings.fast)
     if report.ok and report.head < 0:
         # A path with a typo must not pass for a sound log.
-        report.problems.append(f"there is no log at {log.url}; check the path")
+        report.problems.append(no_log_at(log))
     return report
 
 

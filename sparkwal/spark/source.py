@@ -28,7 +28,7 @@ from sparkwal.protocol.holds import LOG_ID, Holds
 from sparkwal.reading.floor import Looked
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
-from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.sequencers import all_logs, no_log_at
 from sparkwal.reading.several import refresh_all
 from sparkwal.spark.interfaces import Offset, SparkStreamReader, to_arrow_schema, to_struct
 from sparkwal.spark.readable import readable_errors
@@ -183,10 +183,8 @@ def log_schema(options: SourceOptions) -> StructType:
 
 
 def no_log(options: SourceOptions) -> OptionError:
-    return OptionError(
-        f"there is no log at {options.log_path}: check the path. With .schema(…), a stream waits "
-        "for its log"
-    )
+    text = no_log_at(open_log(options, fail_fast=True))
+    return OptionError(f"{text}. With .schema(…), a stream waits for its log")
 
 
 class _Reader(PickledByValue):

@@ -77,8 +77,8 @@ TABLE = ("compact", "wal", "lake")
     ("arguments", "message"),
     [
         (("compact", "wal"), "give TABLE, or --retain or --retain-bytes"),
-        (("compact", "nothing", "--retain", "7d"), "there is no log at nothing"),
-        (("compact", "nothing", "lake"), "there is no log at nothing"),
+        (("compact", "nothing", "--retain", "7d"), "/nothing; check the path"),
+        (("compact", "nothing", "lake"), "/nothing; check the path"),
         (("compact", "wal", "--retain", "7"), "a time with a unit, at most 36500d"),
         (("compact", "wal", "--retain", "7d", "--gc-grace", "5min"), "at least 1h is needed"),
         (("compact", "wal", "--retain", "7d", "--now"), "are for a log with TABLE"),

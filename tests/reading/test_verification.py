@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from sparkwal import Appender, Log, verify
+from sparkwal.cli.main import main
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
 
@@ -108,3 +110,17 @@ def test_a_missing_log_is_no_log_and_nothing_else(tmp_path: Path) -> None:
     for look in (log.records, log.scan, Log(where).current):
         with pytest.raises(OptionError, match=f"there is no log at file://{where}"):
             list(look())
+
+
+def test_a_path_with_sequencers_only_names_one_of_them(tmp_path: Path) -> None:
+    where = str(tmp_path / "wal")
+    with Appender(where, SCHEMA, producer_id="p", sequencer="probe-7") as wal:
+        wal.append([{"v": 1, "s": "a"}]).result()
+    assert "has sequencers, such as probe-7" in str(verify(where))
+    log = Log(where)
+    for look in (log.scan, log.current):
+        with pytest.raises(OptionError, match="such as probe-7: name one"):
+            list(look())
+    for command in ("status", "log", "collect", "verify"):
+        result = CliRunner().invoke(main, [command, where])
+        assert result.exit_code == 2 and "such as probe-7" in " ".join(result.output.split())
