@@ -42,7 +42,6 @@ from sparkwal.cli.output import size
 from sparkwal.cli.output import table as print_table
 from sparkwal.errors import (
     CompactionError,
-    InvalidLogError,
     OptionError,
     PlanError,
     SparkWalError,
@@ -193,6 +192,8 @@ def _row(name: str, run: Run) -> dict[str, str]:
     """One line of the table that the job prints."""
     ranges = [range_ for range_ in (run.finished, run.compacted) if range_ is not None]
     idle = "" if (done := run.collection) and done.objects + done.erased else "none was due"
+    if run.found == "no log":
+        idle = run.found
     return {
         "log": name,
         "range": ", ".join(str(range_.k) for range_ in ranges) or idle,
@@ -238,6 +239,7 @@ def _continuously(work: Compaction, meter: Meter, signals: Signals, printer: Eve
     """
     interval = work.run.interval
     failures = 0
+    vanished = set[str]()
     while signals.received is None:
         seconds = work.run.drain_timeout
         results = attended(work.round, meter, signals, work.spark, seconds, lambda: printer.note)
@@ -245,27 +247,25 @@ def _continuously(work: Compaction, meter: Meter, signals: Signals, printer: Eve
             isinstance(run, Run) for run in results.values()
         ):
             return
-        failures += 1
-        damaged: dict[str, InvalidLogError] = {}
-        for name, run in results.items():
-            if isinstance(run, Run):
-                if run.finished or run.compacted or run.collection or run.segments:
-                    cells = [f"{column} {text}" for column, text in _row(name, run).items() if text]
-                    _print(f"{time.strftime('%H:%M:%S')} {name}: {', '.join(cells[1:])}")
-            elif isinstance(run, CompactionError | StoreUnavailableError):
-                _print(f"{name}: {one_line(run)}")
-            elif isinstance(run, InvalidLogError) and len(results) > 1:
-                # A damaged log stops no other.
-                _print(f"{name}: {one_line(run)}")
-                damaged[name] = run
-            else:
-                raise Failures({name: run}, several=work.all_sequencers)
-        if damaged.keys() == results.keys():
-            raise Failures(damaged, several=work.all_sequencers)
-        if all(isinstance(run, Run) or name in damaged for name, run in results.items()):
-            failures = 0
-        elif work.spark is not None and not jvm.is_running():
+        errors = {name: run for name, run in results.items() if isinstance(run, SparkWalError)}
+        runs = {name: run for name, run in results.items() if isinstance(run, Run)}
+        # An error of one log neither stops nor slows the others.
+        is_stopped = bool(errors) and all(run.found == "no log" for run in runs.values())
+        may_pass = (CompactionError, StoreUnavailableError)
+        if is_stopped and not any(isinstance(error, may_pass) for error in errors.values()):
+            raise Failures(errors, several=work.all_sequencers)
+        for name, run in runs.items():
+            if run.finished or run.compacted or run.collection or run.segments:
+                cells = [f"{column} {text}" for column, text in _row(name, run).items() if text]
+                _print(f"{time.strftime('%H:%M:%S')} {name}: {', '.join(cells[1:])}")
+            elif run.found == "no log" and name not in vanished:
+                _print(f"{name}: there is no log; its cut was {run.cut}, its floor {run.floor}")
+        vanished = {name for name, run in runs.items() if run.found == "no log"}
+        for name, error in errors.items():
+            _print(f"{name}: {one_line(error)}")
+        if errors and work.spark is not None and not jvm.is_running():
             raise Failed("Spark's JVM has ended; start the job again")
+        failures = failures + 1 if is_stopped else 0
         longer = min(_LONGEST_PAUSE, interval * 2 ** min(failures, 10))
         pause = interval if not failures else max(interval, longer)
         if failures:

@@ -26,6 +26,7 @@ BLOCK = 1_000
 OF_ALL = ".all"
 _NAME = re.compile(r"[0-9]{20}")
 CONSUMER_NAME = re.compile("[A-Za-z0-9_-]{1,200}")
+SEQUENCER_NAME = re.compile("[A-Za-z0-9_-]+")
 # The smallest number that an object of a log has. A LIST ignores smaller ones, which anybody may
 # put, so positions always follow the last one that it shows.
 LEAST_NUMBER = 2**31
@@ -170,8 +171,13 @@ def sequencer_of(prefix: str) -> str:
     return ROOT if root_prefix(prefix) is None else prefix.rpartition("/")[2]
 
 
+def is_log_folder(name: str) -> bool:
+    """Whether a folder under `sequencers/` is a log. No writer makes one with another name."""
+    return name != ROOT and SEQUENCER_NAME.fullmatch(name) is not None
+
+
 def is_sequencer(name: str) -> bool:
-    """Whether a log under a path can have this name."""
+    """Whether a record may name a log so. Earlier records may name any folder."""
     return name not in ("", ".", "..") and "/" not in name and name.isprintable()
 
 

@@ -145,7 +145,8 @@ class Coordinator:
             whole: compact the whole logs now, and ignore the policy's thresholds.
 
         Returns:
-            The result of each log by name, or its error.
+            The result of each log by name, or its error. A log that the chain has, and that does
+            not exist any more, is among them: it was found as "no log".
 
         Raises:
             CompactionError: a range did not reach the table; the next run continues with it.
@@ -157,7 +158,7 @@ class Coordinator:
             listed = list_logs(root)
             for name, one in listed.items():
                 self._known.setdefault(name, Remembered()).listed(one.newest, one.page)
-            return self._results(self._run([*map(root.sequencer, listed)], whole=whole))
+            return self._run([*map(root.sequencer, listed)], whole=whole).results
 
         return self._retry_if_moved(work)
 
@@ -256,13 +257,8 @@ class Coordinator:
             events.emit(events.CompactionSuspended(self._log.url, error.stage, str(error)))
             raise
 
-    def _results(self, cycle: Cycle) -> dict[str, Run | SparkWalError]:
-        for part in cycle.parts.values():
-            cycle.runs[part.log.name] = part.error or part.floor_error or part.run
-        return cycle.runs
-
     def _of_one(self, cycle: Cycle) -> Run:
-        result = self._results(cycle)[self._log.name]
+        result = cycle.results[self._log.name]
         if isinstance(result, SparkWalError):
             raise result
         return result
@@ -385,8 +381,9 @@ class Coordinator:
 
     def _finish(self, cycle: Cycle, intent: LifecycleRecord, table: Table) -> dict[str, Range]:
         """Finish the open range, or give it up: then no log has a range, and bad ones leave."""
-        several = len(cycle.parts) > 1
-        done, ranges, bad = finish_or_give_up(self._chain, intent, table, has_others=several)
+        promised = {part.sequencer for part in intent.ranges}
+        has_others = not cycle.parts.keys() <= promised
+        done, ranges, bad = finish_or_give_up(self._chain, intent, table, has_others=has_others)
         for name, error in bad.items():
             cycle.runs[name] = error
             if name in cycle.parts:

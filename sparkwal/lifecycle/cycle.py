@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
+from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collected, Collection
 from sparkwal.lifecycle.compaction import Range
@@ -23,7 +24,8 @@ class Run:
 
     Attributes:
         found: the state before the run: "no log", "no lifecycle", "at rest" or "an open range",
-            which another run began and did not publish.
+            which another run began and did not publish. A log of the chain that was deleted, or
+            moved away, is "no log" too.
         cut: the table holds all rows below this position.
         floor: the log may lose all objects below this position.
         finished: the range that was open, and that this run finished.
@@ -145,6 +147,18 @@ class Cycle:
 
     def __post_init__(self) -> None:
         self.begun = self.record
+
+    @property
+    def results(self) -> dict[str, Run | SparkWalError]:
+        """The result of each log by name, also of logs that the chain has and that vanished."""
+        logs = self.record.logs if self.record else {}
+        results: dict[str, Run | SparkWalError] = {
+            name: Run("no log", log.cut, log.floor) for name, log in logs.items()
+        }
+        results |= self.runs
+        for name, part in self.parts.items():
+            results[name] = part.error or part.floor_error or part.run
+        return dict(sorted(results.items(), key=lambda item: (item[0] != ROOT, item[0])))
 
     @property
     def sound(self) -> list[Part]:

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from sparkwal.format.keys import CONSUMER_NAME, SEQUENCER_NAME
+
 _SIZE_UNITS = {
     "": 1,
     "b": 1,
@@ -70,10 +72,12 @@ text = partial(_matched, ".+", "a text that is not empty")
 # As `text`. An option with this parser never appears in a message.
 secret = partial(_matched, ".+", "a text that is not empty")
 consumer_name = partial(
-    _matched, "[A-Za-z0-9_-]{1,200}", "a name of at most 200 letters, digits, _ and -"
+    _matched, CONSUMER_NAME.pattern, "a name of at most 200 letters, digits, _ and -"
 )
 sequencer_name = partial(
-    _matched, "[A-Za-z0-9_-]+", "a name of letters, digits, _ and - (to read all: sequencers=*)"
+    _matched,
+    SEQUENCER_NAME.pattern,
+    "a name of letters, digits, _ and - (to read all: sequencers=*)",
 )
 account_id = partial(_matched, "[0-9]{12}", "the 12 digits of an AWS account")
 star = partial(_matched, r"\*", "* (for one of them: sequencer=NAME)")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from sys import maxsize
 
-from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
+from sparkwal.format.keys import ROOT, batches_prefix, is_log_folder, sequencers_prefix
 from sparkwal.protocol.recovery import LIST_LIMIT
 from sparkwal.store.base import Entry, LogStore, Page, first_entries
 from sparkwal.store.parallel import run_parallel
@@ -124,7 +124,7 @@ class _Walk:
 
     def _wants(self, name: str) -> bool:
         if self.names is None:
-            return True
+            return is_log_folder(name)
         index = bisect_left(self.names, _order(name), key=_order)
         return index < len(self.names) and self.names[index] == name
 
@@ -213,7 +213,7 @@ def sequencer_names(root: LogStore, after: str = "") -> list[str] | None:
         page = root.store.folders(folder, "batches", start)
         if page is None:
             return None
-        names += page.names
+        names += filter(is_log_folder, page.names)
         if not page.after:
             return names
         start = page.after

@@ -129,7 +129,8 @@ class Lifecycle(Coordinator):
             whole: compact the whole logs now, and ignore the policy's thresholds.
 
         Returns:
-            The result of each log by name, or its error.
+            The result of each log by name, or its error. A log that the chain has, and that does
+            not exist any more, is among them: it was found as "no log".
 
         Raises:
             CompactionError: a range did not reach the table; the next run continues with it.
@@ -137,7 +138,7 @@ class Lifecycle(Coordinator):
         """
         results = super().run_all(whole=whole)
         for name, run in results.items():
-            if isinstance(run, Run):
+            if isinstance(run, Run) and run.found != "no log":
                 try:
                     results[name] = self._with_segments(self._log.root.sequencer(name), run)
                 except SparkWalError as error:

@@ -14,10 +14,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import compact
 import sparkwal
 from compact import Compaction, Failures, RunOptions, _continuously
 from sparkwal.cli.lifecycle_flags import EventPrinter
-from sparkwal.errors import InvalidLogError, StoreUnavailableError
+from sparkwal.errors import (
+    InvalidLogError,
+    OptionError,
+    PlanError,
+    SparkWalError,
+    StoreUnavailableError,
+)
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import LifecycleOptions
@@ -238,6 +245,41 @@ def test_continuously_a_damaged_log_stops_no_other() -> None:
         rounds({"a": damage, "b": damage}, {"a": damage, "b": damage})
     with pytest.raises(Failures, match="a record is damaged"):
         rounds({"default": damage}, {"default": damage})
+
+
+@pytest.mark.parametrize("error", [PlanError("a copy"), OptionError("another type")])
+def test_continuously_an_error_of_one_log_neither_stops_nor_slows_others(
+    error: SparkWalError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(compact, "_print", printed.append)
+    rounds(*[{"a": error, "b": Run("at rest")}] * 3)
+    # The last round ends with a signal.
+    assert len(printed) == 2 and not any("tried again" in line for line in printed)
+
+
+def test_continuously_a_log_that_vanished_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(compact, "_print", printed.append)
+    gone = Run("no log", 7, 7)
+    rounds({"a": Run("at rest"), "b": Run("at rest")}, *[{"a": Run("at rest"), "b": gone}] * 3)
+    [line] = printed
+    assert line.startswith("b: ") and "7" in line
+    damage = InvalidLogError("a record is damaged")
+    with pytest.raises(Failures, match="a record is damaged"):
+        rounds({"a": damage, "b": gone}, {"a": damage, "b": gone})
+
+
+@pytest.mark.process
+def test_with_all_a_log_that_vanished_is_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / "wal", range(10), name)
+    arguments = ("wal", "--retain-bytes", "1kb", "--all")
+    assert run(tmp_path, "compact", *arguments).returncode == 0
+    shutil.rmtree(tmp_path / "wal" / "sequencers" / "b")
+    again = run(tmp_path, "compact", *arguments)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.splitlines()[-1].split()[:3] == ["b", "no", "log"]
 
 
 @pytest.mark.slow
