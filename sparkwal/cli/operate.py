@@ -1,5 +1,6 @@
 """`sparkwal checkpoint`, `collect` and `repair`: the commands that change files or objects."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from sparkwal.cli.flags import as_json, takes_log, takes_logs
 from sparkwal.cli.open_logs import no_log
 from sparkwal.cli.output import escape, print_json, table
 from sparkwal.errors import SparkWalError
+from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.snapshot import NewestLake
 from sparkwal.options.open import open_log
@@ -68,8 +71,22 @@ def checkpoint(
 @click.option(
     "--delete", "deletes", is_flag=True, help="Delete them. Without this nothing is changed."
 )
+@click.option(
+    "--look-again",
+    "looks_again",
+    is_flag=True,
+    help="Read all records that stay, also those of which an earlier collection erased the rows. A "
+    "restore of the bucket from a backup brings rows back.",
+)
 @as_json
-def collect(path: str, log_options: dict[str, str], *, deletes: bool, as_json: bool) -> None:
+def collect(
+    path: str,
+    log_options: dict[str, str],
+    *,
+    deletes: bool,
+    looks_again: bool,
+    as_json: bool,
+) -> None:
     """The log no longer needs an object if its floor passed the object's position longer ago than
     the grace, no live consumer waits for it, and the log's table holds its rows. You may stop this
     command at any moment; run it again to continue. Records that must stay lose their rows (erased)
@@ -82,58 +99,75 @@ def collect(path: str, log_options: dict[str, str], *, deletes: bool, as_json: b
 
     Requests: 4 LIST and 3 GET; log₂ n age checks for n lifecycle records; 2 for each consumer;
     1 LIST for a thousand objects below the floor, with --delete also 1 DELETE. Once for each record
-    that stays: 1 GET, with --delete and rows 1 PUT.
+    that stays: 1 GET, with --delete and rows 1 PUT. With --all many logs share the LISTs of a
+    thousand objects.
     """
     all_sequencers = bool(log_options.pop("sequencers", None))
     settings = lifecycle_flags.parse_options(path, log_options, all_sequencers=all_sequencers)
     logs = lifecycle_flags.existing_logs(settings, all_sequencers=all_sequencers)
     chain = newest_record(next(iter(logs.values()))) if logs else None
-    states = {name: (log, part_of(log, chain)) for name, log in logs.items()}
+    states = {name: part_of(log, chain) for name, log in logs.items()}
     if not states:
         raise no_log(open_log(settings))
-    rows: list[dict[str, Any]] = []
+    results: dict[str, Collection | SparkWalError | None] = dict.fromkeys(states)
     failures: dict[str, SparkWalError] = {}
     with lifecycle_flags.printing_events(Console(stderr=True)):
-        for name, (log, state) in states.items():
-            about = {"sequencer": name, "floor": state.floor if state else 0, "deleted": deletes}
+        for url, names in _by_table(states).items():
+            coordinator = Coordinator(
+                open_log(settings),
+                settings,
+                table=NewestLake(url, settings) if url else None,
+                gc_grace_ms=settings.gc_grace_ms,
+                consumer_expiry_ms=settings.consumer_expiry_ms,
+            )
             try:
-                target = state.target if state else None
-                lake = NewestLake(target.table, settings) if target else None
-                coordinator = Coordinator(
-                    log,
-                    settings,
-                    sequencer=name,
-                    table=lake,
-                    gc_grace_ms=settings.gc_grace_ms,
-                    consumer_expiry_ms=settings.consumer_expiry_ms,
-                )
-                # A log without a lifecycle has no collection: `collect` returns None.
-                collection = coordinator.collect(dry_run=not deletes)
-                rows.append(
-                    {
-                        **about,
-                        "lifecycle": collection is not None,
-                        "below": collection and collection.bound,
-                        **{
-                            name: getattr(collection, name, 0)
-                            for name in ("objects", "bytes", "uploads", "erased", "with_rows")
-                        },
-                        "held_by": collection.held_by or None
-                        if collection
-                        else "no lifecycle: nothing was released",
-                    }
-                )
+                if all_sequencers:
+                    results |= coordinator.collect_all(
+                        names, dry_run=not deletes, looks_again=looks_again
+                    )
+                else:
+                    collection = coordinator.collect(dry_run=not deletes, looks_again=looks_again)
+                    results[settings.sequencer] = collection
             except SparkWalError as error:
-                failures[name] = error
-                if as_json:
-                    print_json({**about, "lifecycle": True, "error": str(error)})
-    if as_json:
-        for row in rows:
+                results |= dict.fromkeys(names, error)
+                others = f" and {len(names) - 1} others" if len(names) > 1 else ""
+                failures[f"{names[0]}{others}"] = error
+    rows: list[dict[str, Any]] = []
+    for name, result in results.items():
+        state = states[name]
+        about = {"sequencer": name, "floor": state.floor if state else 0, "deleted": deletes}
+        if isinstance(result, SparkWalError):
+            if result not in failures.values():
+                failures[name] = result
+            if as_json:
+                print_json({**about, "lifecycle": True, "error": str(result)})
+            continue
+        # A log without a lifecycle has no collection.
+        held_by = result.held_by if result else "no lifecycle: nothing was released"
+        counted = ("objects", "bytes", "uploads", "erased", "with_rows")
+        row = {
+            **about,
+            "lifecycle": result is not None,
+            "below": result and result.bound,
+            **{each: getattr(result, each, 0) for each in counted},
+            "held_by": held_by or None,
+        }
+        rows.append(row)
+        if as_json:
             print_json(row)
-    elif rows:
+    if rows and not as_json:
         table(rows, f"{settings.path}: {'deleted' if deletes else '--delete would delete'}")
     if failures:
         raise lifecycle_flags.Failures(failures, several=all_sequencers)
+
+
+def _by_table(states: Mapping[str, LifecycleRecord | None]) -> dict[str, list[str]]:
+    """The names of the logs with a lifecycle, by the URL of their table; "" without one."""
+    names: dict[str, list[str]] = {}
+    for name, state in states.items():
+        if state is not None:
+            names.setdefault(state.target.table if state.target else "", []).append(name)
+    return names
 
 
 @click.command("repair")

@@ -7,7 +7,7 @@ collector may crash, pause or run twice; the next one deletes the remaining obje
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from sparkwal import events
@@ -15,7 +15,7 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
 from sparkwal.lifecycle.compaction import Chain, MovedOn, confirm_table
-from sparkwal.lifecycle.erasing import erase_rows
+from sparkwal.lifecycle.erasing import Erasure, erase_rows
 from sparkwal.lifecycle.leftovers import Leftovers, list_leftovers, unneeded_segments
 from sparkwal.lifecycle.readers import Readers, readers_of
 from sparkwal.lifecycle.table import Table
@@ -51,6 +51,8 @@ class Collection:
             their rows, and why; "" if nothing does.
         without_rows: no record below this position holds rows.
         looked: how many records were read for that.
+        looked_below: every record below this position was read, now or earlier.
+        left: the erasure of these records failed, now or earlier.
     """
 
     bound: int
@@ -63,6 +65,8 @@ class Collection:
     held_by: str = ""
     without_rows: int = 0
     looked: int = 0
+    looked_below: int = 0
+    left: Erasure = field(default_factory=Erasure)
 
 
 @dataclass(frozen=True)
@@ -89,21 +93,25 @@ class Collected:
         head: its head, read after `state`.
         state: its part of the newest lifecycle record.
         above: nothing is deleted unless the bound is above this position.
-        without_rows: no record below this position holds rows, by an earlier collection.
+        looked_below: this process has read the records below this position.
+        left: the erasures that failed among them.
         is_small: few objects were listed of it.
+        looks_again: all records are read, also those in which a collection left no rows.
     """
 
     log: LogStore
     head: Head
     state: LifecycleRecord
     above: int = -1
-    without_rows: int = 0
+    looked_below: int = 0
+    left: Erasure = field(default_factory=Erasure)
     is_small: bool = False
+    looks_again: bool = False
 
     @property
     def first(self) -> int:
-        """The first position whose record may hold rows."""
-        return max(self.without_rows, self.state.without_rows)
+        """The first position whose record must be read."""
+        return 0 if self.looks_again else max(self.looked_below, self.state.without_rows)
 
 
 @dataclass(frozen=True)
@@ -335,10 +343,13 @@ def _collect(
             events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))
         if erasure.erased:
             events.emit(events.RowsErased(log.url, limits.erasable, erasure.erased))
-    young = sum(at >= limits.erasable for at in taken.staying)
-    with_rows = young + len(erasure.left)
+    # Another collection may have succeeded in the meantime.
+    left = one.left.among([at for at in taken.staying if at >= state.without_rows]) + erasure
+    looked_below = max(limits.erasable, one.first)
+    young = sum(at >= looked_below for at in taken.staying)
+    with_rows = young + len(left.left)
     if with_rows and not held_by:
-        reason = erasure.reason or "their floor is younger than twice the grace"
+        reason = left.reason or "their floor is younger than twice the grace"
         held_by = f"{with_rows} records that stay: {reason}"
     return Collection(
         bound=bound,
@@ -349,8 +360,10 @@ def _collect(
         erased=erasure.erased,
         with_rows=with_rows,
         held_by=held_by,
-        without_rows=min((*erasure.left, max(limits.erasable, one.first))),
+        without_rows=min((*left.left, looked_below)),
         looked=len(positions),
+        looked_below=looked_below,
+        left=left,
     )
 
 

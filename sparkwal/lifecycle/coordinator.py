@@ -6,7 +6,7 @@ together: one intent, one version of the table, one record for their floors.
 """
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -37,6 +37,7 @@ from sparkwal.lifecycle.cycle import (
     report_limit,
     states_of,
 )
+from sparkwal.lifecycle.floors import move_floors
 from sparkwal.lifecycle.giving_up import (
     ClosedRange,
     finish_or_give_up,
@@ -46,7 +47,6 @@ from sparkwal.lifecycle.giving_up import (
 from sparkwal.lifecycle.old_records import forget_old_records
 from sparkwal.lifecycle.policy import Policy, decide_together, measure
 from sparkwal.lifecycle.promising import promise, range_until
-from sparkwal.lifecycle.readers import bounds as readers_bounds
 from sparkwal.lifecycle.table import Table, check_same_target
 from sparkwal.protocol.chain import beginning, part_of
 from sparkwal.protocol.clock import SYSTEM, Clock
@@ -212,11 +212,13 @@ class Coordinator:
 
         return self._retry_if_moved(work)
 
-    def collect(self, *, dry_run: bool) -> Collection | None:
+    def collect(self, *, dry_run: bool, looks_again: bool = False) -> Collection | None:
         """Delete the objects that may be deleted now, or only count them.
 
         Args:
             dry_run: only count them.
+            looks_again: read also the records in which earlier collections left no rows. A restore
+                of the bucket brings rows back.
 
         Returns:
             The objects that were deleted or may be deleted, or None if the log has no lifecycle.
@@ -226,23 +228,54 @@ class Coordinator:
             InvalidLogError: a record of the log or of its lifecycle is damaged.
             StoreUnavailableError: the store did not answer.
         """
+        results = self._collect_logs(lambda: [self._log], dry_run=dry_run, looks_again=looks_again)
+        result = results[self._log.name]
+        if isinstance(result, SparkWalError):
+            raise result
+        return result
 
-        def work() -> Collection | None:
-            cycle = self._read_logs([self._log])
-            for part in cycle.parts.values():
-                if part.error is not None:
-                    raise part.error
-                if part.found == "no lifecycle":
-                    return None
-                logs = [Collected(part.log, part.head, part.state)]
-                cycle.begun = None
-                self._collect(cycle, logs, dry_run=dry_run)
-                if part.floor_error is not None:
-                    raise part.floor_error
-                return part.collection
-            return None
+    def collect_all(
+        self, names: Container[str], *, dry_run: bool, looks_again: bool = False
+    ) -> dict[str, Collection | SparkWalError | None]:
+        """As `collect`, for logs under the path together. A log with an error stops no other.
+
+        Args:
+            names: the logs. Those with a table have the table of this process.
+            dry_run: only count the objects.
+            looks_again: as for `collect`.
+
+        Returns:
+            The result of each log by name.
+
+        Raises:
+            ConfirmError: the table no longer holds what the logs would lose.
+            InvalidLogError, StoreUnavailableError: the chain could not be read.
+        """
+
+        def listed() -> list[LogStore]:
+            return [log for log in self._list() if log.name in names]
+
+        return self._collect_logs(listed, dry_run=dry_run, looks_again=looks_again)
+
+    def _collect_logs(
+        self, logs: Callable[[], Sequence[LogStore]], *, dry_run: bool, looks_again: bool
+    ) -> dict[str, Collection | SparkWalError | None]:
+        def work() -> dict[str, Collection | SparkWalError | None]:
+            cycle = self._read_logs(logs())
+            cycle.begun = None
+            if in_chain := cycle.in_chain(self._known, looks_again=looks_again):
+                self._collect(cycle, in_chain, dry_run=dry_run)
+            return cycle.collections
 
         return self._retry_if_moved(work)
+
+    def _list(self) -> list[LogStore]:
+        """List the logs under the path together, and note what the LISTs show of each."""
+        root = self._log.root
+        listed = list_logs(root)
+        for name, one in listed.items():
+            self._known.setdefault(name, Remembered()).listed(one.newest, one.page)
+        return [*map(root.sequencer, listed)]
 
     def _retry_if_moved(self, work: Callable[[], R]) -> R:
         try:
@@ -332,7 +365,7 @@ class Coordinator:
             return cycle
         self._compact(cycle, whole=whole)
         before = cycle.record
-        self._move_floors(cycle)
+        move_floors(self._chain, cycle, self._known, self._policy, self._safeguards)
         if self._collects:
             self._collect(cycle, [*cycle.uncollected(self._known)])
         if not cycle.has_written:
@@ -442,48 +475,6 @@ class Coordinator:
         # While the floor moves often, no record gets a day old: a moved floor counts too.
         if new_versions and (is_late or floor_moved):
             cycle.moved(self._chain.put(state, FLOOR, **versions_of(snapshot)).chain)
-
-    def _move_floors(self, cycle: Cycle) -> None:
-        """Move the floors as far as policy, consumers and confirmed table allow, by one record."""
-        floors: dict[str, int] = {}
-        for part in cycle.sound:
-            state, measured = part.state, part.measured
-            if measured is None:
-                continue
-            floor = measured.retained_from
-            # This includes a table that has no range yet.
-            if measured.has_table:
-                retention = (self._policy.retain_seconds, self._policy.retain_bytes)
-                # SAFETY(floor-below-cut) §10: with a table the floor never passes the cut
-                floor = state.cut if retention == (None, None) else min(floor, state.cut)
-            floors[part.log.name] = floor
-        wanted = [
-            (part.log, part.state.log_id, floors[part.log.name])
-            for part in cycle.sound
-            if part.log.name in floors and floors[part.log.name] > part.state.floor
-        ]
-        if not wanted:
-            return
-        small = [log.name for log, _, _ in wanted if self._known[log.name].is_small]
-        allowed = readers_bounds(wanted, self._safeguards.expiry_ms, small)
-        moved: dict[str, int] = {}
-        for (log, _, _), result in zip(wanted, allowed, strict=True):
-            if isinstance(result, SparkWalError):
-                cycle.parts[log.name].floor_error = result
-                continue
-            floor = result
-            # SAFETY(floor-never-back) §10: the floor never goes back
-            if floor > cycle.parts[log.name].state.floor:
-                moved[log.name] = floor
-        if not moved:
-            return
-        states = [cycle.parts[name].state for name in moved]
-        # Readers of an earlier record rely on the grace in it.
-        grace_ms = max(self._safeguards.grace_ms, states[0].gc_grace_ms)
-        changes = {name: {"floor": floor} for name, floor in moved.items()}
-        cycle.moved(self._chain.put_logs(states, changes, grace_ms))
-        for name, floor in moved.items():
-            events.emit(events.FloorMoved(path=cycle.parts[name].log.url, floor=floor))
 
     def _collect(self, cycle: Cycle, logs: Sequence[Collected], *, dry_run: bool = False) -> None:
         collections, record = collect(self._chain, logs, self._safeguards, dry_run=dry_run)

@@ -10,6 +10,7 @@ from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord, Target
 from sparkwal.lifecycle.collection import Collected, Collection
 from sparkwal.lifecycle.compaction import Range
+from sparkwal.lifecycle.erasing import Erasure
 from sparkwal.lifecycle.policy import LogState, Policy
 from sparkwal.lifecycle.table import check_same_target
 from sparkwal.protocol.chain import beginning
@@ -75,7 +76,8 @@ class Part:
         self.collection = collection
         if collection is not None and known is not None:
             known.collected = collection.bound
-            known.without_rows = collection.without_rows
+            known.looked_below = collection.looked_below
+            known.left = collection.left
 
     @property
     def run(self) -> Run:
@@ -95,7 +97,8 @@ class Remembered:
         page: its records in that LIST, until its head is looked up.
         is_small: that LIST shows all of its records, and many logs were listed.
         collected: the bound of the last collection.
-        without_rows: no record below this position holds rows, by that collection.
+        looked_below: this process has read the records below this position, to erase their rows.
+        left: the erasures that failed among them. The next process tries them again.
         reached: the size limit that the log has reached, for which an event was emitted.
     """
 
@@ -105,7 +108,8 @@ class Remembered:
     is_small: bool = False
     measured: LogState | None = None
     collected: int = 0
-    without_rows: int = 0
+    looked_below: int = 0
+    left: Erasure = field(default_factory=Erasure)
     reached: str = ""
 
     def listed(self, newest: Entry, page: Page | None) -> None:
@@ -165,6 +169,31 @@ class Cycle:
         """The logs that still take part."""
         return [part for part in self.parts.values() if part.error is None]
 
+    @property
+    def collections(self) -> dict[str, Collection | SparkWalError | None]:
+        """The collection of each log by name, its error, or None without a lifecycle."""
+        failed = {
+            name: run if isinstance(run, SparkWalError) else None for name, run in self.runs.items()
+        }
+        return failed | {
+            name: part.error or part.floor_error or part.collection
+            for name, part in self.parts.items()
+        }
+
+    def in_chain(self, known: Mapping[str, Remembered], *, looks_again: bool) -> list[Collected]:
+        """The logs that the chain has, for a collection that takes all that it may."""
+        return [
+            Collected(
+                part.log,
+                part.head,
+                part.state,
+                is_small=known[part.log.name].is_small,
+                looks_again=looks_again,
+            )
+            for part in self.sound
+            if part.found != "no lifecycle"
+        ]
+
     def refuse_copies(self) -> None:
         """Give each log an error whose rows are those of another name: a table takes them once.
 
@@ -191,7 +220,8 @@ class Cycle:
                 part.head,
                 part.state,
                 before.collected,
-                before.without_rows,
+                before.looked_below,
+                before.left,
                 before.is_small,
             )
             if part.floor_error is None and part.state.floor > min(log.above, log.first):

@@ -1,6 +1,6 @@
 """Erases the rows of records that a collection must not delete (PROTOCOL §10)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError, OptionError
@@ -24,6 +24,16 @@ class Erasure:
     erased: int = 0
     left: tuple[int, ...] = ()
     reason: str = ""
+
+    def among(self, positions: Collection[int]) -> "Erasure":
+        """The failures at these positions."""
+        left = tuple(at for at in self.left if at in positions)
+        return Erasure(left=left, reason=self.reason if left else "")
+
+    def __add__(self, later: "Erasure") -> "Erasure":
+        return Erasure(
+            self.erased + later.erased, self.left + later.left, self.reason or later.reason
+        )
 
 
 def erase_rows(

@@ -166,3 +166,38 @@ def test_a_checkpoint_does_not_replace_what_is_not_its_own(tmp_path: Path) -> No
     assert (folder / "letter").read_text() == "dear"
     assert "share a folder" in ran("checkpoint", path, "orders", "--to", path, code=2)
     assert "name is" in ran("checkpoint", path, " ", code=2)
+
+
+def test_collect_of_all_logs_erases_rows_and_looks_again_after_a_restore(tmp_path: Path) -> None:
+    wal = tmp_path / "wal"
+    for name in ("a", "b"):
+        append(str(wal), range(3), sequencer=name)
+        move_floor(opened(wal, sequencer=name), 4)
+    for file in (wal / "lifecycle").iterdir():
+        os.utime(file, (time.time() - 3 * 86_400,) * 2)
+    record = wal / "sequencers" / "a" / "batches" / keys.encode(keys.slot(1, 1000))
+    backup = record.read_bytes()
+    reported = lines("collect", str(wal), "--all", "--delete")
+    assert [(each["sequencer"], each["erased"]) for each in reported] == [("a", 3), ("b", 3)]
+    record.write_bytes(backup)
+    assert [each["erased"] for each in lines("collect", str(wal), "--all", "--delete")] == [0, 0]
+    again = ("collect", str(wal), "--all", "--delete", "--look-again")
+    assert [each["erased"] for each in lines(*again)] == [1, 0]
+    assert record.read_bytes() != backup
+
+
+def test_collect_names_one_error_of_a_table_once(tmp_path: Path) -> None:
+    wal = tmp_path / "wal"
+    for name in ("a", "b", "c"):
+        append(str(wal), range(3), sequencer=name)
+        log = opened(wal, sequencer=name)
+        move_floor(log, 2)
+        state = newest_lifecycle(log)
+        assert state is not None
+        target = Target(str(tmp_path / "table"))
+        intent = replace(state, cut=3, k=1, table_id="t")
+        assert put_next(log, intent, INTENT, Clock(), "test", to=4, target=target)
+    for file in (wal / "lifecycle").iterdir():
+        os.utime(file, (time.time() - 3 * 86_400,) * 2)
+    shown = ran("collect", str(wal), "--all", code=3)
+    assert shown.count("does not exist any more") == 1 and "a and 2 others" in shown

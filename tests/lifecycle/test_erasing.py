@@ -386,3 +386,54 @@ def test_a_folder_replaces_only_the_file_that_was_read(tmp_path: Path) -> None:
     assert store.replace("key", b"second", store.get_tagged("key").etag)
     assert store.get("key") == b"second"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["key"]
+
+
+def test_rows_that_a_backup_brought_back_are_erased_by_a_look_at_all_records(life: Life) -> None:
+    life.later(_TWICE)
+    store = life.timed.store
+    key = life.log.key(keys.slot(1, 1000))
+    backup = store.objects[key]
+    collected(life)
+    store.put(key, backup)
+    assert collected(life).erased == 0 and with_rows(life.log) == [1]
+    done = life.process().collect(dry_run=True, looks_again=True)
+    assert done is not None and done.erased == 1
+    done = life.process().collect(dry_run=False, looks_again=True)
+    assert done is not None and (done.looked, done.erased, done.with_rows) == (8, 1, 0)
+    assert with_rows(life.log) == []
+    state = newest_lifecycle(life.log)
+    assert state is not None and state.without_rows == find_head(life.log).gap
+
+
+def test_a_log_with_a_damaged_head_is_not_taken_for_one_without_a_lifecycle(life: Life) -> None:
+    key = life.log.key(keys.slot(7, 1000))
+    body = life.timed.store.objects[key]
+    life.timed.store.objects[key] = body[:100] + bytes([body[100] ^ 1]) + body[101:]
+    with pytest.raises(InvalidLogError, match="position 7"):
+        life.process().collect(dry_run=True)
+
+
+def test_a_process_reads_a_record_that_keeps_its_rows_once(life: Life) -> None:
+    """A damaged record, or a store without If-Match, costs no GETs in each run at rest."""
+    process = life.process()
+    process.run_once()
+    key = life.log.key(keys.slot(1, 1000))
+    body = life.timed.store.objects[key]
+    life.timed.store.objects[key] = body[:100] + bytes([body[100] ^ 1]) + body[101:]
+    life.later(_TWICE)
+    done = process.run_once().collection
+    assert done is not None and (done.erased, done.with_rows) == (3, 1)
+    life.timed.requests()
+    assert process.run_once().collection is None
+    assert life.timed.requests() <= 4
+    # It stays in the count, and in the chain.
+    life.write(2)
+    process.run_once()
+    life.later(_TWICE)
+    done = process.run_once().collection
+    assert done is not None and (done.erased, done.with_rows) == (2, 1)
+    assert "position 1" in done.held_by
+    state = newest_lifecycle(life.log)
+    assert state is not None and state.without_rows == 1
+    life.timed.store.objects[key] = body
+    assert collected(life).erased == 1

@@ -14,6 +14,7 @@ from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition
 from sparkwal.format.lifecycle_record import MERGE, Target
+from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.consumers import publish, publish_of_all
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
@@ -557,3 +558,37 @@ def test_a_collection_of_many_small_logs_costs_two_requests_a_log(lives: Lives) 
     lives.requests()
     process.run_all()
     assert lives.requests().total() <= 10
+
+
+def test_a_collection_of_many_logs_looks_at_the_chain_and_the_table_once(lives: Lives) -> None:
+    names = [f"log{number}" for number in range(20)]
+    for name in names:
+        lives.write(name, 2)
+    lives.process().run_all()
+    lives.later(2 * GRACE_MS + 5000)
+    before = newest_record(lives.root)
+    lives.requests()
+    results = lives.process().collect_all(names, dry_run=False)
+    made = lives.requests()
+    assert {*results} == {*names}
+    assert all(isinstance(done, Collection) and done.erased == 2 for done in results.values())
+    # Of each log: its head, three records; a LIST of its objects, of segments, of consumers.
+    assert made["GET"] <= 20 * 5 + 20 and made["LIST"] <= 20 * 3 + 5
+    after = newest_record(lives.root)
+    assert before is not None and after is not None and after.number == before.number - 1
+    assert lives.process().collect_all(["log3"], dry_run=True).keys() == {"log3"}
+
+
+def test_a_damaged_log_stops_the_collection_of_no_other(lives: Lives) -> None:
+    for name in ("a", "b"):
+        lives.write(name, 2)
+    lives.process().run_all()
+    lives.later(2 * GRACE_MS + 5000)
+    log = lives.root.sequencer("a")
+    key = log.key(keys.slot(find_head(log).position, 1000))
+    body = lives.store.objects[key]
+    lives.store.put(key, body[:100] + bytes([body[100] ^ 1]) + body[101:])
+    results = lives.process().collect_all(["a", "b"], dry_run=False)
+    assert isinstance(results["a"], InvalidLogError)
+    done = results["b"]
+    assert isinstance(done, Collection) and done.erased == 2

@@ -258,9 +258,9 @@ MUTATIONS = [
     Mutation(
         "floor-below-cut",
         _WRITER,
-        "lifecycle/coordinator.py",
+        "lifecycle/floors.py",
         "floor = state.cut if retention == (None, None) else min(floor, state.cut)",
-        "floor = self._heads[part.log.name].gap",
+        "floor = part.head.gap",
     ),
     Mutation(
         "grace-before-delete",
@@ -322,7 +322,7 @@ MUTATIONS = [
     Mutation(
         "floor-never-back",
         "a consumer comes back",
-        "lifecycle/coordinator.py",
+        "lifecycle/floors.py",
         "if floor > cycle.parts[log.name].state.floor:",
         "if floor != cycle.parts[log.name].state.floor:",
     ),
