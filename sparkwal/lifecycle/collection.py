@@ -5,7 +5,7 @@ collector may crash, pause or run twice; the next one deletes the remaining obje
 """
 
 from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -151,8 +151,7 @@ def _old_record(
         return ages[number] > grace_ms
 
     try:
-        # Older records have higher numbers.
-        number = newest + bisect(range(newest, keys.MAX + 1), False, key=is_older)
+        number = _first_older(newest, is_older)
     except (NotFound, OverflowError):
         # A rule of the bucket or a person deleted a record: check the existing ones one by one.
         existing = numbered(log.store, keys.lifecycle_prefix(root))
@@ -170,6 +169,27 @@ def _old_record(
             return record
         number += 1
     return None
+
+
+def _first_older(newest: int, is_older: Callable[[int], bool]) -> int:
+    """The first number from `newest` on that is older, or the one after the last: O(log n) checks.
+
+    Older records have higher numbers, but a late PUT at a freed number is younger than those around
+    it. It may lead a binary search beyond the first older record, to another late PUT.
+    """
+    last_kept = newest + KEPT_RECORDS - 1
+    # §10: a late PUT lies beyond the newest thousand numbers
+    end = last_kept if last_kept < keys.MAX and is_older(last_kept) else keys.MAX + 1
+    while True:
+        number = newest + bisect(range(newest, end), False, key=is_older)
+        if number <= last_kept:
+            return number
+        # All numbers before the first older one are younger.
+        before = [number - 2**n for n in range(1, (number - newest).bit_length())]
+        older = next(filter(is_older, before), None)
+        if older is None:
+            return number
+        end = older
 
 
 def _limits(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord
+from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord, encode, with_log
 from sparkwal.lifecycle import collection, old_records
 from sparkwal.protocol import chain
 from sparkwal.protocol.chain import newest_lifecycle, newest_record
@@ -154,3 +156,47 @@ def test_a_run_looks_once_at_the_chain(life: Life) -> None:
     process.run_once()
     # Intent, done and floor are put in time: no second look.
     assert len(listed) == 1
+
+
+def old_floor(life: Life, newest: int) -> int | None:
+    record = collection._old_record(life.log, newest, GRACE_MS, {})
+    part = record and record.of(life.log.name)
+    return part.floor if part else None
+
+
+def put_stray(life: Life, number: int, age_ms: int) -> None:
+    """A record of a process that slept, at a freed number, with a floor that was never reached."""
+    state = head(life)
+    forged = with_log(state, replace(state, floor=10**6, cut=10**6, to=10**6))
+    key = keys.lifecycle_key(life.log.prefix, number)
+    life.timed.store.objects[key] = encode(replace(forged, number=number))
+    life.timed.store.modified[key] = life.timed.clock.now_ms() - age_ms
+
+
+@pytest.mark.parametrize("young", [2, 2 * KEPT], ids=["few", "more than are kept"])
+@pytest.mark.parametrize("strays", range(1, 4))
+def test_no_floor_is_taken_from_late_puts_wherever_they_lie(
+    life: Life, young: int, strays: int
+) -> None:
+    """Some younger than the grace hide the first older number from a binary search."""
+    life.write(1)
+    life.process().run_once()
+    advance(life, 50)
+    life.later(3 * GRACE_MS)
+    life.write(1)
+    life.process().run_once()
+    life.later(GRACE_MS + 1)
+    honest = head(life).floor
+    advance(life, young)
+    newest = head(life).number
+    freed = [number for number in range(newest, keys.MAX) if keys.MAX - number not in numbers(life)]
+    assert len(freed) > 20
+    assert old_floor(life, newest) == honest
+    for first in freed[: -strays - 1]:
+        before = dict(life.timed.store.objects)
+        for number in range(first, first + strays):
+            put_stray(life, number, 0)
+        put_stray(life, first + strays, 2 * GRACE_MS)
+        assert old_floor(life, newest) in (honest, None), keys.MAX - first
+        life.timed.store.objects.clear()
+        life.timed.store.objects |= before
