@@ -6,7 +6,7 @@ compaction runs.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
@@ -30,8 +30,9 @@ from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
 from sparkwal.protocol.chain import newest_record, part_of
 from sparkwal.protocol.records import AnotherLog
-from sparkwal.reading.floor import Looked
+from sparkwal.reading.floor import Floor, Looked
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.planning import first_columns, folded_names
 from sparkwal.reading.sequencers import no_log_at
 from sparkwal.reading.several import refresh_all
 from sparkwal.store.parallel import run_parallel
@@ -265,6 +266,40 @@ def _tail_at(log: LogRange, start: int) -> Tail:
         )
     assert log.log_id is not None and log.spark_schema is not None
     return Tail(log.name, start, log.gap, log.spark_schema, log.floor.looked())
+
+
+def partial_columns(
+    plan: CurrentPlan, logs: Mapping[str, LogRange], in_table: Iterable[str]
+) -> frozenset[str]:
+    """Find the columns that not all records with newer rows have.
+
+    It costs 1 GET or a few for each log with several newer records.
+
+    Args:
+        plan: what is read: a table with keys, and newer rows.
+        logs: its logs.
+        in_table: the columns of the table. They count if a row may delete another: nothing of
+            the deleted row is kept.
+
+    Returns:
+        Their names in lower case.
+    """
+
+    def columns_of_all(tail: Tail) -> frozenset[str]:
+        if tail.end - tail.start == 1:
+            return folded_names(schema.columns(tail.spark_schema))
+        log = logs[tail.name]
+        floor = Floor(log.log, log.log_id, looked=tail.pinned)
+        return first_columns(floor, log.window, tail.start, tail.end)
+
+    assert plan.target is not None
+    tails = [tail for tail in plan.tails if tail.end > tail.start]
+    store = logs[tails[0].name].log.store
+    common = frozenset.intersection(*run_parallel(store, columns_of_all, tails))
+    names = folded_names(schema.columns(plan.spark_schema))
+    if plan.target.delete_when:
+        names |= folded_names(in_table)
+    return names - common
 
 
 def check_complete(plan: CurrentPlan, table: DeltaLog) -> None:

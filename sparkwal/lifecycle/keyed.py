@@ -84,17 +84,25 @@ def winners(
 
 def _last(tables: Sequence[pa.Table], keys: Sequence[str], sequence_by: str) -> pa.Table:
     table = pa.concat_tables(tables)
-    order = pa.array(range(table.num_rows), pa.int64())
     if sequence_by:
-        by = table.column(sequence_by)
-        # The column `valid` sorts nulls first.
-        columns = pa.table({"valid": by.is_valid(), "by": by, _ORDER: order})
-        sort_keys = [(name, "ascending") for name in columns.column_names]
-        table = table.take(pc.sort_indices(columns, sort_keys=sort_keys))
+        table = table.take(sorted_by(table.column(sequence_by)))
+    order = pa.array(range(table.num_rows), pa.int64())
     values = {f"key{number}": column for number, column in enumerate(_key_columns(table, keys))}
     groups = pa.table({**values, _ORDER: order}).group_by(list(values), use_threads=False)
     last = groups.aggregate([(_ORDER, "max")]).column(f"{_ORDER}_max")
     return table.take(last.combine_chunks().sort())
+
+
+def sorted_by(sequence: pa.ChunkedArray) -> pa.Array:
+    """The numbers of the rows in the order of a sequence; equal ones stay in their order.
+
+    A null is less than any value, and NaN greater, as in Spark.
+    """
+    order = pa.array(range(len(sequence)), pa.int64())
+    # The column `valid` sorts nulls first.
+    columns = pa.table({"valid": sequence.is_valid(), "by": sequence, _ORDER: order})
+    sort_keys = [(name, "ascending") for name in columns.column_names]
+    return pc.sort_indices(columns, sort_keys=sort_keys)
 
 
 def _key_columns(rows: pa.Table, keys: Sequence[str]) -> list[pa.ChunkedArray]:
@@ -133,38 +141,29 @@ def is_later(old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.or_(pc.fill_null(later, False), pc.and_(old.is_valid(), new.is_null()))
 
 
-def outlived(
-    tombstones: Iterator[pa.RecordBatch],
-    tail: pa.Table,
-    deleted: pa.ChunkedArray,
-    keys: Sequence[str],
-    sequence_by: str,
+def older_rows(
+    others: Iterable[pa.RecordBatch], rows: pa.Table, keys: Sequence[str], sequence_by: str
 ) -> pa.ChunkedArray:
-    """Find the rows that a MERGE drops because the tombstone of their key is later.
+    """Find the rows whose key has a later sequence elsewhere.
 
     Args:
-        tombstones: the deleted keys, with the names and types of `tail`, and their sequences in
-            the column `sequence_by`.
-        tail: one row for each key.
-        deleted: which of these rows delete their key. They are not dropped.
+        others: rows of the table, or its tombstones, with the keys and the sequence of `rows`.
+        rows: rows of the log.
         keys: the key columns.
         sequence_by: the column of the sequence.
 
     Returns:
-        For each row of `tail` whether it is dropped.
+        For each of `rows` whether it is older than one of `others`.
     """
-    index = _Index(_key_columns(tail, keys))
-    late_numbers: list[pa.Array] = [pa.array([], pa.int32())]
-    for part in gathered(tombstones, PART_BYTES, PART_ROWS):
-        row_numbers = index.find(_key_columns(part, keys))
-        matches = part.filter(row_numbers.is_valid())
-        row_numbers = row_numbers.drop_null()
-        sequences = tail.column(sequence_by).take(row_numbers)
-        late = is_later(matches.column(sequence_by), sequences)
-        late_numbers += row_numbers.filter(late).chunks
-    order = pa.array(range(tail.num_rows), pa.int32())
-    is_late = pc.is_in(order, value_set=pa.concat_arrays(late_numbers))
-    return pc.and_(is_late, pc.invert(deleted))
+    index = KeyIndex(winners(rows.to_batches(), rows.schema, keys, ""), keys)
+    sequence_type = rows.schema.field(sequence_by).type
+    same_keys = pa.schema([("key", pa.int32()), ("by", sequence_type)]).empty_table()
+    for part in gathered(others, PART_BYTES, PART_ROWS):
+        pairs = pa.table({"key": index.find(part), "by": part.column(sequence_by)})
+        same_keys = pa.concat_tables([same_keys, pairs.filter(pairs["key"].is_valid())])
+    newest = winners(same_keys.to_batches(), same_keys.schema, ["key"], "by")
+    matches = pc.index_in(index.find(rows), value_set=newest["key"].combine_chunks())
+    return pc.and_(is_later(newest["by"].take(matches), rows[sequence_by]), matches.is_valid())
 
 
 def merged(
@@ -191,12 +190,12 @@ def merged(
     if not tail.num_rows:
         yield from batches
         return
-    index = _Index(_key_columns(tail, keys))
+    index = KeyIndex(tail, keys)
     stays = pc.invert(deleted)
     # The numbers of the rows of `tail` whose keys are in the table.
     matched: list[pa.Array] = []
     for part in gathered(batches, PART_BYTES, PART_ROWS):
-        row_numbers = index.find(_key_columns(part, keys))
+        row_numbers = index.find(part)
         replaced = row_numbers.is_valid()
         matched.append(pc.unique(row_numbers.drop_null()))
         if sequence_by:
@@ -231,7 +230,7 @@ def _with_kept(
     return after
 
 
-class _Index:
+class KeyIndex:
     """Finds rows by keys of several columns. Each row has a different key.
 
     It reduces the columns to one column of codes. The code of the first columns and the value of
@@ -239,7 +238,9 @@ class _Index:
     if the key is not in the index.
     """
 
-    def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
+    def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
+        self._columns = keys
+        columns = _key_columns(rows, keys)
         self._steps: list[tuple[pa.Array, pa.Array]] = []
         codes = columns[0]
         for column in columns[1:]:
@@ -247,8 +248,9 @@ class _Index:
             codes = _combine(codes, column, *self._steps[-1])
         self._keys = codes.combine_chunks()
 
-    def find(self, columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-        """The row number of each key; null if the key is not in the index."""
+    def find(self, rows: pa.Table) -> pa.ChunkedArray:
+        """The number of the row with the key of each of these; null without one."""
+        columns = _key_columns(rows, self._columns)
         codes = columns[0]
         for column, step in zip(columns[1:], self._steps, strict=True):
             codes = _combine(codes, column, *step)

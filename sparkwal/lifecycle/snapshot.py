@@ -24,13 +24,15 @@ from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Target
 from sparkwal.lifecycle.current import (
     Tail,
     check_complete,
+    partial_columns,
     plan_current,
     refuse_parts,
     schema_of,
     with_table,
 )
 from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.keyed import holds, merged, outlived, resolve, winners
+from sparkwal.lifecycle.keyed import holds, merged, older_rows, resolve, winners
+from sparkwal.lifecycle.partial_rows import merge_partial
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_scheme
 from sparkwal.lifecycle.tombstones import SEQUENCE
 from sparkwal.options.reading import SourceOptions
@@ -385,18 +387,62 @@ class Current:
         # A condition may name any column.
         wide = self.schema if compaction.delete_when else narrow
         marked = wide.append(pa.field(COLUMNS, pa.string()))
-        last = winners(self._in_order(marked), marked, keys, by)
-        deleted = holds(compaction.delete_when, last)
-        if last.num_rows and self._plan.tombstones_version != NO_TABLE_VERSION:
-            tombstones = self._tombstones(
-                compaction, selected(self.schema, [*dict.fromkeys([*keys, by])]), by
-            )
-            counts = pc.invert(outlived(tombstones, last, deleted, keys, by))
+        in_order = self._in_order(marked)
+        partial = self._partial_columns(wide.names)
+        if partial:
+            rows = pa.Table.from_batches(in_order, marked)
+            last, deleted = self._merge_partial(rows, compaction, keys, by, partial)
+        else:
+            last = winners(in_order, marked, keys, by)
+            deleted = holds(compaction.delete_when, last)
+            counts = self._newer_than_tombstones(last, deleted, compaction, keys, by)
             last = last.filter(counts)
             deleted = deleted.filter(counts)
         table = self._table_rows(narrow)
         columns_of = last.column(COLUMNS)
         yield from merged(table, last.select(needed), deleted, keys, by, columns_of)
+
+    def _partial_columns(self, names: Sequence[str]) -> list[str]:
+        """The columns of these names that not all records of newer rows have."""
+        if all(tail.end <= tail.start for tail in self._plan.tails):
+            return []
+        partial = partial_columns(self._plan, self._ranges, self._in_table)
+        return [name for name in names if name.lower() in partial]
+
+    def _merge_partial(
+        self,
+        rows: pa.Table,
+        compaction: Target,
+        keys: Sequence[str],
+        by: str,
+        partial: Sequence[str],
+    ) -> tuple[pa.Table, pa.ChunkedArray]:
+        """The merged row of each key, and which of them delete it. See `merge_partial`."""
+        deleted = holds(compaction.delete_when, rows)
+        if by:
+            counts = self._newer_than_tombstones(rows, deleted, compaction, keys, by)
+            rows = rows.filter(counts)
+            deleted = deleted.filter(counts)
+            table = self._table_rows(selected(self.schema, [*dict.fromkeys([*keys, by])]))
+            counts = pc.invert(older_rows(table, rows, keys, by))
+            rows = rows.filter(counts)
+            deleted = deleted.filter(counts)
+        return merge_partial(rows, deleted, keys, by, partial)
+
+    def _newer_than_tombstones(
+        self,
+        rows: pa.Table,
+        deleted: pa.ChunkedArray,
+        compaction: Target,
+        keys: Sequence[str],
+        by: str,
+    ) -> pa.ChunkedArray:
+        """Which rows count: those that delete their key, and those that no tombstone outlives."""
+        if not rows.num_rows or self._plan.tombstones_version == NO_TABLE_VERSION:
+            return pa.chunked_array([pa.repeat(True, rows.num_rows)])
+        columns = selected(self.schema, [*dict.fromkeys([*keys, by])])
+        tombstones = self._tombstones(compaction, columns, by)
+        return pc.or_(deleted, pc.invert(older_rows(tombstones, rows, keys, by)))
 
     def _in_order(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Read the newer rows of all logs by the times of their commits, then by logs.

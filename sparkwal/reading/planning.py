@@ -9,7 +9,7 @@ from math import inf
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys
+from sparkwal.format import keys, schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import OpenRange
 from sparkwal.format.merging import union_of
@@ -183,13 +183,7 @@ def read_tasks(
     if count > PLANNED_RECORDS and not log.damage.stops:
         size = about_bytes(log.log, log.window, start, end, _SAMPLES) + count * _RECORD
         tasks = min(max(least or 1, _by_size(size, parallelism)), count)
-        bounds = [start + count * i // tasks for i in range(tasks + 1)]
-        segmented = bool(log.segments.listed(start, end))
-        if segmented:
-            # A task reads whole segments, so it gets whole blocks.
-            inner = (bound - bound % keys.BLOCK for bound in bounds[1:-1])
-            bounds = sorted({start, *(bound for bound in inner if bound > start), end})
-        return [ReadTask(looked, None, log.window, *ends, segmented) for ends in pairwise(bounds)]
+        return _long_tasks(looked, log.segments, log.window, (start, end), tasks)
     pieces = [piece for record in log.records(start, end) for piece in pieces_of(log.log, record)]
     if least is not None and len(pieces) < least:
         pieces = split(pieces)
@@ -197,12 +191,33 @@ def read_tasks(
     return [ReadTask(looked, group, log.window, start, end) for group in pack(pieces, tasks)]
 
 
+def _long_tasks(
+    looked: Looked, segments: Segments, window: int, positions: tuple[int, int], tasks: int
+) -> list[ReadTask]:
+    """Divide many positions into about this many tasks, each of which reads its records itself."""
+    start, end = positions
+    bounds = [start + (end - start) * i // tasks for i in range(tasks + 1)]
+    segmented = bool(segments.listed(start, end))
+    if segmented:
+        # A task reads whole segments, so it gets whole blocks.
+        inner = (bound - bound % keys.BLOCK for bound in bounds[1:-1])
+        bounds = sorted({start, *(bound for bound in inner if bound > start), end})
+    return [ReadTask(looked, None, window, *ends, segmented) for ends in pairwise(bounds)]
+
+
 @dataclass(frozen=True)
 class PlannedRead:
-    """The tasks of a read, each with parts of several logs, and the columns of those logs."""
+    """The tasks of a read, each with parts of several logs.
+
+    Attributes:
+        tasks: the tasks.
+        spark_schema: the columns of the logs.
+        common: the columns that all records have, in lower case.
+    """
 
     tasks: list[list[ReadTask]]
     spark_schema: str
+    common: frozenset[str]
 
 
 def plan_ranges(
@@ -225,7 +240,7 @@ def plan_ranges(
     """
     seen = look_at_floors(root, clock)
 
-    def plan(range_: OpenRange) -> tuple[list[ReadTask], str]:
+    def plan(range_: OpenRange) -> _PlannedRange:
         log = root.sequencer(range_.sequencer)
         floor = Floor(log, range_.log_id, clock)
         floor.take(seen)
@@ -240,36 +255,83 @@ def plan_ranges(
 
     planned = [*run_parallel(root.store, plan, ranges)]
     columns = (
-        (text, f"sequencer {range_.sequencer}")
-        for (_, text), range_ in zip(planned, ranges, strict=True)
-        if text
+        (one.last_columns, f"sequencer {range_.sequencer}")
+        for one, range_ in zip(planned, ranges, strict=True)
+        if one.last_columns
     )
-    tasks = [task for tasks, _ in planned for task in tasks]
-    return PlannedRead(_grouped(tasks, parallelism), union_of(columns))
+    tasks = [task for one in planned for task in one.tasks]
+    firsts = [one.first_columns for one in planned if one.last_columns]
+    return PlannedRead(
+        _grouped(tasks, parallelism),
+        union_of(columns),
+        frozenset.intersection(*firsts) if firsts else frozenset(),
+    )
 
 
-def _planned(floor: Floor, range_: OpenRange, window: int) -> tuple[list[ReadTask], str]:
-    """The tasks of one range, and the columns of its last record."""
+@dataclass(frozen=True)
+class _PlannedRange:
+    """The tasks of one range.
+
+    Attributes:
+        tasks: the tasks.
+        first_columns: see `first_columns`.
+        last_columns: the columns of its last record, as JSON; "" without a record.
+    """
+
+    tasks: list[ReadTask]
+    first_columns: frozenset[str]
+    last_columns: str
+
+
+def _planned(floor: Floor, range_: OpenRange, window: int) -> _PlannedRange:
     log = floor.log
     start = range_.cut
     end = range_.to
     looked = floor.looked()
-    is_long = end - start > PLANNED_RECORDS
-    # Of a long range only its last record is read here.
-    first = end - 1 if is_long else start
-    live = live_records(
-        log, window, first, end, log_id=range_.log_id, size=GLANCE, at_once=WIDEST_PROBE
-    )
-    records = [*floor.usable(first, end, live)]
-    columns = records[-1].spark_schema if records else ""
-    if is_long:
+    if end - start > PLANNED_RECORDS:
+        last = [*_records(floor, window, end - 1, end)]
         size = about_bytes(log, window, start, end, _SAMPLES) + (end - start) * _RECORD
-        count = max(1, -(-size // _LARGEST_TASK))
-        bounds = [start + (end - start) * part // count for part in range(count + 1)]
-        return [ReadTask(looked, None, window, *ends) for ends in pairwise(bounds)], columns
+        segments = Segments(log, window, range_.log_id)
+        return _PlannedRange(
+            _long_tasks(looked, segments, window, (start, end), max(1, -(-size // _LARGEST_TASK))),
+            first_columns(floor, window, start, end),
+            last[-1].spark_schema if last else "",
+        )
+    records = [*_records(floor, window, start, end, at_once=WIDEST_PROBE)]
     pieces = [piece for record in records for piece in pieces_of(log, record)]
     count = max(1, -(-sum(piece.length for piece in pieces) // _LARGEST_TASK))
-    return [ReadTask(looked, part, window, start, end) for part in pack(pieces, count)], columns
+    return _PlannedRange(
+        [ReadTask(looked, part, window, start, end) for part in pack(pieces, count)],
+        folded_names(schema.columns(records[0].spark_schema)) if records else frozenset(),
+        records[-1].spark_schema if records else "",
+    )
+
+
+def _records(
+    floor: Floor, window: int, start: int, end: int, *, at_once: int = 1
+) -> Iterator[SlotRecord]:
+    live = live_records(
+        floor.log, window, start, end, log_id=floor.log_id, size=GLANCE, at_once=at_once
+    )
+    return floor.usable(start, end, live)
+
+
+def first_columns(floor: Floor, window: int, start: int, end: int) -> frozenset[str]:
+    """The columns that all records of a range have, in lower case.
+
+    They are those of the first record, because a log only gains columns. It costs 1 GET or a few.
+
+    Raises:
+        InvalidLogError: a record is damaged or missing.
+        CollectedError: the range was collected.
+    """
+    first = next(_records(floor, window, start, end), None)
+    return frozenset() if first is None else folded_names(schema.columns(first.spark_schema))
+
+
+def folded_names(columns: Iterable[str]) -> frozenset[str]:
+    """The names of columns in lower case: Spark ignores their case."""
+    return frozenset(name.lower() for name in columns)
 
 
 def _grouped(tasks: Sequence[ReadTask], parallelism: int) -> list[list[ReadTask]]:

@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -16,9 +17,9 @@ from sparkwal.errors import PlanError, ReadError, SparkWalError
 from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle_record import (
     APPEND,
+    MERGE,
     NO_TABLE_VERSION,
     LifecycleRecord,
-    OpenRange,
     Target,
 )
 from sparkwal.format.schema import columns, normalize, quoted
@@ -35,11 +36,10 @@ from sparkwal.lifecycle.table import NEWEST, NULL_PARTITIONS, TableState, Tombst
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.recovery import find_head
-from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, check_reserved, name_text, with_hidden
-from sparkwal.reading.planning import plan_ranges
+from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, name_text, with_hidden
+from sparkwal.reading.planning import PlannedRead, folded_names, plan_ranges
 from sparkwal.spark.conditions import deletes
-from sparkwal.spark.datasource import PINNED, PLANNED
+from sparkwal.spark.datasource import PLANNED
 from sparkwal.spark.delta_files import (
     FORGETS,
     check_put_if_absent,
@@ -58,15 +58,12 @@ from sparkwal.spark.delta_writing import (
     refused,
 )
 from sparkwal.spark.interfaces import to_struct
+from sparkwal.spark.keyed_rows import merged_partial_rows, winning_rows
 from sparkwal.spark.readable import is_sparkwal_error, one_line
 from sparkwal.spark.row_checks import check_rules, replacing_rows
 from sparkwal.spark.source import packed
 from sparkwal.spark.tombstones import DELETES, SparkTombstones, without_late
 from sparkwal.store.base import LogStore
-
-# Temporary columns, which neither the log nor the table has.
-_ORDER = "_wal_order"
-_ROW = "_wal_row"
 
 
 def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[str]) -> DataFrame:
@@ -92,35 +89,20 @@ def as_stored(rows: DataFrame, table: Mapping[str, Any], partitioned: Sequence[s
     return rows.select(*stored)
 
 
-def winning_rows(
-    rows: DataFrame, target: Target, *, is_own: bool = False, time: str = ""
-) -> DataFrame:
-    """The winning row of each key, with COLUMNS, and with `DELETES` if the target has a condition.
+@dataclass(frozen=True)
+class _RangeRows:
+    """The rows of a range.
 
-    Args:
-        rows: a scan of the log with COLUMNS. An operation that reorders rows, such as a shuffle,
-            must not precede.
-        target: names the keys, the column that decides which row wins, and the condition.
-        is_own: the target's condition is an argument of the caller, as in `conditions.deletes`.
-        time: the column with the commit times of rows of several logs. An older commit comes before
-            a newer one; the result lacks the column.
+    Attributes:
+        rows: the rows as the table stores them, in the order of logs and positions. For a MERGE
+            they have COLUMNS.
+        time: the name of their column with the commit times; "" without one.
+        partial: the columns that not all records have, in lower case.
     """
-    names = [name for name in rows.columns if name != time]
-    check_reserved(name for name in names if name != COLUMNS)
-    # Read tasks are in the log's order, and this id counts by task, then by row.
-    numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
-    order = [quoted(target.sequence_by)] if target.sequence_by else []
-    order += [time] if time else []
-    row = F.struct(*(F.col(quoted(name)) for name in names))
-    last = F.max_by(row, F.struct(*order, _ORDER)).alias(_ROW)
-    keys = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
-    latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
-    if target.delete_when:
-        hidden = (time, COLUMNS)
-        in_log = StructType([field for field in rows.schema.fields if field.name not in hidden])
-        condition = deletes(target.delete_when, in_log, is_own=is_own)
-        latest = latest.withColumn(DELETES, condition)
-    return latest
+
+    rows: DataFrame
+    time: str
+    partial: frozenset[str]
 
 
 def _without_path(options: Mapping[str, str]) -> dict[str, str]:
@@ -164,7 +146,8 @@ class SparkDeltaTable:
         self.tombstones: Tombstones | None = None
         if target.keeps_tombstones:
             self.tombstones = SparkTombstones(spark, target, self._log, self._winners)
-        # The winning rows of the range that was read last, with tombstones only.
+        # The range that was read last, and its winning rows, the latter with tombstones only.
+        self._read: tuple[LifecycleRecord, _RangeRows] | None = None
         self._cached: tuple[LifecycleRecord, DataFrame] | None = None
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
@@ -214,9 +197,8 @@ class SparkDeltaTable:
         lacking = [field for field in others if field.name not in filled]
         try:
             if target.mode == APPEND:
-                rows, _ = self._rows(session, state)
                 nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in lacking)
-                rows = rows.select("*", *nulls)
+                rows = self._rows(session, state).rows.select("*", *nulls)
             else:
                 rows = self._written(session, state, [field.name for field in lacking])
             check_rules(rows, rules, target.table, range_name(state))
@@ -228,15 +210,17 @@ class SparkDeltaTable:
     ) -> DataFrame:
         """The rows that a MERGE of the range would write. Of the columns `lacking` it has none."""
         target = self.target
-        rows = self._winners(session, state)
+        version = NO_TABLE_VERSION
         if self.tombstones is not None:
             tombstones = self.tombstones.snapshot(state.txn_id, NEWEST)
-            if tombstones is not None:
-                rows = without_late(rows, session, target, tombstones.version)
+            version = NO_TABLE_VERSION if tombstones is None else tombstones.version
+        rows = self._source(session, state, version)
         if target.delete_when:
             rows = rows.where(~F.col(DELETES)).drop(DELETES)
         table = session.read.format("delta").load(self._path)
-        return replacing_rows(rows, table, target, lacking)
+        own = folded_names(rows.columns)
+        others = [name for name in lacking if name.lower() not in own]
+        return replacing_rows(rows, table, target, others)
 
     def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """The newest snapshot of the table, as `Snapshots.snapshot`."""
@@ -256,77 +240,52 @@ class SparkDeltaTable:
         try:
             with explained(self.target.table, state):
                 if self.target.mode == APPEND:
-                    rows, _ = self._rows(session, state)
+                    rows = self._rows(session, state).rows
                     with table_lock(self._path):
                         writer = rows.write.format("delta").mode("append")
                         writer.option("mergeSchema", "true").save(self._path)
                     return
-                source = self._winners(session, state)
+                source = self._source(session, state, tombstones_version)
                 names = [name for name in source.columns if name not in (DELETES, COLUMNS)]
-                if tombstones_version != NO_TABLE_VERSION:
-                    source = without_late(source, session, self.target, tombstones_version)
                 with table_lock(self._path):
                     self._merge(session, source, names)
         finally:
             self._forget_range()
 
-    def _rows(self, session: SparkSession, state: LifecycleRecord) -> tuple[DataFrame, str]:
-        """The rows of the open range as the table stores them, for a MERGE with COLUMNS.
-
-        The partitions are in the order of logs and positions, as `winning_rows` needs it.
-
-        Returns:
-            The rows, and the name of their column with the commit times; "" without one.
-        """
-        parts, own = state.ranges, self._opened.name
-        is_append = self.target.mode == APPEND
-        time = "" if is_append or len(parts) == 1 else COMMIT_TIME
-        hidden = [] if is_append else [*([time] if time else []), COLUMNS]
-        if [part.sequencer for part in parts] == [own]:
-            read_options = {
-                **self._options,
-                "startingPosition": str(parts[0].cut),
-                "endingPosition": str(parts[0].to - 1),
-                PINNED: json.dumps({"log_id": parts[0].log_id}),
-            }
-            reader = session.read.format("weaselwal").options(**read_options)
-            if hidden:
-                reader = reader.schema(to_struct(with_hidden(self._columns(), *hidden)))
-            rows = reader.load()
-        else:
-            rows = self._planned(session, parts, hidden)
-        table = self.target.table
-        in_logs = rows.drop(*hidden)
-        for problem in type_problems(in_logs.schema.json(), self._log.spark_schema, table):
-            raise refused(table, state, problem)
-        return as_stored(rows, columns(self._log.spark_schema), self._log.partitioned), time
-
-    def _columns(self) -> str:
-        """The columns of the log at its head, as Spark's JSON.
-
-        Raises:
-            ReadError: the log is unreadable, or deleted.
-        """
+    def _rows(self, session: SparkSession, state: LifecycleRecord) -> _RangeRows:
+        """The rows of the open range as the table stores them. The range is planned once."""
+        if self._read is not None and self._read[0] == state:
+            return self._read[1]
+        hidden: list[str] = []
+        if self.target.mode == MERGE:
+            hidden = [*([COMMIT_TIME] if len(state.ranges) > 1 else []), COLUMNS]
         try:
-            live = find_head(self._opened).live
-        except SparkWalError as error:
-            raise ReadError(f"the log is unreadable: {error}") from error
-        if live is None:
-            raise ReadError(f"there is no log at {self._opened.url}: it was deleted. Restore it")
-        return live.spark_schema
-
-    def _planned(
-        self, session: SparkSession, parts: Sequence[OpenRange], hidden: Sequence[str]
-    ) -> DataFrame:
-        """Ranges of several logs as one read, planned here: Spark would plan each by itself."""
-        try:
+            # Spark would plan each log by itself.
             parallelism = session.sparkContext.defaultParallelism
-            read = plan_ranges(self._opened.root, parts, parallelism=parallelism)
+            read = plan_ranges(self._opened.root, state.ranges, parallelism=parallelism)
         except SparkWalError as error:
-            raise ReadError(f"the logs are unreadable: {error}") from error
-        schema = with_hidden(read.spark_schema, *hidden)
+            raise ReadError(f"{range_name(state)} is unreadable: {error}") from error
+        schema = to_struct(with_hidden(read.spark_schema, *hidden))
         reader = session.read.format("weaselwal").options(**self._options)
-        return reader.option(PLANNED, packed(read.tasks)).schema(to_struct(schema)).load()
+        rows = reader.option(PLANNED, packed(read.tasks)).schema(schema).load()
+        in_table = self._log.spark_schema
+        for problem in type_problems(rows.drop(*hidden).schema.json(), in_table, self.target.table):
+            raise refused(self.target.table, state, problem)
+        stored = as_stored(rows, columns(in_table), self._log.partitioned)
+        time = COMMIT_TIME if COMMIT_TIME in hidden else ""
+        self._read = state, _RangeRows(stored, time, self._partial(read))
+        return self._read[1]
+
+    def _partial(self, read: PlannedRead) -> frozenset[str]:
+        """The columns that not all records of a range have, in lower case.
+
+        Those of the table count if a row may delete another: nothing of the deleted row is kept.
+        """
+        names = folded_names(columns(read.spark_schema))
+        if self.target.delete_when:
+            filled = filled_by_delta(self._log.spark_schema)
+            names |= folded_names(columns(self._log.spark_schema)) - folded_names(filled)
+        return names - read.common
 
     def _winners(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
         """The winning rows of the open range.
@@ -335,15 +294,37 @@ class SparkDeltaTable:
         """
         if self._cached is not None and self._cached[0] == state:
             return self._cached[1]
-        rows, time = self._rows(session, state)
-        winners = winning_rows(rows, self.target, is_own=True, time=time)
+        of = self._rows(session, state)
+        winners = winning_rows(of.rows, self.target, is_own=True, time=of.time)
         if self.tombstones is not None:
-            self._forget_range()
+            if self._cached is not None:
+                self._cached[1].unpersist()
             winners = winners.persist()
             self._cached = state, winners
         return winners
 
+    def _source(
+        self, session: SparkSession, state: LifecycleRecord, tombstones_version: int
+    ) -> DataFrame:
+        """One row for each key of the open range, without those that tombstones outlive."""
+        of = self._rows(session, state)
+        if of.partial:
+            return merged_partial_rows(
+                of.rows,
+                self.target,
+                session.read.format("delta").load(self._path),
+                of.partial,
+                tombstones_version=tombstones_version,
+                is_own=True,
+                time=of.time,
+            )
+        winners = self._winners(session, state)
+        if tombstones_version == NO_TABLE_VERSION:
+            return winners
+        return without_late(winners, session, self.target, tombstones_version)
+
     def _forget_range(self) -> None:
+        self._read = None
         if self._cached is not None:
             self._cached[1].unpersist()
             self._cached = None

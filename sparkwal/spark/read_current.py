@@ -19,6 +19,7 @@ from sparkwal.lifecycle.current import (
     CurrentPlan,
     Tail,
     check_complete,
+    partial_columns,
     plan_current,
     refuse_parts,
     schema_of,
@@ -35,10 +36,11 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, check_reserved, with_hidden
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.datasource import PINNED
-from sparkwal.spark.delta import as_stored, winning_rows
+from sparkwal.spark.delta import as_stored
 from sparkwal.spark.delta_files import delta_log, spark_path
 from sparkwal.spark.delta_writing import isolated_session
 from sparkwal.spark.interfaces import to_struct
+from sparkwal.spark.keyed_rows import merged_partial_rows, same_keys, winning_rows
 from sparkwal.spark.registering import register_once
 from sparkwal.spark.row_checks import kept_or_new
 from sparkwal.spark.tombstones import DELETES, without_late
@@ -212,9 +214,21 @@ def _with_table(
     keys = resolve(target.keys, [*tail.columns])
     by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
     target = replace(target, keys=tuple(keys), sequence_by=by)
-    last = winning_rows(timed, target, is_own=has_condition, time=time)
-    if plan.tombstones_version != NO_TABLE_VERSION:
-        last = without_late(last, last.sparkSession, target, plan.tombstones_version)
+    partial = partial_columns(plan, logs, types)
+    if partial:
+        last = merged_partial_rows(
+            timed,
+            target,
+            table,
+            partial,
+            tombstones_version=plan.tombstones_version,
+            is_own=has_condition,
+            time=time,
+        )
+    else:
+        last = winning_rows(timed, target, is_own=has_condition, time=time)
+        if plan.tombstones_version != NO_TABLE_VERSION:
+            last = without_late(last, last.sparkSession, target, plan.tombstones_version)
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)
     log_parts = ((logs[part.name], part) for part in plan.tails)
     sizes = (
@@ -225,12 +239,12 @@ def _with_table(
         return _merged(table, last.withColumn(DELETES, deletes), keys, by, all_columns)
     key_columns = [quoted(key) for key in keys]
     log_keys = F.broadcast(tail.select(*key_columns).distinct()).alias("s")
-    unchanged = table.alias("t").join(log_keys, _same_keys(keys), "left_anti")
-    replaced = table.alias("t").join(log_keys, _same_keys(keys), "left_semi")
+    unchanged = table.alias("t").join(log_keys, same_keys(keys), "left_anti")
+    replaced = table.alias("t").join(log_keys, same_keys(keys), "left_semi")
     replaced = _with_columns(replaced, all_columns).alias("t")
     # As in a MERGE, a new row replaces each row of its key; without such a row it appears once.
     new_rows = last.where(~deletes).alias("s")
-    inserted = replaced.join(new_rows, _same_keys(keys), "right")
+    inserted = replaced.join(new_rows, same_keys(keys), "right")
     values = (_after(name, last, keys) for name in all_columns.names)
     return _with_columns(unchanged, all_columns).union(inserted.select(*values))
 
@@ -240,7 +254,7 @@ def _merged(
 ) -> DataFrame:
     """The result of a MERGE, by a full outer join, which shuffles the table."""
     table_rows = _with_columns(table, all_columns).alias("t")
-    both = table_rows.join(last.alias("s"), _same_keys(keys), "full_outer")
+    both = table_rows.join(last.alias("s"), same_keys(keys), "full_outer")
     deletes = F.col(f"s.{DELETES}")  # null if the log has no row of this key
     log_wins = deletes.isNotNull()
     if by:
@@ -264,12 +278,6 @@ def _after(name: str, last: DataFrame, keys: Sequence[str]) -> Column:
     if name.lower() not in {column.lower() for column in last.columns}:
         return F.col(f"t.{quoted(name)}").alias(name)
     return kept_or_new(name)
-
-
-def _same_keys(keys: Sequence[str]) -> Column:
-    """Whether two rows have the same keys. Null equals null."""
-    pairs = [F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys]
-    return reduce(Column.__and__, pairs)
 
 
 def _with_columns(rows: DataFrame, all_columns: StructType) -> DataFrame:

@@ -1,7 +1,6 @@
 """Compares the rows of a range with the rules of a Delta table, before the range is promised."""
 
 from collections.abc import Sequence
-from functools import reduce
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -12,6 +11,7 @@ from sparkwal.format.lifecycle_record import Target
 from sparkwal.format.schema import quoted
 from sparkwal.lifecycle.row_rules import RowRule
 from sparkwal.reading.metadata import COLUMNS, name_text
+from sparkwal.spark.keyed_rows import same_keys
 from sparkwal.spark.readable import is_sparkwal_error, one_line
 
 
@@ -28,8 +28,7 @@ def replacing_rows(
         target: how the rows go into the table.
         lacking: columns of the table that no record has.
     """
-    pairs = (F.col(f"s.{quoted(key)}").eqNullSafe(F.col(f"t.{quoted(key)}")) for key in target.keys)
-    rows = winners.alias("s").join(table.alias("t"), reduce(Column.__and__, pairs), "left")
+    rows = winners.alias("s").join(table.alias("t"), same_keys(target.keys), "left")
     if target.sequence_by:
         old, new = (F.col(f"{side}.{quoted(target.sequence_by)}") for side in "ts")
         rows = rows.where(old.isNull() | F.coalesce(new >= old, F.lit(False)))

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import sparkwal
 from sparkwal.errors import OptionError, PlanError
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.spark.delta import winning_rows
+from sparkwal.spark.keyed_rows import winning_rows
 from tests.spark.tables.compaction import Compaction, Rows, as_set
 
 SCHEMA = pa.schema(

@@ -1,0 +1,150 @@
+"""Merges the rows of a range by keys, before they are written or read beside the table."""
+
+from collections.abc import Collection, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Target
+from sparkwal.format.schema import quoted
+from sparkwal.reading.metadata import COLUMNS, check_reserved, name_text
+from sparkwal.spark.conditions import deletes
+from sparkwal.spark.tombstones import DELETES, without_late
+
+# Temporary columns, which neither the log nor the table has.
+_ORDER = "_wal_order"
+_ROW = "_wal_row"
+_NEWEST = "_wal_newest"
+_DELETED = "_wal_deleted"
+
+
+def winning_rows(
+    rows: DataFrame, target: Target, *, is_own: bool = False, time: str = ""
+) -> DataFrame:
+    """The winning row of each key, with COLUMNS, and with `DELETES` if the target has a condition.
+
+    Args:
+        rows: a scan of the log with COLUMNS. An operation that reorders rows, such as a shuffle,
+            must not precede.
+        target: names the keys, the column that decides which row wins, and the condition.
+        is_own: the target's condition is an argument of the caller, as in `conditions.deletes`.
+        time: the column with the commit times of rows of several logs. An older commit comes before
+            a newer one; the result lacks the column.
+    """
+    names = [name for name in rows.columns if name != time]
+    check_reserved(name for name in names if name != COLUMNS)
+    # Read tasks are in the log's order, and this id counts by task, then by row.
+    numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
+    order = [quoted(target.sequence_by)] if target.sequence_by else []
+    order += [time] if time else []
+    row = F.struct(*(F.col(quoted(name)) for name in names))
+    last = F.max_by(row, F.struct(*order, _ORDER)).alias(_ROW)
+    keys = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
+    latest = numbered.groupBy(*keys).agg(last).select(f"{_ROW}.*")
+    if target.delete_when:
+        latest = latest.withColumn(DELETES, _deletes(rows, target, time, is_own=is_own))
+    return latest
+
+
+def _deletes(rows: DataFrame, target: Target, time: str, *, is_own: bool) -> Column:
+    hidden = (time, COLUMNS)
+    in_log = StructType([field for field in rows.schema.fields if field.name not in hidden])
+    return deletes(target.delete_when, in_log, is_own=is_own)
+
+
+def merged_partial_rows(
+    rows: DataFrame,
+    target: Target,
+    table: DataFrame,
+    partial: Collection[str],
+    *,
+    tombstones_version: int = NO_TABLE_VERSION,
+    is_own: bool = False,
+    time: str = "",
+) -> DataFrame:
+    """Merge the rows of each key in their order, as one range for each row would.
+
+    See `sparkwal.lifecycle.partial_rows`, which does the same without Spark.
+
+    Args:
+        rows: as for `winning_rows`.
+        target: names the keys, the column that decides which row wins, and the condition.
+        table: the table's rows.
+        partial: the columns that not all records have, in lower case. Those of the table are
+            added.
+        tombstones_version: the version of the tombstones; NO_TABLE_VERSION if all rows count.
+        is_own: as for `winning_rows`.
+        time: as for `winning_rows`.
+
+    Returns:
+        One row for each key, as of `winning_rows`. COLUMNS names the columns whose values in the
+            table it replaces.
+    """
+    condition = F.lit(False)
+    if target.delete_when:
+        condition = _deletes(rows, target, time, is_own=is_own)
+    numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
+    numbered = numbered.withColumn(DELETES, condition)
+    own = {name.lower() for name in rows.columns}
+    for field in table.schema.fields:
+        if field.name.lower() in partial and field.name.lower() not in own:
+            numbered = numbered.withColumn(field.name, F.lit(None).cast(field.dataType))
+    names = [x for x in numbered.columns if x not in (time, COLUMNS, _ORDER, DELETES)]
+    order = [*([quoted(time)] if time else []), _ORDER]
+    keys = [F.col(quoted(key)) for key in target.keys]
+    by_key = Window.partitionBy(*keys).orderBy(*order)
+    so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    if target.sequence_by:
+        if tombstones_version != NO_TABLE_VERSION:
+            numbered = without_late(numbered, rows.sparkSession, target, tombstones_version)
+        numbered = _without_older(numbered, table, target)
+        # In a struct a null is less than any value.
+        sequence = F.struct(F.col(quoted(target.sequence_by)))
+        numbered = numbered.withColumn(_NEWEST, F.max(sequence).over(so_far))
+        numbered = numbered.where(sequence.eqNullSafe(F.col(_NEWEST))).drop(_NEWEST)
+    # How often the key was deleted so far.
+    deleted = F.sum(F.when(F.col(DELETES), 1).otherwise(0)).over(so_far)
+    numbered = numbered.withColumn(_DELETED, deleted)
+    since_delete = Window.partitionBy(*keys, _DELETED).orderBy(*order)
+    since_delete = since_delete.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    values = []
+    has = []
+    for name in names:
+        column = F.col(quoted(name))
+        if name.lower() in partial:
+            # In a struct, because a value may be null.
+            is_in_record = F.col(COLUMNS).contains(name_text(name)) & ~F.col(DELETES)
+            value = F.when(is_in_record, F.struct(column.alias("value")))
+            newest = F.last(value, ignorenulls=True).over(since_delete)
+            is_replaced = (F.col(_DELETED) > 0) | newest.isNotNull()
+            has.append(F.when(is_replaced, F.lit(name_text(name))))
+            column = newest["value"]
+        else:
+            has.append(F.lit(name_text(name)))
+        values.append(column.alias(name))
+    hidden = [F.concat_ws(" ", *has).alias(COLUMNS), F.col(DELETES)]
+    merged = numbered.select(*values, *hidden, *order)
+    row = F.struct(*(F.col(quoted(name)) for name in (*names, COLUMNS, DELETES)))
+    last = F.max_by(row, F.struct(*order)).alias(_ROW)
+    by = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
+    result = merged.groupBy(*by).agg(last).select(f"{_ROW}.*")
+    return result if target.delete_when else result.drop(DELETES)
+
+
+def _without_older(rows: DataFrame, table: DataFrame, target: Target) -> DataFrame:
+    """The rows that are not older than a row of the table with their key."""
+    old, new = (F.col(f"{side}.{quoted(target.sequence_by)}") for side in "ts")
+    is_older = old.isNotNull() & ~F.coalesce(new >= old, F.lit(False))
+    keys = same_keys(target.keys)
+    return rows.alias("s").join(table.alias("t"), keys & is_older, "left_anti")
+
+
+def same_keys(keys: Sequence[str]) -> Column:
+    """Whether a row `s` of the log and a row `t` of the table have the same keys.
+
+    Null equals null.
+    """
+    pairs = [F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys]
+    return reduce(Column.__and__, pairs)
