@@ -6,8 +6,9 @@ compaction runs.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, emit
@@ -93,6 +94,12 @@ class CurrentPlan:
     tails: tuple[Tail, ...]
     spark_schema: str
     tombstones_version: int = NO_TABLE_VERSION
+
+    @property
+    def newer(self) -> list[Tail]:
+        """The parts of logs with positions, by the names of the logs."""
+        parts = (tail for tail in self.tails if tail.end > tail.start)
+        return sorted(parts, key=attrgetter("name"))
 
     @property
     def positions(self) -> dict[str, int]:
@@ -268,21 +275,14 @@ def _tail_at(log: LogRange, start: int) -> Tail:
     return Tail(log.name, start, log.gap, log.spark_schema, log.floor.looked())
 
 
-def partial_columns(
-    plan: CurrentPlan, logs: Mapping[str, LogRange], in_table: Iterable[str]
-) -> frozenset[str]:
-    """Find the columns that not all records with newer rows have.
+def common_columns(plan: CurrentPlan, logs: Mapping[str, LogRange]) -> frozenset[str]:
+    """The columns that all records with newer rows have, in lower case.
 
     It costs 1 GET or a few for each log with several newer records.
 
     Args:
-        plan: what is read: a table with keys, and newer rows.
+        plan: a read with newer rows.
         logs: its logs.
-        in_table: the columns of the table. They count if a row may delete another: nothing of
-            the deleted row is kept.
-
-    Returns:
-        Their names in lower case.
     """
 
     def columns_of_all(tail: Tail) -> frozenset[str]:
@@ -292,14 +292,9 @@ def partial_columns(
         floor = Floor(log.log, log.log_id, looked=tail.pinned)
         return first_columns(floor, log.window, tail.start, tail.end)
 
-    assert plan.target is not None
-    tails = [tail for tail in plan.tails if tail.end > tail.start]
+    tails = plan.newer
     store = logs[tails[0].name].log.store
-    common = frozenset.intersection(*run_parallel(store, columns_of_all, tails))
-    names = folded_names(schema.columns(plan.spark_schema))
-    if plan.target.delete_when:
-        names |= folded_names(in_table)
-    return names - common
+    return frozenset.intersection(*run_parallel(store, columns_of_all, tails))
 
 
 def check_complete(plan: CurrentPlan, table: DeltaLog) -> None:
@@ -313,7 +308,7 @@ def check_complete(plan: CurrentPlan, table: DeltaLog) -> None:
         OptionError: the log has newer rows, and the table has a generated, identity or default
             column that the log lacks.
     """
-    if all(tail.end <= tail.start for tail in plan.tails):
+    if not plan.newer:
         return
     in_log = {name.lower() for name in schema.columns(plan.spark_schema)}
     computed = [x for x in filled_by_delta(table.spark_schema) if x.lower() not in in_log]

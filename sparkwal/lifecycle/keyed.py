@@ -142,7 +142,12 @@ def is_later(old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def older_rows(
-    others: Iterable[pa.RecordBatch], rows: pa.Table, keys: Sequence[str], sequence_by: str
+    others: Iterable[pa.RecordBatch],
+    rows: pa.Table,
+    keys: Sequence[str],
+    sequence_by: str,
+    *,
+    than_all: bool = False,
 ) -> pa.ChunkedArray:
     """Find the rows whose key has a later sequence elsewhere.
 
@@ -151,9 +156,10 @@ def older_rows(
         rows: rows of the log.
         keys: the key columns.
         sequence_by: the column of the sequence.
+        than_all: a row is older only if each of `others` with its key is later.
 
     Returns:
-        For each of `rows` whether it is older than one of `others`.
+        For each of `rows` whether it is older.
     """
     index = KeyIndex(winners(rows.to_batches(), rows.schema, keys, ""), keys)
     sequence_type = rows.schema.field(sequence_by).type
@@ -161,9 +167,11 @@ def older_rows(
     for part in gathered(others, PART_BYTES, PART_ROWS):
         pairs = pa.table({"key": index.find(part), "by": part.column(sequence_by)})
         same_keys = pa.concat_tables([same_keys, pairs.filter(pairs["key"].is_valid())])
-    newest = winners(same_keys.to_batches(), same_keys.schema, ["key"], "by")
-    matches = pc.index_in(index.find(rows), value_set=newest["key"].combine_chunks())
-    return pc.and_(is_later(newest["by"].take(matches), rows[sequence_by]), matches.is_valid())
+    order = sorted_by(same_keys["by"])
+    ordered = same_keys.take(order[::-1] if than_all else order)
+    compared = winners(ordered.to_batches(), ordered.schema, ["key"], "")
+    matches = pc.index_in(index.find(rows), value_set=compared["key"].combine_chunks())
+    return pc.and_(is_later(compared["by"].take(matches), rows[sequence_by]), matches.is_valid())
 
 
 def merged(

@@ -11,8 +11,12 @@ from itertools import repeat
 
 import pyarrow as pa
 
+from sparkwal.format.lifecycle_record import Target
+from sparkwal.format.schema import columns
+from sparkwal.lifecycle.fitting import filled_by_delta
 from sparkwal.lifecycle.keyed import KeyIndex, is_later, sorted_by, winners
 from sparkwal.reading.metadata import COLUMNS, name_text
+from sparkwal.reading.planning import folded_names
 
 
 @dataclass
@@ -31,6 +35,28 @@ class _Merged:
     row: int = -1
     sources: dict[str, int] = field(default_factory=dict)
     was_deleted: bool = False
+
+
+def partial_columns(
+    target: Target, common: frozenset[str], spark_schema: str, table_schema: str
+) -> frozenset[str]:
+    """Find the columns that not all records of a range have.
+
+    Args:
+        target: how the rows go into the table.
+        common: the columns that all records have, in lower case.
+        spark_schema: all columns of the logs.
+        table_schema: the columns of the table. Those that Delta does not compute count if a row may
+            delete another: nothing of the deleted row is kept.
+
+    Returns:
+        Their names in lower case.
+    """
+    names = folded_names(columns(spark_schema))
+    if target.delete_when:
+        computed = folded_names(filled_by_delta(table_schema))
+        names |= folded_names(columns(table_schema)) - computed
+    return names - common
 
 
 def merge_partial(

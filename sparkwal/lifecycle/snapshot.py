@@ -24,7 +24,7 @@ from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Target
 from sparkwal.lifecycle.current import (
     Tail,
     check_complete,
-    partial_columns,
+    common_columns,
     plan_current,
     refuse_parts,
     schema_of,
@@ -32,7 +32,7 @@ from sparkwal.lifecycle.current import (
 )
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds, merged, older_rows, resolve, winners
-from sparkwal.lifecycle.partial_rows import merge_partial
+from sparkwal.lifecycle.partial_rows import merge_partial, partial_columns
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_scheme
 from sparkwal.lifecycle.tombstones import SEQUENCE
 from sparkwal.options.reading import SourceOptions
@@ -280,6 +280,7 @@ class Current:
             check_complete(plan, table)
             in_table = schema_of(table)
             self._in_table = schema.columns(in_table)
+            self._table_schema = table.spark_schema
             spark_schema = with_table(spark_schema, in_table)
             require_library("deltalake", _EXTRA)
             from deltalake import DeltaTable
@@ -404,9 +405,11 @@ class Current:
 
     def _partial_columns(self, names: Sequence[str]) -> list[str]:
         """The columns of these names that not all records of newer rows have."""
-        if all(tail.end <= tail.start for tail in self._plan.tails):
+        plan = self._plan
+        if plan.target is None or not plan.newer:
             return []
-        partial = partial_columns(self._plan, self._ranges, self._in_table)
+        common = common_columns(plan, self._ranges)
+        partial = partial_columns(plan.target, common, plan.spark_schema, self._table_schema)
         return [name for name in names if name.lower() in partial]
 
     def _merge_partial(
@@ -424,7 +427,8 @@ class Current:
             rows = rows.filter(counts)
             deleted = deleted.filter(counts)
             table = self._table_rows(selected(self.schema, [*dict.fromkeys([*keys, by])]))
-            counts = pc.invert(older_rows(table, rows, keys, by))
+            # A key that the table has twice is updated twice.
+            counts = pc.invert(older_rows(table, rows, keys, by, than_all=True))
             rows = rows.filter(counts)
             deleted = deleted.filter(counts)
         return merge_partial(rows, deleted, keys, by, partial)

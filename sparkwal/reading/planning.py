@@ -1,7 +1,7 @@
 """Plans Spark's reads: the range of each microbatch, and the read tasks that share a range."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -213,37 +213,46 @@ class PlannedRead:
         tasks: the tasks.
         spark_schema: the columns of the logs.
         common: the columns that all records have, in lower case.
+        bytes: about the size of the rows, as stored.
     """
 
     tasks: list[list[ReadTask]]
     spark_schema: str
     common: frozenset[str]
+    bytes: int
 
 
 def plan_ranges(
-    root: LogStore, ranges: Sequence[OpenRange], *, parallelism: int, clock: Clock = SYSTEM
+    root: LogStore,
+    ranges: Sequence[OpenRange],
+    *,
+    parallelism: int | None,
+    looked: Mapping[str, Looked] | None = None,
+    clock: Clock = SYSTEM,
 ) -> PlannedRead:
     """Plan a read of ranges of several logs, in the order of the ranges and then of positions.
 
-    It costs 1 LIST and 1 GET for the floors, and 1 GET for each record. The columns are those of
-    each log's last record in its range.
+    It costs 1 GET for each record, and without `looked` 1 LIST and 1 GET for the floors. The
+    columns are those of each log's last record in its range.
 
     Args:
         root: the log at the path.
         ranges: the ranges, one for each log.
-        parallelism: the number of tasks that run at once.
+        parallelism: the number of tasks that run at once, or None if it is unknown.
+        looked: the last look at the floor of each log, by sequencer.
         clock: replaces the system's clock.
 
     Raises:
         InvalidLogError: a record is damaged or missing, or of another log.
         CollectedError: a range was collected.
     """
-    seen = look_at_floors(root, clock)
+    seen = look_at_floors(root, clock) if looked is None else None
 
     def plan(range_: OpenRange) -> _PlannedRange:
         log = root.sequencer(range_.sequencer)
-        floor = Floor(log, range_.log_id, clock)
-        floor.take(seen)
+        floor = Floor(log, range_.log_id, clock, looked[range_.sequencer] if looked else None)
+        if seen is not None:
+            floor.take(seen)
         try:
             return _planned(floor, range_, DEFAULT_WINDOW)
         except InvalidLogError:
@@ -265,6 +274,7 @@ def plan_ranges(
         _grouped(tasks, parallelism),
         union_of(columns),
         frozenset.intersection(*firsts) if firsts else frozenset(),
+        sum(one.bytes for one in planned),
     )
 
 
@@ -276,11 +286,13 @@ class _PlannedRange:
         tasks: the tasks.
         first_columns: see `first_columns`.
         last_columns: the columns of its last record, as JSON; "" without a record.
+        bytes: about the size of its rows, as stored.
     """
 
     tasks: list[ReadTask]
     first_columns: frozenset[str]
     last_columns: str
+    bytes: int
 
 
 def _planned(floor: Floor, range_: OpenRange, window: int) -> _PlannedRange:
@@ -290,20 +302,24 @@ def _planned(floor: Floor, range_: OpenRange, window: int) -> _PlannedRange:
     looked = floor.looked()
     if end - start > PLANNED_RECORDS:
         last = [*_records(floor, window, end - 1, end)]
-        size = about_bytes(log, window, start, end, _SAMPLES) + (end - start) * _RECORD
+        size = about_bytes(log, window, start, end, _SAMPLES)
+        count = max(1, -(-(size + (end - start) * _RECORD) // _LARGEST_TASK))
         segments = Segments(log, window, range_.log_id)
         return _PlannedRange(
-            _long_tasks(looked, segments, window, (start, end), max(1, -(-size // _LARGEST_TASK))),
+            _long_tasks(looked, segments, window, (start, end), count),
             first_columns(floor, window, start, end),
             last[-1].spark_schema if last else "",
+            size,
         )
     records = [*_records(floor, window, start, end, at_once=WIDEST_PROBE)]
     pieces = [piece for record in records for piece in pieces_of(log, record)]
-    count = max(1, -(-sum(piece.length for piece in pieces) // _LARGEST_TASK))
+    size = sum(piece.length for piece in pieces)
+    count = max(1, -(-size // _LARGEST_TASK))
     return _PlannedRange(
         [ReadTask(looked, part, window, start, end) for part in pack(pieces, count)],
         folded_names(schema.columns(records[0].spark_schema)) if records else frozenset(),
         records[-1].spark_schema if records else "",
+        size,
     )
 
 
@@ -334,7 +350,7 @@ def folded_names(columns: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lower() for name in columns)
 
 
-def _grouped(tasks: Sequence[ReadTask], parallelism: int) -> list[list[ReadTask]]:
+def _grouped(tasks: Sequence[ReadTask], parallelism: int | None) -> list[list[ReadTask]]:
     """Join small tasks that follow each other: a task of Spark costs more than a small read."""
     sizes = [
         sum(piece.length + _RECORD for piece in task.pieces)
@@ -342,7 +358,7 @@ def _grouped(tasks: Sequence[ReadTask], parallelism: int) -> list[list[ReadTask]
         else _LARGEST_TASK
         for task in tasks
     ]
-    share = max(sum(sizes) // max(parallelism, 1) + 1, _SMALLEST_TASK)
+    share = max(sum(sizes) // (parallelism or os.cpu_count() or 1) + 1, _SMALLEST_TASK)
     groups: list[list[ReadTask]] = []
     filled = share
     for task, size in zip(tasks, sizes, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,7 +13,6 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
-from sparkwal.reading.floor import Looked
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import VIEW, BatchWriter, StreamWriter, no_table
 from sparkwal.spark.source import BatchReader, PlannedReader, StreamReader, log_schema, unpacked
@@ -22,8 +20,6 @@ from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.path import absolute
 
 T = TypeVar("T", bound=StoreOptions)
-# An internal option, with which this library passes a `Looked` to a read of Spark.
-PINNED = "sparkwal_pinned"
 # An internal option: the tasks of a read that this process planned, for the same machine.
 PLANNED = "sparkwal_planned"
 
@@ -52,7 +48,7 @@ class WeaselWalDataSource(PickledByValue, DataSource):
         return type(cls.__name__, (cls,), {"parallelism": tasks})
 
     def _options(self, kind: type[T]) -> T:
-        texts = {name: text for name, text in self.options.items() if name not in (PINNED, PLANNED)}
+        texts = {name: text for name, text in self.options.items() if name != PLANNED}
         if not self.options.get("path"):
             # First report a wrong name: it may be a misspelled `path`.
             parse(kind, {**texts, "path": "/"})
@@ -73,9 +69,7 @@ class WeaselWalDataSource(PickledByValue, DataSource):
         with readable_errors():
             if (planned := self.options.get(PLANNED)) is not None:
                 return PlannedReader(self._options(SourceOptions), schema, unpacked(planned))
-            text = self.options.get(PINNED)
-            pinned = Looked(**json.loads(text)) if text else None
-            return BatchReader(self._options(SourceOptions), schema, self.parallelism, pinned)
+            return BatchReader(self._options(SourceOptions), schema, self.parallelism)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         with readable_errors():

@@ -31,13 +31,14 @@ from sparkwal.lifecycle.fitting import (
     problems,
     type_problems,
 )
+from sparkwal.lifecycle.partial_rows import partial_columns
 from sparkwal.lifecycle.row_rules import row_rules
 from sparkwal.lifecycle.table import NEWEST, NULL_PARTITIONS, TableState, Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, name_text, with_hidden
-from sparkwal.reading.planning import PlannedRead, folded_names, plan_ranges
+from sparkwal.reading.planning import folded_names, plan_ranges
 from sparkwal.spark.conditions import deletes
 from sparkwal.spark.datasource import PLANNED
 from sparkwal.spark.delta_files import (
@@ -273,19 +274,9 @@ class SparkDeltaTable:
             raise refused(self.target.table, state, problem)
         stored = as_stored(rows, columns(in_table), self._log.partitioned)
         time = COMMIT_TIME if COMMIT_TIME in hidden else ""
-        self._read = state, _RangeRows(stored, time, self._partial(read))
+        partial = partial_columns(self.target, read.common, read.spark_schema, in_table)
+        self._read = state, _RangeRows(stored, time, partial)
         return self._read[1]
-
-    def _partial(self, read: PlannedRead) -> frozenset[str]:
-        """The columns that not all records of a range have, in lower case.
-
-        Those of the table count if a row may delete another: nothing of the deleted row is kept.
-        """
-        names = folded_names(columns(read.spark_schema))
-        if self.target.delete_when:
-            filled = filled_by_delta(self._log.spark_schema)
-            names |= folded_names(columns(self._log.spark_schema)) - folded_names(filled)
-        return names - read.common
 
     def _winners(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
         """The winning rows of the open range.

@@ -16,7 +16,7 @@ from sparkwal.spark.tombstones import DELETES, without_late
 # Temporary columns, which neither the log nor the table has.
 _ORDER = "_wal_order"
 _ROW = "_wal_row"
-_NEWEST = "_wal_newest"
+_SEQUENCE = "_wal_sequence"
 _DELETED = "_wal_deleted"
 
 
@@ -102,8 +102,8 @@ def merged_partial_rows(
         numbered = _without_older(numbered, table, target)
         # In a struct a null is less than any value.
         sequence = F.struct(F.col(quoted(target.sequence_by)))
-        numbered = numbered.withColumn(_NEWEST, F.max(sequence).over(so_far))
-        numbered = numbered.where(sequence.eqNullSafe(F.col(_NEWEST))).drop(_NEWEST)
+        numbered = numbered.withColumn(_SEQUENCE, F.max(sequence).over(so_far))
+        numbered = numbered.where(sequence.eqNullSafe(F.col(_SEQUENCE))).drop(_SEQUENCE)
     # How often the key was deleted so far.
     deleted = F.sum(F.when(F.col(DELETES), 1).otherwise(0)).over(so_far)
     numbered = numbered.withColumn(_DELETED, deleted)
@@ -134,11 +134,17 @@ def merged_partial_rows(
 
 
 def _without_older(rows: DataFrame, table: DataFrame, target: Target) -> DataFrame:
-    """The rows that are not older than a row of the table with their key."""
-    old, new = (F.col(f"{side}.{quoted(target.sequence_by)}") for side in "ts")
+    """The rows that are not older than the table's row of their key.
+
+    If the table has several rows of a key, a row must be older than each of them.
+    """
+    by = quoted(target.sequence_by)
+    least = F.min(F.struct(F.col(by).alias("value"))).alias(_SEQUENCE)
+    oldest = table.groupBy(*(F.col(quoted(key)).alias(key) for key in target.keys)).agg(least)
+    old, new = F.col(f"t.{_SEQUENCE}.value"), F.col(f"s.{by}")
     is_older = old.isNotNull() & ~F.coalesce(new >= old, F.lit(False))
-    keys = same_keys(target.keys)
-    return rows.alias("s").join(table.alias("t"), keys & is_older, "left_anti")
+    pairs = same_keys(target.keys)
+    return rows.alias("s").join(oldest.alias("t"), pairs & is_older, "left_anti")
 
 
 def same_keys(keys: Sequence[str]) -> Column:

@@ -2,9 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import reduce
-from operator import attrgetter
+from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -13,13 +11,11 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Target
+from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, OpenRange, Target
 from sparkwal.format.schema import quoted
 from sparkwal.lifecycle.current import (
     CurrentPlan,
-    Tail,
     check_complete,
-    partial_columns,
     plan_current,
     refuse_parts,
     schema_of,
@@ -27,15 +23,17 @@ from sparkwal.lifecycle.current import (
 )
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
+from sparkwal.lifecycle.leases import leased
+from sparkwal.lifecycle.partial_rows import partial_columns
 from sparkwal.lifecycle.table import check_scheme
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.records import about_bytes
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, check_reserved, with_hidden
+from sparkwal.reading.planning import PlannedRead, plan_ranges
 from sparkwal.reading.sequencers import all_logs
-from sparkwal.spark.datasource import PINNED
+from sparkwal.spark.datasource import PLANNED
 from sparkwal.spark.delta import as_stored
 from sparkwal.spark.delta_files import delta_log, spark_path
 from sparkwal.spark.delta_writing import isolated_session
@@ -43,13 +41,12 @@ from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.keyed_rows import merged_partial_rows, same_keys, winning_rows
 from sparkwal.spark.registering import register_once
 from sparkwal.spark.row_checks import kept_or_new
+from sparkwal.spark.source import packed
 from sparkwal.spark.tombstones import DELETES, without_late
 from sparkwal.store.path import absolute
 
 # If the log's part is smaller, as stored, broadcast its keys, so that the table is not shuffled.
 BROADCAST_BYTES = 32 * 2**20
-# The number of records that are read to estimate the size of the log's part.
-_SAMPLES = 16
 
 
 @overload
@@ -133,38 +130,66 @@ def read_current(
         return table
 
     plan = plan_current([*logs.values()], open_table)
-    read_options = {
-        name: value for name, value in options.items() if name.lower() not in ("sequencers", "path")
-    }
-    read_options["path"] = settings.path
-    in_logs = to_struct(plan.spark_schema)
     # With the settings of a compaction, the same rows win and delete as there.
     session = isolated_session(spark) if plan.target else spark
-    newer = sorted((part for part in plan.tails if part.end > part.start), key=attrgetter("name"))
-    hidden: list[str] = []
-    if plan.target is not None and plan.target.mode == MERGE:
-        hidden = [*([COMMIT_TIME] if len(newer) > 1 else []), COLUMNS]
-    in_logs = to_struct(with_hidden(plan.spark_schema, *hidden))
-    parts = (_tail(session, read_options, tail, hidden) for tail in newer)
-    tails = [_with_columns(part, in_logs) for part in parts]
+    newer = (
+        _planned(session, plan, logs, {**options, "path": settings.path}) if plan.newer else None
+    )
     if plan.target is not None:
         _check_condition(plan.target, delete_when)
         table = opened[plan.target.table]
-        rows = _with_table(spark, plan, table, tails, logs, has_condition=delete_when is not None)
+        rows = _with_table(spark, plan, table, newer, has_condition=delete_when is not None)
+    elif newer is not None:
+        rows = newer.rows
     else:
-        rows = reduce(DataFrame.union, tails or [spark.createDataFrame([], in_logs)])
+        rows = spark.createDataFrame([], to_struct(plan.spark_schema))
     return (rows, plan) if include_position else rows
 
 
-def _tail(
-    session: SparkSession, options: Mapping[str, Any], tail: Tail, hidden: Sequence[str]
-) -> DataFrame:
+@dataclass(frozen=True)
+class _Newer:
+    """The newer rows of all logs.
+
+    Attributes:
+        rows: the rows in the order of logs and positions. For a MERGE table they have COLUMNS.
+        time: the name of their column with the commit times; "" without one.
+        read: the plan of their read.
+    """
+
+    rows: DataFrame
+    time: str
+    read: PlannedRead
+
+
+def _planned(
+    session: SparkSession,
+    plan: CurrentPlan,
+    logs: Mapping[str, LogRange],
+    options: Mapping[str, Any],
+) -> _Newer:
+    """Plan one read of all logs: Spark would plan each by itself."""
+    hidden: list[str] = []
+    if plan.target is not None and plan.target.mode == MERGE:
+        hidden = [*([COMMIT_TIME] if len(plan.newer) > 1 else []), COLUMNS]
+    starts = {tail.name: tail.start for tail in plan.newer}
+    own = [logs[name] for name in starts]
+    ranges = [
+        OpenRange(log.log.name, log.log_id or "", tail.start, tail.end)
+        for log, tail in zip(own, plan.newer, strict=True)
+    ]
+    is_classic = getattr(session, "_jsparkSession", None) is not None
+    with leased(own, lambda log: starts[log.name]):
+        read = plan_ranges(
+            own[0].log.root,
+            ranges,
+            parallelism=session.sparkContext.defaultParallelism if is_classic else None,
+            looked={log.log.name: tail.pinned for log, tail in zip(own, plan.newer, strict=True)},
+        )
     # The columns of the plan: a writer may have added others since.
-    text = with_hidden(tail.spark_schema, *hidden)
-    columns = StructType.fromJson(json.loads(text))
+    columns = to_struct(with_hidden(plan.spark_schema, *hidden))
     reader = session.read.format("weaselwal").options(**options).schema(columns)
-    reader = reader.option("sequencer", tail.name).option(PINNED, json.dumps(vars(tail.pinned)))
-    return reader.options(startingPosition=tail.start, endingPosition=tail.end - 1).load()
+    rows = reader.option(PLANNED, packed(read.tasks)).load()
+    return _Newer(rows, COMMIT_TIME if COMMIT_TIME in hidden else "", read)
 
 
 def _check_condition(target: Target, delete_when: str | None) -> None:
@@ -184,8 +209,7 @@ def _with_table(
     spark: SparkSession,
     plan: CurrentPlan,
     delta: DeltaLog,
-    tails: Sequence[DataFrame],
-    logs: Mapping[str, LogRange],
+    newer: _Newer | None,
     *,
     has_condition: bool,
 ) -> DataFrame:
@@ -198,47 +222,37 @@ def _with_table(
     reader = spark.read.format("delta").option("versionAsOf", plan.table_version)
     table = reader.load(spark_path(target.table))
     all_columns = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
-    if not tails:
+    if newer is None:
         return _with_columns(table, all_columns)
-    types = schema.columns(in_table)
-    tails = [as_stored(tail, types, delta.partitioned) for tail in tails]
+    rows = as_stored(newer.rows, schema.columns(in_table), delta.partitioned)
     # The table comes first: the result of a union belongs to its session, which is the user's.
     if target.mode != MERGE:
-        parts = (_with_columns(part, all_columns) for part in (table, *tails))
-        return reduce(DataFrame.union, parts)
-    timed = reduce(DataFrame.union, tails)
-    # Of several logs the newest commit comes last, as in a compaction.
-    time = COMMIT_TIME if COMMIT_TIME in timed.columns else ""
-    tail = timed.drop(COMMIT_TIME, COLUMNS)
+        return _with_columns(table, all_columns).union(_with_columns(rows, all_columns))
     check_reserved(table.columns)
-    keys = resolve(target.keys, [*tail.columns])
-    by = resolve([target.sequence_by], [*tail.columns])[0] if target.sequence_by else ""
+    keys = resolve(target.keys, rows.columns)
+    by = resolve([target.sequence_by], rows.columns)[0] if target.sequence_by else ""
     target = replace(target, keys=tuple(keys), sequence_by=by)
-    partial = partial_columns(plan, logs, types)
+    partial = partial_columns(target, newer.read.common, plan.spark_schema, in_table)
     if partial:
         last = merged_partial_rows(
-            timed,
+            rows,
             target,
             table,
             partial,
             tombstones_version=plan.tombstones_version,
             is_own=has_condition,
-            time=time,
+            time=newer.time,
         )
     else:
-        last = winning_rows(timed, target, is_own=has_condition, time=time)
+        last = winning_rows(rows, target, is_own=has_condition, time=newer.time)
         if plan.tombstones_version != NO_TABLE_VERSION:
             last = without_late(last, last.sparkSession, target, plan.tombstones_version)
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)
-    log_parts = ((logs[part.name], part) for part in plan.tails)
-    sizes = (
-        about_bytes(log.log, log.window, part.start, part.end, _SAMPLES) for log, part in log_parts
-    )
     # The broadcast below is right only if each row of the log replaces the table's row.
-    if by or sum(sizes) > BROADCAST_BYTES:
+    if by or newer.read.bytes > BROADCAST_BYTES:
         return _merged(table, last.withColumn(DELETES, deletes), keys, by, all_columns)
     key_columns = [quoted(key) for key in keys]
-    log_keys = F.broadcast(tail.select(*key_columns).distinct()).alias("s")
+    log_keys = F.broadcast(rows.select(*key_columns).distinct()).alias("s")
     unchanged = table.alias("t").join(log_keys, same_keys(keys), "left_anti")
     replaced = table.alias("t").join(log_keys, same_keys(keys), "left_semi")
     replaced = _with_columns(replaced, all_columns).alias("t")

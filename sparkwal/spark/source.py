@@ -25,7 +25,6 @@ from sparkwal.options.spark_versions import READ_LIMITS, text
 from sparkwal.options.store import refuse
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.holds import LOG_ID, Holds
-from sparkwal.reading.floor import Looked
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.sequencers import all_logs, no_log_at
@@ -62,18 +61,14 @@ class Logs:
     its floor and its position for startingTimestamp.
     """
 
-    def __init__(
-        self, options: SourceOptions, root: LogStore, pinned: Looked | None = None
-    ) -> None:
+    def __init__(self, options: SourceOptions, root: LogStore) -> None:
         self._options = options
         self._root = root
-        self._pinned = pinned
         self._by_name: dict[str, StreamedLog] = {}
 
     def __getitem__(self, name: str) -> StreamedLog:
         if name not in self._by_name:
-            log = StreamedLog(self._options, name, self._root, pinned=self._pinned)
-            self._by_name[name] = log
+            self._by_name[name] = StreamedLog(self._options, name, self._root)
         return self._by_name[name]
 
     def opened(self) -> list[StreamedLog]:
@@ -227,10 +222,9 @@ class BatchReader(_Reader, DataSourceReader):
         options: SourceOptions,
         spark_schema: StructType,
         parallelism: int | None = None,
-        pinned: Looked | None = None,
     ) -> None:
         super().__init__(options, spark_schema, parallelism)
-        self._logs = Logs(options, open_log(options), pinned)
+        self._logs = Logs(options, open_log(options))
         refuse(options, "is for spark.readStream; for a long batch read set lease", *CONSUMERS)
 
     def partitions(self) -> list[InputPartition]:

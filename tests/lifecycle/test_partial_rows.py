@@ -57,7 +57,8 @@ def after_range(model: Model, tail: list[Row], by: str) -> list[Row]:
         tombstones = pa.Table.from_pylist(pairs, IN_TABLE)
         counts = pc.or_(deletes, pc.invert(older_rows(tombstones.to_batches(), rows, ["k"], by)))
         rows = rows.filter(counts)
-        rows = rows.filter(pc.invert(older_rows(table.to_batches(), rows, ["k"], by)))
+        is_older = older_rows(table.to_batches(), rows, ["k"], by, than_all=True)
+        rows = rows.filter(pc.invert(is_older))
         deletes = rows["gone"]
     last, gone = merge_partial(rows, deletes, ["k"], by, PARTIAL)
     columns_of = last[COLUMNS]

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sparkwal
-from sparkwal.errors import ConfirmError, PlanError
+from sparkwal.errors import ConfirmError, PlanError, ReadError
 from sparkwal.format.lifecycle_record import APPEND
 from tests.spark.tables.lake import Lake, value
 
@@ -62,7 +62,8 @@ def test_an_open_range_that_a_restore_took_away_is_written_again(
     lake.table.write(before)
     lifecycle(lake).run_once()
     check(lake, 1, 2)
-    lake.table.write(before)
+    with pytest.raises(ReadError, match="below the log's floor"):
+        lake.table.write(before)
     lake.append(value(3))
     lifecycle(lake).run_once()
     check(lake, 1, 2, 3)
