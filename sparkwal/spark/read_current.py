@@ -130,13 +130,14 @@ def read_current(
         return table
 
     plan = plan_current([*logs.values()], open_table)
-    # With the settings of a compaction, the same rows win and delete as there.
-    session = isolated_session(spark) if plan.target else spark
-    newer = (
-        _planned(session, plan, logs, {**options, "path": settings.path}) if plan.newer else None
-    )
     if plan.target is not None:
         _check_condition(plan.target, delete_when)
+    # With the settings of a compaction, the same rows win and delete as there.
+    session = isolated_session(spark) if plan.target else spark
+    newer: _Newer | None = None
+    if plan.newer:
+        newer = _planned(session, plan, logs, {**options, "path": settings.path})
+    if plan.target is not None:
         table = opened[plan.target.table]
         rows = _with_table(spark, plan, table, newer, has_condition=delete_when is not None)
     elif newer is not None:
@@ -178,6 +179,7 @@ def _planned(
         for log, tail in zip(own, plan.newer, strict=True)
     ]
     is_classic = getattr(session, "_jsparkSession", None) is not None
+    # The lease ends by itself: a DataFrame may be read again and again.
     with leased(own, lambda log: starts[log.name]):
         read = plan_ranges(
             own[0].log.root,

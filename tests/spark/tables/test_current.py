@@ -219,6 +219,19 @@ def test_a_pinned_state_outlives_later_compactions(delta: SparkSession, tmp_path
     assert rows(lake.current()) == of(value(1), value(2))
 
 
+def test_a_lease_holds_the_floors_of_the_logs_with_newer_rows(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    one, two = (Lake(delta, tmp_path, sequencer=name) for name in "ab")
+    for lake in (one, two):
+        lake.append(value(1))
+    lake.compact()
+    found = sparkwal.read_current(delta, one.path, sequencers="*", lease="1h")
+    (lease,) = sparkwal.consumers(one.path, sequencers="*")
+    assert (lease.sequencer, lease.position, lease.live) == ("a", 0, True)
+    assert rows(found) == of(value(1), value(1))
+
+
 @pytest.mark.parametrize("by", [pytest.param("", marks=pytest.mark.slow), "n"])
 def test_the_current_rows_are_those_of_the_table_after_the_merge(
     delta: SparkSession, tmp_path: Path, by: str

@@ -180,7 +180,7 @@ def test_a_row_keeps_the_values_of_the_columns_that_its_log_lacks(
     assert path.rows() == wanted
 
 
-@pytest.mark.parametrize("by", ["", "at"])
+@pytest.mark.parametrize("by", [pytest.param("", marks=pytest.mark.slow), "at"])
 def test_a_delete_leaves_nothing_of_other_columns_wherever_ranges_are_cut(
     delta: SparkSession, tmp_path: Path, by: str
 ) -> None:
