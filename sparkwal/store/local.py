@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,8 +62,8 @@ class LocalStore:
     def replace(self, key: str, body: bytes, etag: str) -> bool:
         """Compare the file's inode and times, then rename another file over it.
 
-        These are two steps, so a file that replaces the compared one in between is lost. No
-        writer of a log does that: it never writes to a taken name.
+        The file is locked meanwhile, so of several such PUTs one replaces it. A `put` takes no
+        lock: no writer of a log overwrites a record with it.
         """
         return self._put(key, body, replaces=True, etag=etag)
 
@@ -273,13 +273,13 @@ class LocalUpload:
             Whether the file is the object now.
         """
         store = self._store
-        with errors("put", self._key, store.url):
+        with errors("put", self._key, store.url), ExitStack() as locks:
             store.prepare(self._path.parent)
             store.sync(self._temp)
             # Count the object's age from here: the sync may have taken long.
             os.utime(self._temp)
             created = True
-            if etag and not self._is_tagged(etag):
+            if etag and not self._lock_tagged(etag, locks):
                 self.abort()
                 return False
             try:
@@ -305,9 +305,14 @@ class LocalUpload:
         self.abort()
         return created
 
-    def _is_tagged(self, etag: str) -> bool:
-        """Whether the object exists and has this ETag."""
+    def _lock_tagged(self, etag: str, locks: ExitStack) -> bool:
+        """Lock the object against other PUTs with an ETag, if it exists and has this one."""
+        import fcntl
+
         try:
+            file = locks.enter_context(open_regular(self._path))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # The PUT that held the lock before may have replaced the file.
             return _etag(os.stat(self._path)) == etag
         except _ABSENT:
             return False

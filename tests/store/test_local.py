@@ -8,7 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -484,3 +487,30 @@ def test_a_pipe_in_the_place_of_an_object_is_none(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         store.get("wal/a")
     assert list(store.list("wal/").entries) == []
+
+
+def test_of_two_puts_with_one_etag_one_replaces_the_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one compares the object while the first one is about to rename its file."""
+    store = LocalStore(tmp_path)
+    store.put("key", b"first")
+    etag = store.get_tagged("key").etag
+    real_replace = os.replace
+    is_renaming = threading.Event()
+    second_has_begun = threading.Event()
+
+    def slow(source: Path, target: Path) -> None:
+        is_renaming.set()
+        second_has_begun.wait(5)
+        time.sleep(0.05)
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "replace", slow)
+    with ThreadPoolExecutor(2) as threads:
+        one = threads.submit(store.replace, "key", b"second", etag)
+        assert is_renaming.wait(5)
+        other = threads.submit(store.replace, "key", b"third", etag)
+        second_has_begun.set()
+        assert (one.result(), other.result()) == (True, False)
+    assert store.get("key") == b"second"
