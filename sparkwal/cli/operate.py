@@ -75,8 +75,8 @@ def checkpoint(
     "--look-again",
     "looks_again",
     is_flag=True,
-    help="Read all records that stay, also those of which an earlier collection erased the rows. A "
-    "restore of the bucket from a backup brings rows back.",
+    help="Read all records that stay, also those of which an earlier collection erased the rows, "
+    "and the segments of deleted logs: a restore of the bucket from a backup brings rows back.",
 )
 @as_json
 def collect(
@@ -144,12 +144,13 @@ def collect(
             continue
         # A log without a lifecycle has no collection.
         held_by = result.held_by if result else "no lifecycle: nothing was released"
-        counted = ("objects", "bytes", "uploads", "erased", "with_rows")
+        counted = ("objects", "bytes", "uploads", "erased")
         row = {
             **about,
             "lifecycle": result is not None,
             "below": result and result.bound,
             **{each: getattr(result, each, 0) for each in counted},
+            "with_rows": result and result.with_rows,
             "held_by": held_by or None,
         }
         rows.append(row)

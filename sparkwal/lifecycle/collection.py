@@ -345,8 +345,8 @@ def _collect(
     objects = taken.objects
     size = taken.bytes
     # A log that is too short for a segment of its own may have those of a deleted log. Only the
-    # collection of a single log looks for them.
-    has_blocks = head.gap >= keys.BLOCK or not leftovers.is_for_several
+    # collection of a single log, or one that looks again, lists them.
+    has_blocks = head.gap >= keys.BLOCK or not leftovers.is_for_several or one.looks_again
     old = [*unneeded_segments(log, head, bound)] if has_blocks else []
     objects += len(old)
     size += sum(entry.size for entry in old)

@@ -100,6 +100,8 @@ def test_collect_reports_each_log_and_one_without_a_lifecycle(wal: Path) -> None
     append(str(wal), range(1), sequencer="one")
     reported = {each["sequencer"]: each for each in lines("collect", str(wal), "--all")}
     assert reported["default"]["objects"] == 3 and reported["one"]["lifecycle"] is False
+    # No collection looked at its records: all of them may hold rows.
+    assert reported["default"]["with_rows"] == 0 and reported["one"]["with_rows"] is None
     assert "no lifecycle" in ran("collect", str(wal), "--sequencer", "one", "--delete")
     ran("collect", str(wal), "--gc-grace", "1min", code=2)
     ran("collect", str(wal), "--gc-grace", "3600000", code=2)

@@ -592,3 +592,16 @@ def test_a_damaged_log_stops_the_collection_of_no_other(lives: Lives) -> None:
     assert isinstance(results["a"], InvalidLogError)
     done = results["b"]
     assert isinstance(done, Collection) and done.erased == 2
+
+
+def test_a_look_again_deletes_the_segments_of_a_deleted_log_under_short_ones(lives: Lives) -> None:
+    for name in ("a", "b"):
+        lives.write(name, 2)
+    lives.process().run_all()
+    lives.later(2 * GRACE_MS + 5000)
+    segment = keys.segment_key("wal/sequencers/a", 5, 1000)
+    lives.store.put(segment, b"rows of a log that was deleted")
+    lives.process().collect_all(["a", "b"], dry_run=False)
+    assert segment in lives.store.objects
+    lives.process().collect_all(["a", "b"], dry_run=False, looks_again=True)
+    assert segment not in lives.store.objects
