@@ -135,6 +135,8 @@ def command(
         all_lines = enumerate(chain(heading, lines))
         parts = (f"\n{text}" if number else text for number, text in all_lines)
         click.echo_via_pager(parts, color=sys.stdout.isatty() and allows_colours())
+        if (floor := log.floor.current()) == log.gap:
+            click.echo(f"no record: all positions are below the floor, {floor}", err=True)
     follower = Follower(log, max(first, after))
     damage.report = notify
     while follows:

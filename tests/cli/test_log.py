@@ -12,9 +12,11 @@ from itertools import chain, count
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from reading.collected import move_floor
 
 import sparkwal
+from sparkwal.cli.main import main
 from sparkwal.cli.output import moment
 from sparkwal.format import keys
 from sparkwal.format.header import REMOTE, Checkpoint
@@ -291,3 +293,15 @@ def test_a_log_of_100_000_records_takes_no_more_memory_than_a_short_one(tmp_path
     few = megabytes("-n", "10")
     assert megabytes() < few + 60
     assert megabytes("--reverse") < few + 60
+
+
+def test_a_log_whose_positions_are_all_below_the_floor_says_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "wal")
+    append(path, range(3))
+    move_floor(opened(path), 4)
+    result = CliRunner().invoke(main, ["log", path])
+    assert result.exit_code == 0
+    assert "no record: all positions are below the floor, 4" in result.stderr
+    assert CliRunner().invoke(main, ["log", path, "--json"]).output == ""
+    append(path, [4])
+    assert "no record" not in CliRunner().invoke(main, ["log", path]).stderr
