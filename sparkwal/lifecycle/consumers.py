@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys, limits
 from sparkwal.format.consumer_record import (
     Consumer,
@@ -23,9 +23,18 @@ from sparkwal.format.consumer_record import (
     encode,
 )
 from sparkwal.protocol.chain import newest_record, part_of
-from sparkwal.store.base import LogStore, NotFound, get_whole
+from sparkwal.store.base import (
+    LogStore,
+    NotFound,
+    Store,
+    Tagged,
+    get_whole,
+    get_whole_tagged,
+)
 
 C = TypeVar("C", Consumer, ConsumerOfAll)
+# The most attempts to publish while others under the same name publish first.
+_TRIES = 5
 
 
 def publish(log: LogStore, consumer: Consumer) -> None:
@@ -72,9 +81,15 @@ def _read(
     if not keys.CONSUMER_NAME.fullmatch(name):
         raise InvalidLogError(f"{url!r}: this is no name of a consumer; delete the object")
     try:
-        consumer = decode_it(get_whole(log.store, key, most), url)
+        body = get_whole(log.store, key, most)
     except NotFound:
         return None
+    return _decoded(body, url, name, decode_it)
+
+
+def _decoded(body: bytes, url: str, name: str, decode_it: Callable[[bytes, str], C]) -> C:
+    try:
+        consumer = decode_it(body, url)
     except InvalidLogError as error:
         raise InvalidLogError(
             f"{error}. If it belongs to no other log, and no reader needs it, delete it"
@@ -103,8 +118,18 @@ class Registry(Protocol):
     def log(self) -> LogStore:
         """The log, or the one at the path."""
 
-    def read(self, name: str) -> ConsumerOfAll | None:
-        """Read the published positions: 1 GET."""
+    def key(self, name: str) -> str:
+        """The key of the object of a consumer."""
+
+    @property
+    def most(self) -> int:
+        """The most bytes of an object."""
+
+    def encode(self, consumer: ConsumerOfAll) -> bytes:
+        """The bytes of a consumer's object."""
+
+    def decode(self, body: bytes, name: str) -> ConsumerOfAll:
+        """Decode and check the object of a consumer."""
 
     def publish(self, consumer: ConsumerOfAll) -> None:
         """Publish positions: 1 PUT."""
@@ -118,11 +143,22 @@ class OfOneLog:
     """The objects of consumers of one log."""
 
     log: LogStore
+    most = limits.CONSUMER
 
-    def read(self, name: str) -> ConsumerOfAll | None:
-        """Read the published position: 1 GET."""
-        consumer = read(self.log, name)
-        return None if consumer is None else self.of_all(consumer)
+    def key(self, name: str) -> str:
+        """The key of the object of a consumer."""
+        return keys.consumer_key(self.log.prefix, name)
+
+    def encode(self, consumer: ConsumerOfAll) -> bytes:
+        """The bytes of a consumer's object, with the position in this log."""
+        ((name, own),) = consumer.logs.items()
+        of_one = consumer.in_log(name, own.log_id)
+        assert of_one is not None
+        return encode(of_one)
+
+    def decode(self, body: bytes, name: str) -> ConsumerOfAll:
+        """Decode and check the object of a consumer."""
+        return self.of_all(_decoded(body, f"{self.log.store.url}/{self.key(name)}", name, decode))
 
     def of_all(self, consumer: Consumer) -> ConsumerOfAll:
         """A consumer of this log in the form of one of all logs."""
@@ -137,10 +173,7 @@ class OfOneLog:
 
     def publish(self, consumer: ConsumerOfAll) -> None:
         """Publish the position: 1 PUT."""
-        ((name, own),) = consumer.logs.items()
-        of_one = consumer.in_log(name, own.log_id)
-        assert of_one is not None
-        publish(self.log, of_one)
+        self.log.store.put(self.key(consumer.name), self.encode(consumer))
 
     def forget(self, name: str) -> None:
         """Delete the object: 1 DELETE."""
@@ -152,10 +185,19 @@ class OfAllLogs:
     """The objects of consumers of all logs under the path of `log`."""
 
     log: LogStore
+    most = limits.CONSUMER_OF_ALL
 
-    def read(self, name: str) -> ConsumerOfAll | None:
-        """Read the published positions: 1 GET."""
-        return read_of_all(self.log, name)
+    def key(self, name: str) -> str:
+        """The key of the object of a consumer."""
+        return keys.consumer_of_all_key(self.log.prefix, name)
+
+    def encode(self, consumer: ConsumerOfAll) -> bytes:
+        """The bytes of a consumer's object."""
+        return encode(consumer)
+
+    def decode(self, body: bytes, name: str) -> ConsumerOfAll:
+        """Decode and check the object of a consumer."""
+        return _decoded(body, f"{self.log.store.url}/{self.key(name)}", name, decode_of_all)
 
     def publish(self, consumer: ConsumerOfAll) -> None:
         """Publish the positions: 1 PUT."""
@@ -164,6 +206,54 @@ class OfAllLogs:
     def forget(self, name: str) -> None:
         """Delete the object: 1 DELETE."""
         forget_of_all(self.log, name)
+
+
+def update(
+    registry: Registry, name: str, change: Callable[[ConsumerOfAll | None], ConsumerOfAll]
+) -> ConsumerOfAll:
+    """Publish what `change` makes of the published positions: 1 GET and 1 PUT.
+
+    If another process publishes in between, this reads again, so no position is lost. Where the
+    store does not compare ETags, the later PUT counts.
+
+    Raises:
+        InvalidLogError: the object of a consumer with this name is damaged.
+        OptionError: the positions are larger than readers take.
+    """
+    store = registry.log.store
+    key = registry.key(name)
+    sent = b""
+    before: ConsumerOfAll | None = None
+    for _ in range(_TRIES):
+        tagged = _tagged(store, key, registry.most)
+        # The store may have kept a part of the bytes that an earlier attempt sent.
+        if tagged is None or len(tagged.body) >= len(sent) or not sent.startswith(tagged.body):
+            before = registry.decode(tagged.body, name) if tagged else None
+        consumer = change(before)
+        sent = registry.encode(consumer)
+        if _replaced(store, key, sent, tagged):
+            return consumer
+    store.put(key, sent)
+    return consumer
+
+
+def _tagged(store: Store, key: str, most: int) -> Tagged | None:
+    try:
+        return get_whole_tagged(store, key, most)
+    except NotFound:
+        return None
+
+
+def _replaced(store: Store, key: str, body: bytes, before: Tagged | None) -> bool:
+    """Write an object, unless another process has written it since it was read."""
+    if before is None:
+        return store.put_if_absent(key, body)
+    try:
+        return store.replace(key, body, before.etag)
+    except OptionError:
+        # The store has no If-Match, or refuses the caller.
+        store.put(key, body)
+        return True
 
 
 def with_lower(
@@ -219,39 +309,53 @@ def join_of_all(root: LogStore, consumer: ConsumerOfAll) -> Mapping[str, int]:
 
 
 def _join(registry: Registry, consumer: ConsumerOfAll) -> Mapping[str, int]:
-    lowest = with_lower(consumer, registry.read(consumer.name), consumer.logs)
-    registered = register(registry, lowest, consumer.logs)
+    def publish_above(floors: Mapping[str, int]) -> ConsumerOfAll:
+        return update(
+            registry,
+            consumer.name,
+            lambda before: at_least(with_lower(consumer, before, consumer.logs), floors),
+        )
+
+    registered = register(registry.log, consumer.logs, publish_above)
     return {name: max(registered[name], own.position) for name, own in consumer.logs.items()}
 
 
 def register(
-    registry: Registry, consumer: ConsumerOfAll, names: Collection[str]
+    log: LogStore,
+    names: Collection[str],
+    publish_above: Callable[[Mapping[str, int]], ConsumerOfAll],
 ) -> Mapping[str, int]:
     """Publish a consumer. If the floor of a log is above its position, the floor takes its place.
 
     Args:
-        registry: the object to write.
-        consumer: the positions.
+        log: the log of the object, or the one at the path.
         names: the logs in which the consumer registers now.
+        publish_above: publishes the positions, at least the given ones, and returns them.
 
     Returns:
         The published position in each of these logs.
     """
     # If a coordinator listed the consumers before this PUT, the read after it returns the new
     # floor.
+    least: dict[str, int] = {}
     while True:
-        registry.publish(consumer)
-        floors = _floors(registry.log, consumer, names)
+        consumer = publish_above(least)
         own = consumer.logs
-        passed = {
-            name: LogPosition(own[name].log_id, floor)
-            for name, floor in floors.items()
-            if floor > own[name].position
-        }
+        floors = _floors(log, consumer, names)
+        passed = {name: floor for name, floor in floors.items() if floor > own[name].position}
         # SAFETY(join-then-floor) §10: a new consumer reads the floors after it wrote its positions
         if not passed:
             return {name: own[name].position for name in names}
-        consumer = replace(consumer, logs={**own, **passed})
+        least |= passed
+
+
+def at_least(consumer: ConsumerOfAll, floors: Mapping[str, int]) -> ConsumerOfAll:
+    """The consumer with the floors of logs in place of lower positions."""
+    raised = {
+        name: LogPosition(own.log_id, max(own.position, floors.get(name, 0)))
+        for name, own in consumer.logs.items()
+    }
+    return replace(consumer, logs=raised)
 
 
 def _floors(log: LogStore, consumer: ConsumerOfAll, names: Collection[str]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,7 +10,7 @@ from typing import TypeVar
 from sparkwal import events
 from sparkwal.errors import SparkWalError
 from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
-from sparkwal.lifecycle.consumers import OfAllLogs, OfOneLog, Registry, register
+from sparkwal.lifecycle.consumers import OfAllLogs, OfOneLog, Registry, at_least, register
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.reading.log_range import LogRange
 
@@ -72,8 +72,14 @@ def leased(
         options.lease_ms,
     )
     lease = Lease(registry, consumer.name)
+
+    def publish_above(floors: Mapping[str, int]) -> ConsumerOfAll:
+        raised = at_least(consumer, floors)
+        registry.publish(raised)
+        return raised
+
     try:
-        registered = register(registry, consumer, positions)
+        registered = register(registry.log, positions, publish_above)
         for place, log in enumerate(logs):
             if registered[log.log.name] > firsts[place]:
                 log.floor.refresh()

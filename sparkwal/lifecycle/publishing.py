@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
-from sparkwal.lifecycle.consumers import OfAllLogs, OfOneLog, Registry, register, with_lower
+from sparkwal.lifecycle.consumers import (
+    OfAllLogs,
+    OfOneLog,
+    Registry,
+    at_least,
+    register,
+    update,
+    with_lower,
+)
 from sparkwal.lifecycle.namesakes import Namesake, join_namesakes
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.holds import Holds
@@ -77,7 +85,7 @@ class Publisher:
             return
         registry = OfAllLogs(root)
         self._enter(f"{root.identity}\0*", {})
-        registry.publish(self._lowest(registry, {}))
+        update(registry, self._name, lambda published: self._lowest(registry, published, {}))
         self._boot_ms = self._clock.boot_ms()
         self._registry = registry
 
@@ -108,7 +116,15 @@ class Publisher:
             self._enter(state.log_id, _positions(after))
         elif self._namesake is not None:
             self._namesake.move(_positions(after))
-        registered = register(registry, self._lowest(registry, after), new)
+
+        def publish_above(floors: Mapping[str, int]) -> ConsumerOfAll:
+            return update(
+                registry,
+                self._name,
+                lambda published: at_least(self._lowest(registry, published, after), floors),
+            )
+
+        registered = register(registry.log, new, publish_above)
         for name, state in new.items():
             begins[name] = state.position = max(state.position, registered[name])
         self._logs = after
@@ -158,7 +174,11 @@ class Publisher:
         # Set the time also for a failed attempt: while the store is down each attempt takes long.
         self._boot_ms = self._clock.boot_ms()
         try:
-            registry.publish(self._lowest(registry, self._logs, reports=True))
+            update(
+                registry,
+                self._name,
+                lambda published: self._lowest(registry, published, self._logs, reports=True),
+            )
         except SparkWalError as error:
             lowest = min((state.position for state in self._logs.values()), default=0)
             path = registry.log.url
@@ -169,7 +189,12 @@ class Publisher:
                 state.published = state.position
 
     def _lowest(
-        self, registry: Registry, logs: Mapping[str, _LogState], *, reports: bool = False
+        self,
+        registry: Registry,
+        published: ConsumerOfAll | None,
+        logs: Mapping[str, _LogState],
+        *,
+        reports: bool = False,
     ) -> ConsumerOfAll:
         """The lowest positions that a run of this name needs, as far as this run can read them.
 
@@ -179,6 +204,7 @@ class Publisher:
 
         Args:
             registry: the object that holds the published positions.
+            published: these positions.
             logs: the logs of this run. Before it joins one, the published positions stay.
             reports: report a run on another machine.
         """
@@ -188,7 +214,6 @@ class Publisher:
             for log_id in needed.keys() & positions.keys():
                 needed[log_id] = min(needed[log_id], positions[log_id])
         own = {name: LogPosition(log.log_id, needed[log.log_id]) for name, log in logs.items()}
-        published = registry.read(self._name)
         if published is None:
             return self._consumer(own)
         if not logs:

@@ -195,8 +195,8 @@ class Store(Protocol):
             by an attempt of this call whose reply was lost.
         """
 
-    def get_tagged(self, key: str) -> Tagged:
-        """Read an object with its ETag.
+    def get_tagged(self, key: str, length: int | None = None) -> Tagged:
+        """Read an object, or its first `length` bytes, with the ETag of the object.
 
         Raises:
             NotFound: no object has this key.
@@ -283,12 +283,23 @@ def get_whole(store: Store, key: str, most: int) -> bytes:
         InvalidLogError: it has more than `most` bytes.
     """
     body = store.get_range(key, 0, most + 1)
+    _check_size(store, key, body, most)
+    return body
+
+
+def get_whole_tagged(store: Store, key: str, most: int) -> Tagged:
+    """As `get_whole`, with the object's ETag."""
+    tagged = store.get_tagged(key, most + 1)
+    _check_size(store, key, tagged.body, most)
+    return tagged
+
+
+def _check_size(store: Store, key: str, body: bytes, most: int) -> None:
     if len(body) > most:
         raise InvalidLogError(
             f"{store.url}/{key}: it has more than {most} bytes, and no writer of a log makes such "
             "an object. Find out who put it there; restore it, or move it away"
         )
-    return body
 
 
 def first_entries(store: Store, prefix: str, limit: int) -> Page:

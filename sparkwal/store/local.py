@@ -67,9 +67,11 @@ class LocalStore:
         """
         return self._put(key, body, replaces=True, etag=etag)
 
-    def get_tagged(self, key: str) -> Tagged:
+    def get_tagged(self, key: str, length: int | None = None) -> Tagged:
         with self._reading(key) as file:
-            return Tagged(file.read(), _etag(os.fstat(file.fileno())))
+            return Tagged(
+                file.read(-1 if length is None else length), _etag(os.fstat(file.fileno()))
+            )
 
     def _put(self, key: str, body: bytes, *, replaces: bool, etag: str = "") -> bool:
         upload = self.upload(key)

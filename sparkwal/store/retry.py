@@ -97,8 +97,8 @@ class RetryingStore:
         """
         return self.attempt("put", key, self.store.replace, key, body, etag, writes=True)
 
-    def get_tagged(self, key: str) -> Tagged:
-        return self.attempt("get", key, self.store.get_tagged, key, size=0)
+    def get_tagged(self, key: str, length: int | None = None) -> Tagged:
+        return self.attempt("get", key, self.store.get_tagged, key, length, size=0)
 
     def get(self, key: str) -> bytes:
         return self.attempt("get", key, self.store.get, key, size=0)

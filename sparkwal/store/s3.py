@@ -39,7 +39,13 @@ from sparkwal.store.s3_errors import (
     Unanswered,
     UploadGone,
 )
-from sparkwal.store.s3_get import SentObject, get_object, read_botocore_body, send_object
+from sparkwal.store.s3_get import (
+    SentObject,
+    get_object,
+    range_of,
+    read_botocore_body,
+    send_object,
+)
 from sparkwal.store.s3_replies import Unproven, require
 
 if TYPE_CHECKING:
@@ -193,10 +199,16 @@ class S3Store:
         with self.request(key) as client:
             return get_object(client, self.at, key)
 
-    def get_tagged(self, key: str) -> Tagged:
-        with self.request(key) as client:
-            reply: Any = client.get_object(**self.at, Key=key)
-            return Tagged(read_botocore_body(reply, None), require(reply, "ETag", "GET"))
+    def get_tagged(self, key: str, length: int | None = None) -> Tagged:
+        part = None if length is None else (0, length)
+        parameters: Any = self.at | range_of(part)
+        try:
+            with self.request(key) as client:
+                reply: Any = client.get_object(Key=key, **parameters)
+                return Tagged(read_botocore_body(reply, part), require(reply, "ETag", "GET"))
+        except BeyondEnd:
+            # An empty object; the reply names no ETag.
+            return Tagged(b"", "")
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         if length <= 0:

@@ -237,7 +237,7 @@ def read_body(reader: Any, status: int, headers: Any, part: Part | None = None) 
     is_end = match is not None and match[3] == str(last + 1)
     is_complete = len(body) == length or (is_end and len(body) < length)
     if first != offset or len(body) != last + 1 - first or not is_complete:
-        raise Unproven(f"asked for {_range(part).get('Range', 'all')}, got {content_range}")
+        raise Unproven(f"asked for {range_of(part).get('Range', 'all')}, got {content_range}")
     return _front(body, part, int(match[3]) if match and match[3] != "*" else None)
 
 
@@ -245,19 +245,19 @@ def _front(body: bytes, part: Part | None, total: int | None) -> bytes:
     return body if part is None else Front.of(body, *part, total)
 
 
-def _range(part: Part | None) -> dict[str, str]:
+def range_of(part: Part | None) -> dict[str, str]:
     return {"Range": f"bytes={part[0]}-{part[0] + part[1] - 1}"} if part else {}
 
 
 def _get_by_botocore(client: Any, parameters: dict[str, Any], key: str, part: Part | None) -> bytes:
-    reply = client.get_object(**parameters, Key=key, **_range(part))
+    reply = client.get_object(**parameters, Key=key, **range_of(part))
     return read_botocore_body(reply, part)
 
 
 def _signed(client: Any, form: _Form, key: str, part: Part | None) -> Any:
     from botocore.awsrequest import AWSRequest
 
-    headers = form.headers | _range(part)
+    headers = form.headers | range_of(part)
     request = AWSRequest("GET", form.url + _quoted(key), headers, stream_output=True)
     s3_private.sign(client, request, form.service, form.region)
     return request.prepare()

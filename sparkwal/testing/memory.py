@@ -67,9 +67,9 @@ class MemoryStore:
             self._write(key, body)
             return True
 
-    def get_tagged(self, key: str) -> Tagged:
+    def get_tagged(self, key: str, length: int | None = None) -> Tagged:
         body = self.get(key)
-        return Tagged(body, _etag(body))
+        return Tagged(body[:length], _etag(body))
 
     def _write(self, key: str, body: bytes) -> None:
         self.objects[key] = bytes(body)

@@ -329,14 +329,24 @@ def test_the_floor_that_moves_while_a_consumer_joins(log: LogStore, store: Memor
     """Each time the consumer has published, and before it looks, a floor appears that was
     decided before that."""
     floors = iter((5, 8))
-    put = store.put
+    create, replace = store.put_if_absent, store.replace
 
-    def put_then_move(key: str, body: bytes) -> None:
-        put(key, body)
-        if (floor := next(floors, None)) is not None:
+    def move(key: str) -> None:
+        if "/consumers/" in key and (floor := next(floors, None)) is not None:
             move_floor(log, floor)
 
-    store.put = put_then_move  # type: ignore[method-assign]
+    def create_then_move(key: str, body: bytes) -> bool:
+        created = create(key, body)
+        move(key)
+        return created
+
+    def replace_then_move(key: str, body: bytes, etag: str) -> bool:
+        replaced = replace(key, body, etag)
+        move(key)
+        return replaced
+
+    store.put_if_absent = create_then_move  # type: ignore[method-assign]
+    store.replace = replace_then_move  # type: ignore[method-assign]
     assert join(log, at(3)) == 8
     assert bound(log, "log-1", 50, None) == 8
     assert (head := newest_lifecycle(log)) is not None and head.floor == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,19 @@ class Stream:
         found = read(self.log, "daily")
         assert found is not None
         return found.position
+
+
+@contextmanager
+def down(store: MemoryStore) -> Iterator[None]:
+    """The store takes no object."""
+
+    def fail(*_: object) -> bool:
+        raise StoreUnavailableError("the store is down")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("put", "put_if_absent", "replace"):
+            patch.setattr(store, name, fail)
+        yield
 
 
 @pytest.fixture
@@ -119,25 +133,17 @@ def test_a_stream_of_all_logs_protects_new_ones_now_and_then(
     stream: Stream, warned: list[events.Event]
 ) -> None:
     run = Publisher("daily", MINUTE, stream.holds, stream.clock)
-    put = stream.store.put
-
-    def refused(key: str, body: bytes) -> None:
-        raise StoreUnavailableError("down")
-
-    stream.store.put = refused  # type: ignore[method-assign]
     # Not without it at the beginning.
-    with pytest.raises(StoreUnavailableError):
+    with down(stream.store), pytest.raises(StoreUnavailableError):
         run.protect_new_logs(stream.log)
-    stream.store.put = put  # type: ignore[method-assign]
     for expected in (1, 0):
         stream.store.counts.clear()
         run.protect_new_logs(stream.log)
         assert stream.store.counts["PUT"] == expected
     stream.pass_ms(MINUTE)
-    stream.store.put = refused  # type: ignore[method-assign]
-    run.protect_new_logs(stream.log)
+    with down(stream.store):
+        run.protect_new_logs(stream.log)
     assert [event.name for event in warned] == ["consumer_not_published"]
-    stream.store.put = put  # type: ignore[method-assign]
     stream.store.counts.clear()
     Publisher("", MINUTE, stream.holds, stream.clock).protect_new_logs(stream.log)
     assert not stream.store.counts
@@ -281,15 +287,10 @@ def test_a_stream_of_more_logs_than_an_object_holds_does_not_start(
 
 
 def test_a_stream_continues_when_it_cannot_publish(
-    stream: Stream, warned: list[events.Event], monkeypatch: pytest.MonkeyPatch
+    stream: Stream, warned: list[events.Event]
 ) -> None:
     run = stream.run(0)
-
-    def down(key: str, body: bytes) -> None:
-        raise StoreUnavailableError("the store is down")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stream.store, "put", down)
+    with down(stream.store):
         run.committed({"default": 3})
         run.committed({"default": 4})
     assert stream.reported == 0

@@ -35,6 +35,8 @@ class WorldStore:
     undone: list[bool] = field(default_factory=list)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
+        if key.startswith(f"{PREFIX}/consumers/"):
+            return bool(self.ask(Call("replace", (key, bytes(body), None))))
         try:
             return bool(self.ask(Call("put", (key, bytes(body)))))
         except Lost:
@@ -80,9 +82,9 @@ class WorldStore:
     def replace(self, key: str, body: bytes, etag: str) -> bool:
         return bool(self.ask(Call("replace", (key, bytes(body), etag))))
 
-    def get_tagged(self, key: str) -> Tagged:
+    def get_tagged(self, key: str, length: int | None = None) -> Tagged:
         body = self.get(key)
-        return Tagged(body, etag_of(body))
+        return Tagged(body[:length], etag_of(body))
 
     def age_ms(self, key: str) -> int:
         age, undone = self.ask(Call("age", (key,)))

@@ -300,9 +300,15 @@ def etag_of(body: bytes) -> str:
     return str(_number(body))
 
 
-def _replace(state: State, key: str, body: bytes, etag: str) -> tuple[State, bool]:
-    """Replace an object that has this ETag. The log counts the first one."""
+def _replace(state: State, key: str, body: bytes, etag: str | None) -> tuple[State, bool]:
+    """Replace an object that has this ETag. The log counts the first one.
+
+    A consumer's object is also created so: then it has no ETag.
+    """
     before = state.objects.get(key)
+    if key.startswith(f"{PREFIX}/consumers/"):
+        is_as_read = etag == (None if before is None else etag_of(before))
+        return (_overwrite(state, key, body)[0], True) if is_as_read else (state, False)
     if before is None or etag_of(before) != etag:
         return state, False
     gone = state.collected

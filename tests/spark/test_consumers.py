@@ -196,14 +196,14 @@ def test_a_stream_from_a_checkpoint_below_the_floor_raises(stream: Stream) -> No
 
 def moving(stream: Stream, floor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that had not seen the consumer moves the floor just after it registered."""
-    publish, moved = consumers.publish, iter([floor])
+    look, moved = consumers._floors, iter([floor])
 
-    def publish_then_move(log: LogStore, consumer: Any) -> None:
-        publish(log, consumer)
+    def move_then_look(log: LogStore, *others: Any) -> dict[str, int]:
         for each in moved:
             move_floor(log, each)
+        return look(log, *others)
 
-    monkeypatch.setattr(consumers, "publish", publish_then_move)
+    monkeypatch.setattr(consumers, "_floors", move_then_look)
 
 
 def test_a_stream_that_joins_while_the_floor_moves_begins_at_the_floor(

@@ -71,6 +71,17 @@ def test_a_replacement_has_the_etag_that_was_read(stub: Stub, store: S3Store) ->
     assert "if-none-match" not in headers
 
 
+def test_the_first_bytes_of_an_object_come_with_its_etag(stub: Stub, store: S3Store) -> None:
+    part = {"Content-Range": "bytes 0-3/9"}
+    stub.replies = [(206, part, b"body"), (416, {}, b"<Error><Code>InvalidRange</Code></Error>")]
+    body, etag = store.get_tagged("key", 4)
+    assert body == b"body" and etag
+    _, _, headers = stub.requests[0]
+    assert headers["range"] == "bytes=0-3"
+    # Of an empty object.
+    assert store.get_tagged("key", 4) == (b"", "")
+
+
 @pytest.mark.parametrize(
     "reply",
     [
