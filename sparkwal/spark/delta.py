@@ -365,6 +365,7 @@ class SparkDeltaTable:
             raise PlanError(_forgets(target.table))
         if reasons := [*log_problems(schema.json())]:
             raise PlanError(f"{target.table} does not take the log: {'; '.join(reasons)}")
+        self._check_partitions(target.partition_by)
         fields = {field.name.lower(): field for field in schema.fields}
         sequence = (target.sequence_by,) if target.sequence_by else ()
         for name in (*target.keys, *sequence, *target.partition_by, *target.cluster_by):
@@ -382,6 +383,16 @@ class SparkDeltaTable:
                 empty.select(condition).schema  # noqa: B018
             except Exception as error:
                 raise PlanError(f"delete_when {target.delete_when!r}: {one_line(error)}") from error
+
+    def _check_partitions(self, names: Sequence[str]) -> None:
+        """Refuse partition columns with which each MERGE of Delta 4.4 fails."""
+        dotted = [name for name in names if "." in name]
+        if dotted and self.target.mode == MERGE:
+            raise PlanError(
+                f"{self.target.table} is partitioned by {dotted[0]!r}, and Delta cannot write by "
+                "keys into a table whose partition column has a dot in its name: partition by "
+                "another column, or rename it"
+            )
 
     def _create(self, schema: StructType) -> None:
         target = self.target
@@ -421,6 +432,7 @@ class SparkDeltaTable:
         table = self._log
         for problem in problems(schema.json(), table.spark_schema, target, table.properties):
             raise PlanError(problem)
+        self._check_partitions(table.partitioned)
         # §10: the table has no setting that forgets transactions
         if FORGETS in table.properties:
             raise PlanError(_forgets(target.table))

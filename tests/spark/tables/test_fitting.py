@@ -50,6 +50,26 @@ def test_a_column_whose_name_the_table_refuses_leaves_no_open_range(
     assert rows == {(1, "v1", None), (2, "v2", 2)}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_partition_column_with_a_dot_is_refused_with_keys(
+    delta: SparkSession, tmp_path: Path, *, is_new: bool
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("d.n", pa.string())])
+    lake = Lake(delta, tmp_path, "id", partition_by=("d.n",) if is_new else ())
+    lake.append({"id": 1, "d.n": "x"}, schema=schema)
+    name = lake.target.table
+    if not is_new:
+        columns = "id BIGINT, `d.n` STRING"
+        delta.sql(f"CREATE TABLE delta.`{name}` ({columns}) USING delta PARTITIONED BY (`d.n`)")
+    life = sparkwal.Lifecycle(
+        lake.path, spark=delta, table=name, keys=["id"], partition_by=lake.target.partition_by
+    )
+    with pytest.raises(PlanError, match=r"partitioned by 'd\.n'"):
+        life.run_once(whole=True)
+    assert not lake.head().is_open
+
+
 def slow(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
