@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from sparkwal import events
 from sparkwal.errors import OptionError, PlanError, TableReadError
-from sparkwal.lifecycle import snapshot
+from sparkwal.lifecycle import table_files
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
@@ -122,7 +122,7 @@ def delta_log(session: SparkSession, table: str) -> DeltaLog:
     if is_local(table):
         # Not through Hadoop, which checks .crc files: a writer without Hadoop replaces a file but
         # not its .crc file.
-        return snapshot.delta_log(table, StoreOptions())
+        return table_files.delta_log(table, StoreOptions())
     return DeltaLog(HadoopFiles(session, spark_path(table)), table)
 
 

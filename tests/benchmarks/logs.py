@@ -26,7 +26,7 @@ from benchmarks.peers import S3A
 from benchmarks.report import Goal, save, show_goals, table
 from sparkwal.cli.main import main as sparkwal_command
 from sparkwal.lifecycle.cycle import Run
-from sparkwal.lifecycle.snapshot import storage_options
+from sparkwal.lifecycle.table_files import storage_options
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.testing.servers import log_options, make_bucket, s3_client

@@ -26,8 +26,8 @@ from sparkwal.format.lifecycle_record import (
     with_log,
 )
 from sparkwal.lifecycle import condition
-from sparkwal.lifecycle.snapshot import delta_log
 from sparkwal.lifecycle.table import check_scheme
+from sparkwal.lifecycle.table_files import delta_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from tests.cli.logs import append, lines, ran

@@ -1,0 +1,140 @@
+"""The transaction log of a Delta table as files, read without Spark from a disk or a store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from sparkwal.errors import TableReadError, require_library
+from sparkwal.format.keys import join_key
+from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.options.store import StoreOptions
+from sparkwal.store.base import NotFound, Store, all_entries
+from sparkwal.store.config import S3Config
+from sparkwal.store.open import open_store
+from sparkwal.store.path import is_local
+
+# The extra with delta-rs.
+EXTRA = "sparkwal[lake]"
+
+
+class StoreFiles:
+    """The `Files` of a table on a disk, or on the store that the log's options describe."""
+
+    def __init__(self, table: str, store: Store, prefix: str) -> None:
+        self._table = table
+        self._store = store
+        self._prefix = join_key(prefix, "_delta_log") + "/"
+
+    def sizes(self, start: int) -> Mapping[str, int]:
+        """List the files of the log from a version on, with their sizes."""
+        with table_errors(self._table):
+            entries = all_entries(self._store, self._prefix, after=f"{self._prefix}{start:020d}")
+            return {entry.key.removeprefix(self._prefix): entry.size for entry in entries}
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a file of the log, or a range of it."""
+        key = self._prefix + name
+        with table_errors(self._table):
+            if length is None:
+                return self._store.get(key)
+            return self._store.get_range(key, offset, length)
+
+
+class OtherFiles:
+    """The `Files` of a table that delta-rs reads with options of its own."""
+
+    def __init__(self, table: str, storage: Mapping[str, str]) -> None:
+        from pyarrow import fs
+
+        require_library("deltalake", EXTRA)
+        from deltalake.fs import DeltaStorageHandler
+
+        self._table = table
+        self._storage = storage
+        with table_errors(table, storage):
+            self._files = fs.PyFileSystem(DeltaStorageHandler(url_of(table), dict(storage)))
+
+    def sizes(self, start: int) -> Mapping[str, int]:
+        """List the files of the log from a version on, with their sizes."""
+        from pyarrow import fs
+
+        with table_errors(self._table, self._storage):
+            files = self._files.get_file_info(fs.FileSelector("_delta_log", allow_not_found=True))
+            return {file.base_name: file.size for file in files}
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a file of the log, or a range of it."""
+        with (
+            table_errors(self._table, self._storage),
+            self._files.open_input_file(f"_delta_log/{name}") as file,
+        ):
+            return bytes(file.read() if length is None else file.read_at(length, offset))
+
+
+def delta_log(
+    table: str, options: StoreOptions, storage: Mapping[str, str] | None = None
+) -> DeltaLog:
+    """Open the log of a Delta table.
+
+    Args:
+        table: its URL or folder.
+        options: the options of the log; they are used for a table on a disk or on S3.
+        storage: delta-rs' options for a table on another store.
+
+    Returns:
+        The table's log, not read yet.
+    """
+    if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
+        return DeltaLog(OtherFiles(table, storage_options(options.s3, storage)), table)
+    store, prefix = open_store(table, options.s3, options.retry)
+    return DeltaLog(StoreFiles(table, store, prefix), table)
+
+
+def storage_options(s3: S3Config, table_options: Mapping[str, str] | None) -> dict[str, str]:
+    """Build delta-rs' storage options.
+
+    Args:
+        s3: how the log's store is reached. The table is on the same store.
+        table_options: the options of a table on another store, instead of these.
+    """
+    if table_options is not None:
+        return dict(table_options)
+    options = {
+        "aws_endpoint_url": s3.endpoint,
+        "aws_region": s3.region,
+        "aws_profile": s3.profile,
+        "aws_access_key_id": s3.access_key_id,
+        "aws_secret_access_key": s3.secret_access_key,
+        "aws_session_token": s3.session_token,
+        "aws_request_payer": "true" if s3.requester_pays else None,
+        "aws_allow_http": "true" if (s3.endpoint or "").startswith("http:") else None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@contextmanager
+def table_errors(url: str, storage: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    """Convert errors.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        TableReadError: any other error. Its message contains no secret.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotFound) as error:
+        raise FileNotFoundError(str(error)) from None
+    except Exception as error:  # delta-rs has many classes of errors
+        text = " ".join(str(error).split())
+        for name, value in storage.items():
+            if value and re.search("key|token|secret", name, re.IGNORECASE):
+                text = text.replace(value, "***")
+        advice = "If a VACUUM deleted its files, read the current state again"
+        raise TableReadError(f"the table {url} is unreadable: {text}. {advice}") from None
+
+
+def url_of(table: str) -> str:
+    return re.sub(r"^s3[an]:", "s3:", table)
