@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,6 +196,10 @@ def current(target: Target) -> None:
     sparkwal.Log(target.path, **target.options).current(sequencers="*").to_arrow()
 
 
+def spark_current(spark: SparkSession, target: Target) -> None:
+    sparkwal.read_current(spark, target.path, sequencers="*", **target.options).count()
+
+
 def versions(target: Target, url: str) -> int:
     """The number of versions of the table."""
     client = s3_client(url)
@@ -248,6 +253,8 @@ def of_one_size(stores: Stores, spark: SparkSession | None, logs: int, rows: int
             append(target, range(logs), rows)
         if mode == "append":
             works = {"list_sequencers": list_logs, "status": status, "current": current}
+            if spark is not None:
+                works["read_current"] = partial(spark_current, spark)
             for name, work in works.items():
                 results[name] = measured(stores, targets, work)
                 console.print(f"{logs} logs, {name}: {results[name]}")
@@ -349,8 +356,8 @@ def goals(results: Sequence[Mapping[str, Any]]) -> Iterator[Goal]:
 def show(results: Mapping[str, Any]) -> None:
     """Print the tables and the goals."""
     sizes = results["sizes"]
-    for part in ("list_sequencers", "status", "current"):
-        lines = [_line(one["logs"], one[part]) for one in sizes]
+    for part in ("list_sequencers", "status", "current", "read_current"):
+        lines = [_line(one["logs"], one[part]) for one in sizes if part in one]
         console.print(table(part, ["logs", "s", "requests", "a log", "of them"], lines))
     for mode in ("append", "keys"):
         columns = ["logs, changed", "s", "requests", "a log", "of them", "versions", "JVM s"]
