@@ -15,7 +15,7 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import OptionError, SparkWalError
-from sparkwal.format.keys import ROOT, batches_prefix, sequencers_prefix
+from sparkwal.format.keys import ROOT, batches_prefix, is_log_folder, sequencers_prefix
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -179,13 +179,16 @@ def has_log(log: LogStore) -> bool:
 def no_log_at(log: LogStore) -> str:
     """The text of an error: there is no log. It names a sequencer if the path has one: 1 LIST."""
     root = log.root
+    of = "" if log == root else f" of sequencer {log.name}"
+    text = f"there is no log{of} at {log.url}"
     folder = sequencers_prefix(root.prefix)
     # This look must not replace the error by another one.
     with suppress(SparkWalError):
         for entry in log.store.list(folder, 1).entries:
             name = entry.key.removeprefix(folder).partition("/")[0]
-            return (
-                f"there is no log at {log.url}, but {root.url} has sequencers, such as {name}: "
-                'name one (sequencer, --sequencer), or read all (sequencers="*", --all)'
-            )
-    return f"there is no log at {log.url}; check the path"
+            if is_log_folder(name):
+                return (
+                    f"{text}, but {root.url} has sequencers, such as {name}: name one (sequencer, "
+                    '--sequencer), or read all (sequencers="*", --all)'
+                )
+    return f"{text}; check the path"

@@ -231,7 +231,7 @@ def test_a_log_that_is_not_there_is_no_empty_replay(
     tmp_path: Path, name: str, sequencers: Any
 ) -> None:
     append(tmp_path / "wal", 1)
-    with pytest.raises(OptionError, match="there is no log at"):
+    with pytest.raises(OptionError, match="there is no log"):
         sparkwal.Log(str(tmp_path / name)).replay(sequencers=sequencers)
 
 
