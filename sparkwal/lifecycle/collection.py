@@ -316,7 +316,9 @@ def collect(
     def work(pair: tuple[Collected, _Limits]) -> tuple[str, Collection]:
         one, limit = pair
         expiry_ms = safeguards.expiry_ms
-        return one.log.name, _collect(one, limit, readers, expiry_ms, leftovers, dry_run=dry_run)
+        return one.log.name, _collect(
+            one, limit, readers, expiry_ms, leftovers, dry_run=dry_run, logs=len(due)
+        )
 
     collections |= run_parallel(logs[0].log.store, work, due)
     if not dry_run:
@@ -332,6 +334,7 @@ def _collect(
     leftovers: Leftovers,
     *,
     dry_run: bool,
+    logs: int,
 ) -> Collection:
     log = one.log
     head = one.head
@@ -357,7 +360,7 @@ def _collect(
         log.store.discard(upload)
     # SAFETY(erase-below-bound) §10: rows are erased only below the bound
     positions = [at for at in taken.staying if one.first <= at < limits.erasable]
-    erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run)
+    erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run, logs=logs)
     if not dry_run:
         if objects or uploads:
             events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))

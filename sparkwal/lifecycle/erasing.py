@@ -37,7 +37,13 @@ class Erasure:
 
 
 def erase_rows(
-    log: LogStore, window: int, log_id: str, positions: Sequence[int], *, dry_run: bool = False
+    log: LogStore,
+    window: int,
+    log_id: str,
+    positions: Sequence[int],
+    *,
+    dry_run: bool = False,
+    logs: int = 1,
 ) -> Erasure:
     """Erase the rows in the records of these positions.
 
@@ -51,6 +57,7 @@ def erase_rows(
         positions: the positions. They are below the floor for longer than the grace, and no
             consumer needs them.
         dry_run: count the records only.
+        logs: how many logs are erased at the same time.
     """
 
     def erase(position: int) -> bool | str:
@@ -63,7 +70,7 @@ def erase_rows(
         except (InvalidLogError, OptionError) as error:
             return str(error)
 
-    results = [*run_parallel(log.store, erase, positions)]
+    results = [*run_parallel(log.store, erase, positions, callers=logs)]
     left = [
         (position, result)
         for position, result in zip(positions, results, strict=True)

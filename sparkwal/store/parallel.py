@@ -123,7 +123,12 @@ class _ReplyFirst:
 
 
 def run_parallel(
-    store: Store, function: Callable[[T], R], items: Iterable[T], *, at_once: int | None = None
+    store: Store,
+    function: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    at_once: int | None = None,
+    callers: int = 1,
 ) -> Iterator[R]:
     """Call `function` with each item in threads, and return the results in order.
 
@@ -132,8 +137,9 @@ def run_parallel(
 
     Args:
         at_once: begin with so many calls, and add one for each result that is consumed.
+        callers: how many threads call this at the same time. They share the concurrency.
     """
-    return _in_order(store, _Plain(function), items, at_once=at_once)
+    return _in_order(store, _Plain(function), items, at_once=at_once, callers=callers)
 
 
 def read_parallel(
@@ -175,8 +181,9 @@ def _in_order(
     at_once: int | None,
     weigh: Callable[[T], int] = lambda _: 0,
     capacity: int = 0,
+    callers: int = 1,
 ) -> Iterator[R]:
-    widest = max(store.concurrency, 1)
+    widest = max(store.concurrency // callers, 1)
     width = min(at_once or widest, widest)
     pending: deque[tuple[_Begun[R], int]] = deque()
     weight_ahead = 0

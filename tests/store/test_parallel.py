@@ -95,6 +95,26 @@ def test_results_at_hand_and_a_single_item_need_no_thread() -> None:
     assert mixed[::2] == [caller] * 5 and caller not in mixed[1::2]
 
 
+@pytest.mark.parametrize(("callers", "most"), [(1, 8), (2, 4), (8, 1), (1000, 1)])
+def test_several_callers_share_the_concurrency(callers: int, most: int) -> None:
+    """Fifty logs with 64 requests each would need thousands of threads."""
+    lock = threading.Lock()
+    running = 0
+    highest = 0
+
+    def run(_: int) -> None:
+        nonlocal running, highest
+        with lock:
+            running += 1
+            highest = max(highest, running)
+        time.sleep(0.005)
+        with lock:
+            running -= 1
+
+    list(run_parallel(WIDE, run, range(40), callers=callers))
+    assert highest <= most
+
+
 def test_an_error_comes_where_its_item_stands() -> None:
     def fail(number: int) -> int:
         if number in (5, 6):
