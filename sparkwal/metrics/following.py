@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from sparkwal.errors import InvalidLogError, SparkWalError
-from sparkwal.format.header import CommitHeader, SlotHeader
+from sparkwal.format.header import CommitHeader, SlotHeader, Txns
 from sparkwal.lifecycle.consumer_list import ConsumerInfo, consumer_infos
 from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import Prometheus, zero_counters
@@ -96,11 +96,20 @@ class LogMetrics:
             term = self._log.live.header.term
             self._term = term if start == gap else 0
             self._meter.set(table.TERM, term, *self.labels)
+            self._note_earlier_writers(self._log.live.header.txns)
             self._follower = Follower(self._log, start)
         for entry in self._follower.new(floor=False):
             if isinstance(entry, SlotRecord):
                 self._count(entry.header)
         self._meter.set(table.POSITION, self._log.gap - 1, *self.labels)
+
+    def _note_earlier_writers(self, txns: Txns) -> None:
+        """Take over who wrote before, and when: they may never write again, which is an alert."""
+        oldest_first = sorted(txns, key=lambda query_id: txns[query_id][1])
+        self.queries = dict.fromkeys(oldest_first[-_MOST_QUERIES:])
+        if oldest_first:
+            newest_ms = txns[oldest_first[-1]][1]
+            self._meter.set(table.LAST_COMMIT, newest_ms / 1000, *self.labels)
 
     def _count(self, header: SlotHeader) -> None:
         meter, labels = self._meter, self.labels

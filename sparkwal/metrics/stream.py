@@ -33,9 +33,10 @@ _MOST_WAITING = 1000
 
 @dataclass(frozen=True)
 class _QueryEvent:
-    """A microbatch of a query, which took Spark `took_ms`, or the end of a query with `error`."""
+    """A progress of a query, whose microbatch took `took_ms`, or its end, with its `error`."""
 
     query_id: str
+    is_running: bool
     took_ms: float | None = None
     error: str | None = None
 
@@ -92,6 +93,7 @@ class _Watch(StreamingQueryListener):
         self._interval, self._spark = interval, spark
         self._events: queue.Queue[_QueryEvent] = queue.Queue(_MOST_WAITING)
         self._ending = threading.Event()
+        self._running: set[str] = set()
         # Commits from here on are counted, so this comes before the listener.
         following.try_update()
         for metric in (table.FENCED, table.DROPPED):
@@ -110,12 +112,14 @@ class _Watch(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         self._enqueue(
             lambda: _QueryEvent(
-                str(event.progress.id), took_ms=event.progress.durationMs.get("addBatch")
+                str(event.progress.id),
+                is_running=True,
+                took_ms=event.progress.durationMs.get("addBatch"),
             )
         )
 
     def onQueryTerminated(self, event: Any) -> None:
-        self._enqueue(lambda: _QueryEvent(str(event.id), error=event.exception))
+        self._enqueue(lambda: _QueryEvent(str(event.id), is_running=False, error=event.exception))
 
     def _enqueue(self, parse: Callable[[], _QueryEvent]) -> None:
         """Put an event into the queue without waiting. If the queue is full, count a drop."""
@@ -159,7 +163,12 @@ class _Watch(StreamingQueryListener):
         return [first, *(self._events.get_nowait() for _ in range(self._events.qsize()))]
 
     def _count(self, event: _QueryEvent) -> None:
+        if event.is_running:
+            self._running.add(event.query_id)
+        else:
+            self._running.discard(event.query_id)
         for log in self._following.logs_written_by(event.query_id):
+            self._meter.set(table.UP, not self._running.isdisjoint(log.queries), *log.labels)
             if event.took_ms is not None:
                 self._meter.observe(table.ADD_BATCH, event.took_ms / 1000, *log.labels)
             if event.error is not None and "FencedError" in event.error:

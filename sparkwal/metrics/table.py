@@ -118,8 +118,13 @@ TAKEOVERS = _metric(
 FENCED = _metric(
     "fenced", "counter", "Writers of this process that were fenced.", "appender stream"
 )
+UP = _metric(
+    "up",
+    "gauge",
+    "1 while the appender accepts rows, or the query that writes to the log runs; 0 after its end.",
+    "appender stream",
+)
 # One appender.
-UP = _metric("up", "gauge", "1 while the appender accepts rows.", "appender")
 BUFFERED = _metric("buffered_bytes", "gauge", "Bytes of accepted rows not sent yet.", "appender")
 BUFFER_LIMIT = _metric(
     "buffer_limit_bytes", "gauge", "maxBufferedBytes: appends wait above it.", "appender"

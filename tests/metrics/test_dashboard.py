@@ -123,7 +123,6 @@ def test_every_metric_of_a_log_is_on_the_dashboard() -> None:
         "objects",
         "unacknowledged_appends",
         "last_sequence",
-        "rejected",
         "events",
         "body_bytes",
         "answered_rows",

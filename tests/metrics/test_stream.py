@@ -123,12 +123,30 @@ def test_a_query_that_was_fenced_is_counted(
         .start(path)
     )
     query.processAllAvailable()
+    until(lambda: look().get("sparkwal_up") == 1)
     append(numbers(spark, 1).selectExpr("value AS id"), path, tmp_path / "other")
     (rows / "1.json").write_text('{"id": 1}')
     with pytest.raises(StreamingQueryException, match="FencedError"):
         query.processAllAvailable()
     until(lambda: look()["sparkwal_fenced_total"] == 1)
     assert look()["sparkwal_takeovers_total"] == 2
+    assert look()["sparkwal_up"] == 0
+    unwatch()
+
+
+def test_a_query_that_ends_before_its_first_commit_of_this_process_is_reported(
+    tmp_path: Path,
+) -> None:
+    """A driver that restarts and fails at once never commits: earlier records name its query."""
+    path, own_meter, session = str(tmp_path / "log"), new_meter(), Session()
+    with sparkwal.Appender(path, commits_schema(), producer_id="p") as wal:
+        wal.append([{"value": 1}]).result()
+    unwatch = watch_stream(cast(Any, session), path, own_meter)
+    assert "sparkwal_last_commit_timestamp_seconds{" in own_meter.text()
+    (listener,) = session.heard
+    listener.onQueryTerminated(SimpleNamespace(id="p", exception="it failed"))
+    until(lambda: 'sparkwal_up{log="' in own_meter.text())
+    assert f'sparkwal_up{{log="file://{path}",sequencer="default"}} 0.0' in own_meter.text()
     unwatch()
 
 
