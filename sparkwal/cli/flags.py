@@ -122,7 +122,10 @@ def with_flags(log_options: dict[str, str], **flags: str | None) -> dict[str, st
 
 
 takes_sequencer = click.option(
-    "--sequencer", metavar="NAME", help="The independent log of this name under PATH."
+    "--sequencer",
+    metavar="NAME",
+    help="The independent log of this name under PATH. Without it, commands that look at the log "
+    "at PATH itself make 1 LIST more, and note that there are others.",
 )
 takes_all = click.option("--all", "all_sequencers", is_flag=True, help="All logs under PATH.")
 # Adds PATH as `path`, the options of `takes_log_options`, and --sequencer, a part of `log_options`.

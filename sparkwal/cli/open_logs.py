@@ -20,7 +20,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.sequencers import all_logs, no_log_at
+from sparkwal.reading.sequencers import a_sequencer, all_logs, no_log_at
 from sparkwal.reading.several import refresh_all
 from sparkwal.store.base import LogStore
 
@@ -132,8 +132,9 @@ def logs_at(
     *,
     read_heads: bool = True,
     fail_fast: bool = True,
+    takes_all: bool = True,
 ) -> list[LogRange]:
-    """Open the logs under a path.
+    """Open the logs under a path. If no option chooses one, a note names what is not shown.
 
     Args:
         path: the path.
@@ -143,6 +144,7 @@ def logs_at(
             option `sequencer`.
         read_heads: read head and floor of each log.
         fail_fast: do not retry while the store refuses connections.
+        takes_all: the command has the option --all.
 
     Raises:
         Refused: there is no log.
@@ -167,7 +169,19 @@ def logs_at(
         refresh_all(logs)
         for log in logs:
             head_of(log)
+    if not names and not {"sequencer", "sequencers"} & {*map(str.lower, log_options)}:
+        _mention_others(root, takes_all=takes_all)
     return logs
+
+
+def _mention_others(root: LogStore, *, takes_all: bool) -> None:
+    """Tell the user that the log at the path is not all that lies there: 1 LIST."""
+    if name := a_sequencer(root):
+        choice = "--all takes all, --sequencer NAME one" if takes_all else "--sequencer NAME"
+        notify(
+            f"note: this is the log at {root.url} itself; it also has sequencers, such as {name}: "
+            f"{choice}"
+        )
 
 
 def log_at(
@@ -175,7 +189,7 @@ def log_at(
 ) -> LogRange:
     """Open one log and read its head and floor, as `logs_at`."""
     one = {name: value for name, value in log_options.items() if name.lower() != "sequencers"}
-    return logs_at(path, one, damage, fail_fast=fail_fast)[0]
+    return logs_at(path, one, damage, fail_fast=fail_fast, takes_all=False)[0]
 
 
 def head_of(log: LogRange) -> Head:

@@ -181,14 +181,23 @@ def no_log_at(log: LogStore) -> str:
     root = log.root
     of = "" if log == root else f" of sequencer {log.name}"
     text = f"there is no log{of} at {log.url}"
+    if name := a_sequencer(root):
+        return (
+            f"{text}, but {root.url} has sequencers, such as {name}: name one (sequencer, "
+            '--sequencer), or read all (sequencers="*", --all)'
+        )
+    return f"{text}; check the path"
+
+
+def a_sequencer(root: LogStore) -> str | None:
+    """One of the sequencers under a path, for a message: 1 LIST.
+
+    None if there is none, or if the store does not show it: a message must not become an error.
+    """
     folder = sequencers_prefix(root.prefix)
-    # This look must not replace the error by another one.
     with suppress(SparkWalError):
-        for entry in log.store.list(folder, 1).entries:
+        for entry in root.store.list(folder, 1).entries:
             name = entry.key.removeprefix(folder).partition("/")[0]
             if is_log_folder(name):
-                return (
-                    f"{text}, but {root.url} has sequencers, such as {name}: name one (sequencer, "
-                    '--sequencer), or read all (sequencers="*", --all)'
-                )
-    return f"{text}; check the path"
+                return name
+    return None

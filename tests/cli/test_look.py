@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from reading.collected import move_floor
 
 import sparkwal
+from sparkwal.cli.main import main
 from sparkwal.cli.open_logs import logs_at
 from sparkwal.cli.output import moment
 from sparkwal.format import keys
@@ -120,8 +122,8 @@ def test_status_makes_the_requests_of_its_help(
     reported = document("status", path, *there)
     assert reported["commits_per_second"] > 0
     counts = s3_proxy.counts()
-    # Head, lifecycle, size and consumers; the head and the rates.
-    assert counts.pop("LIST") == 4 and counts.pop("GET") <= 41 + 6 + 16 and not counts
+    # Head, lifecycle, size, consumers, other logs; the head and the rates.
+    assert counts.pop("LIST") == 5 and counts.pop("GET") <= 41 + 6 + 16 and not counts
 
 
 def test_show_prints_and_checks_a_whole_commit(path: str) -> None:
@@ -215,7 +217,7 @@ def test_at_costs_the_logarithm(s3_proxy: S3Proxy, s3_path: tuple[str, dict[str,
     s3_proxy.reset()
     assert document("at", path, time_of, *there)["position"] <= 30
     counts = s3_proxy.counts()
-    assert counts.pop("LIST") == 2 and counts.pop("GET") <= 1 + 6 + 1 and not counts
+    assert counts.pop("LIST") == 2 + 1 and counts.pop("GET") <= 1 + 6 + 1 and not counts
 
 
 def test_each_command_makes_its_documented_requests_on_s3(
@@ -230,11 +232,36 @@ def test_each_command_makes_its_documented_requests_on_s3(
         lines(*arguments, *there)
         return dict(s3_proxy.counts())
 
-    assert asked("show", path, "2") == {"LIST": 2, "GET": 2}
-    assert asked("show", path, "0") == {"LIST": 2, "GET": 2}
-    assert asked("consumers", path) == {"LIST": 2, "GET": 1}
-    assert asked("verify", path) == {"LIST": 3, "GET": 1 + 5}
+    # One LIST more looks for other logs, unless --sequencer names one.
+    assert asked("show", path, "2") == {"LIST": 2 + 1, "GET": 2}
+    assert asked("show", path, "0") == {"LIST": 2 + 1, "GET": 2}
+    assert asked("consumers", path) == {"LIST": 2 + 1, "GET": 1}
+    assert asked("consumers", path, "--sequencer", "default") == {"LIST": 2, "GET": 1}
+    assert asked("verify", path) == {"LIST": 3 + 1, "GET": 1 + 5}
     assert asked("collect", path) == {"LIST": 2}
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "verify", "cost", "tail", "log", "sql", "cat", "head", "consumers", "at"]
+)
+def test_a_command_that_looks_at_one_log_of_several_says_so_in_one_line(
+    path: str, command: str
+) -> None:
+    more = {"sql": ["SELECT count(*) FROM log"], "at": ["1h"]}.get(command, [])
+
+    def noted(*flags: str) -> list[str]:
+        result = CliRunner().invoke(main, [command, path, *more, *flags])
+        assert result.exit_code == 0, result.output
+        return result.stderr.splitlines()
+
+    assert noted() == []
+    append(path, range(2), sequencer="backfill")
+    (note,) = noted()
+    assert note.startswith("note: ") and "sequencers, such as backfill" in note
+    assert ("--all" in note) == (command not in ("log", "at"))
+    assert noted("--sequencer", "backfill") == noted("--sequencer", "default") == []
+    if "--all" in note:
+        assert noted("--all") == []
 
 
 def test_consumers_shows_which_one_holds_the_floor(path: str) -> None:
