@@ -348,7 +348,13 @@ class Log:
         current = partial(self.current, sequencers=sequencers, table_options=table_options)
         return run_query(relations(ranges, consumer_infos, current), query)
 
-    def to_pandas(self, start: int | None = None, end: int | None = None) -> pd.DataFrame:
+    def to_pandas(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
         """Read the rows of `scan` into one pandas frame.
 
         A column of integers with nulls holds Python's integers: floats are exact up to 2^53 only.
@@ -357,16 +363,18 @@ class Log:
         Args:
             start: the first position, as for `records`.
             end: the last position, as for `records`.
+            columns: only these columns, as for `scan`.
 
         Returns:
             A frame with the log's columns.
 
         Raises:
-            OptionError: there is no log, no such start, a nested date is beyond the year 9999, or
-                pandas is not installed.
+            OptionError: there is no log, no such start or column, pandas cannot hold a value (the
+                message names column and row; leave it out with `columns`), or pandas is not
+                installed.
             CollectedError: a position lies below the floor, or the floor passes it during the read.
             InvalidLogError: a record or an object is damaged or missing.
             StoreUnavailableError: the store did not answer.
         """
         require_library("pandas", "pandas>=2.2,<3")
-        return pandas_frame(self.scan(start, end).read_all())
+        return pandas_frame(self.scan(start, end, columns=columns).read_all())

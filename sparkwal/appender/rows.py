@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from sparkwal.appender import values
 from sparkwal.appender.batches import CheckedRows, Payload
 from sparkwal.errors import OptionError
-from sparkwal.format import schema
+from sparkwal.format import map_keys, schema
 from sparkwal.reading.metadata import check_writable
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class RowSchema:
         # In the log all columns are nullable: later writers may leave some out.
         self.required = [field.name for field in arrow_schema if not field.nullable]
         self._fixed = sum(map(values.width, self.arrow.types)) + 1
+        self._has_maps = any(map(map_keys.has_map, self.arrow.types))
         # The last schema that fit, and whether a copy of its rows shares memory with them. They are
         # one value, so that another thread never sees one without the other.
         self._last_schema = self.arrow, False
@@ -167,13 +168,16 @@ class RowSchema:
         # Validate first: malformed rows, such as a request's body, cannot even be measured safely.
         rows.validate(full=True)
         self._check_nulls(rows)
+        batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
+        if self._has_maps:
+            for _ in map_keys.checked(map(self._conform, batches)):
+                pass
         size = rows.get_total_buffer_size()
         # A slice keeps alive all memory that it was cut from. If that is too much, copy its rows.
         if not copy and size <= _MAX_ROW_BYTES * (rows.num_rows + 1):
             return rows, size + 1, size + self._arrow_overhead
         if size > LARGEST_APPEND and rows.nbytes > LARGEST_APPEND:
             raise _too_large(rows.nbytes)
-        batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
         if shares:
             batches = [self._conform(batch) for batch in batches]
         return self.checked_rows(pa.concat_batches(batches)) if batches else ([], 1, _LIST_OVERHEAD)
@@ -307,7 +311,7 @@ class RowSchema:
             columns = [self._column([row.get(f.name) for row in rows], f) for f in self.arrow]
             batch = pa.RecordBatch.from_arrays(columns, schema=self.arrow)
             self._check_nulls(batch)
-            return [batch]
+            return [*map_keys.checked([batch])]
         return [self._conform(batch) for batch in _joined(run)]
 
     def _column(self, items: list[Any], field: pa.Field) -> pa.Array:

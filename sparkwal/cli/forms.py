@@ -1,5 +1,6 @@
 """Writes rows as a table, JSON lines, CSV, Arrow or Parquet, to standard output or a file."""
 
+import io
 import os
 import stat
 import sys
@@ -28,6 +29,7 @@ from sparkwal.cli.texts import bare_texts, csv_batch, json_rows
 _CHUNK = 2000
 # The first rows, which decide the width of each column of a table.
 _MEASURED_ROWS = 200
+_DAY_US = 86_400_000_000
 # The least width to which a table on a terminal cuts a value.
 _LEAST_WIDTH = 16
 _NUMBERS = (types.is_integer, types.is_floating, types.is_decimal)
@@ -197,6 +199,41 @@ def _cut(text: str, width: int | None) -> str:
     return set_cell_size(text, width - 1) + "…"
 
 
+def _begin_parquet(out: IO[bytes], schema: pa.Schema) -> pyarrow.parquet.ParquetWriter:
+    for field in schema:
+        try:
+            pyarrow.parquet.ParquetWriter(io.BytesIO(), pa.schema([field])).close()
+        except pa.ArrowException:
+            raise Refused(
+                f"--format parquet cannot hold column {field.name!r}, which is {field.type}: cast "
+                "it, or leave it out"
+            ) from None
+    return pyarrow.parquet.ParquetWriter(out, schema)
+
+
+def _with_durations(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Replace SQL's intervals, which Parquet lacks, by durations.
+
+    Raises:
+        Failed: an interval has months, whose length is not fixed.
+    """
+    for index, field in enumerate(batch.schema):
+        if types.is_interval(field.type):
+            values = batch.column(index).to_pylist()
+            months = [row for row, value in enumerate(values) if value and value.months]
+            if months:
+                raise Failed(
+                    f"--format parquet: column {field.name!r} has an interval with months in row "
+                    f"{months[0]}, and Parquet holds only fixed durations: cast it to VARCHAR"
+                )
+            column = pa.array(
+                [value and value.days * _DAY_US + value.nanoseconds // 1000 for value in values],
+                pa.duration("us"),
+            )
+            batch = batch.set_column(index, field.name, column)
+    return batch
+
+
 @contextmanager
 def open_writer(form: Form, schema: pa.Schema) -> Iterator[Writer]:
     """Open a writer of rows in this format. The first rows have `schema`.
@@ -213,7 +250,7 @@ def open_writer(form: Form, schema: pa.Schema) -> Iterator[Writer]:
             convert = partial(csv_batch, terminal=form.file is None and sys.stdout.isatty())
             yield _OneSchema(out, schema, pyarrow.csv.CSVWriter, convert)
         elif form.name == "parquet":
-            yield _OneSchema(out, schema, pyarrow.parquet.ParquetWriter)
+            yield _OneSchema(out, schema, _begin_parquet, _with_durations)
         elif form.name == "arrow":
             as_file = form.file is not None and form.file.suffix != ".arrows"
             yield _OneSchema(out, schema, pa.ipc.new_file if as_file else pa.ipc.new_stream)

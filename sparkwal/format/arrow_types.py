@@ -6,9 +6,12 @@ the one type that the log stores. A type with other values is refused.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 from sparkwal.errors import OptionError
@@ -107,23 +110,89 @@ def pandas_frame(table: pa.Table) -> pd.DataFrame:
     its column has datetime64[s].
 
     Raises:
-        OptionError: a nested date does not fit Python's dates.
+        OptionError: pandas cannot hold a value: a moment or a date in a nested column, or a time
+            with nanoseconds, that Python's classes lack; the least moment or duration, which is
+            pandas' null; or a field inside whose name has a null character.
     """
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if _cuts_names(column.type):
+            reason = "a field inside has a null character in its name"
+            raise OptionError(f"column {name!r} cannot be read by pandas ({reason}): {_AS_ARROW}")
+        if any(map(_holds_nat, column.chunks)):
+            row = _first_row(column, lambda part: any(map(_holds_nat, part.chunks)))
+            raise _not_in_pandas(name, row, "the least value of its type is pandas' null")
     try:
         return table.to_pandas(integer_object_nulls=True)
     except (ValueError, OverflowError):
         return _with_far_dates(table).to_pandas(integer_object_nulls=True)
 
 
+_AS_ARROW = "leave the column out (columns=[…]), or read it as Arrow, with scan()"
+# The least moment and duration of Arrow.
+_NAT = -(2**63)
+
+
+def _not_in_pandas(name: str, row: int, reason: object) -> OptionError:
+    return OptionError(
+        f"column {name!r} has a value in row {row} that pandas cannot hold ({reason}): {_AS_ARROW}"
+    )
+
+
+def _cuts_names(kind: pa.DataType) -> bool:
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    return any("\0" in field.name or _cuts_names(field.type) for field in fields)
+
+
+def _holds_nat(array: pa.Array) -> bool:
+    """Whether an array holds a moment or a duration that pandas reads as null."""
+    kind = array.type
+    if types.is_timestamp(kind) or types.is_duration(kind):
+        return bool(pc.any(pc.equal(array.view(pa.int64()), _NAT)).as_py())
+    if types.is_struct(kind):
+        return any(map(_holds_nat, array.flatten()))
+    if types.is_list(kind) or types.is_map(kind):
+        return any(_holds_nat(part.flatten()) for part in as_lists(array))
+    return False
+
+
+def as_lists(array: pa.Array) -> list[pa.Array]:
+    """A list, or a map as two lists: those of its keys and of its items."""
+    if types.is_list(array.type):
+        return [array]
+    return [
+        pa.Array.from_buffers(
+            pa.list_(part.type),
+            len(array),
+            array.buffers()[:2],
+            array.null_count,
+            array.offset,
+            [part],
+        )
+        for part in (array.keys, array.items)
+    ]
+
+
+def _first_row(column: pa.ChunkedArray, fails: Callable[[pa.ChunkedArray], bool]) -> int:
+    """The first row for which a condition about a part of a column is true, by halving."""
+    rows = range(len(column))
+    return bisect_left(rows, True, key=lambda row: fails(column.slice(0, row + 1)))
+
+
 def _with_far_dates(table: pa.Table) -> pa.Table:
     for index, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
-        try:
-            column.to_pandas()
-        except (ValueError, OverflowError) as error:
-            if not types.is_date(column.type):
-                raise OptionError(
-                    f"column {name!r} has values that pandas cannot hold ({error}): read it as "
-                    "Arrow, with scan()"
-                ) from None
-            table = table.set_column(index, name, column.cast(pa.timestamp("s")))
+        error = _pandas_error(column)
+        if error is None:
+            continue
+        if not types.is_date(column.type):
+            row = _first_row(column, lambda part: _pandas_error(part) is not None)
+            raise _not_in_pandas(name, row, error)
+        table = table.set_column(index, name, column.cast(pa.timestamp("s")))
     return table
+
+
+def _pandas_error(column: pa.ChunkedArray) -> Exception | None:
+    try:
+        column.to_pandas()
+    except (ValueError, OverflowError) as error:
+        return error
+    return None

@@ -187,8 +187,8 @@ def check_columns(spark_schema: str) -> None:
     """Check a writer's schema, because a log never loses a column.
 
     Raises:
-        OptionError: there are no columns, two names differ only in case, or a column has the type
-            void, which could never change.
+        OptionError: there are no columns, two names differ only in case, a name has a null
+            character, or a column has the type void, which could never change.
     """
     document = json.loads(spark_schema)
     if not document["fields"]:
@@ -198,11 +198,29 @@ def check_columns(spark_schema: str) -> None:
     _check_inside(document, "")
 
 
+def _folded(name: str) -> str:
+    """The name for a comparison without regard to case, as Java and so Spark make it.
+
+    It goes character by character, first to upper case: then "ſ" is "s", and "İ" is "i".
+    """
+    upper = (character.upper() for character in name)
+    return "".join(
+        (up if len(up) == 1 else character).lower()[0]
+        for character, up in zip(name, upper, strict=True)
+    )
+
+
 def _check_inside(kind: Any, path: str) -> None:
     paths: dict[str, str] = {}
     for name, inner in inside(kind):
         column = path + name
-        other = paths.setdefault(name.lower(), column)
+        if "\0" in name:
+            # In Arrow's C interface, and so for DuckDB and polars, the name ends there.
+            raise OptionError(
+                f"column {column!r} has a null character in its name, where many readers end the "
+                "name; rename it"
+            )
+        other = paths.setdefault(_folded(name), column)
         if other != column:
             raise OptionError(
                 f"columns {other!r} and {column!r} differ only in case, and Spark reads names "

@@ -9,7 +9,7 @@ from itertools import chain
 import pyarrow as pa
 
 from sparkwal.errors import OptionError
-from sparkwal.format import keys, schema
+from sparkwal.format import keys, map_keys, schema
 from sparkwal.format.content import Content
 from sparkwal.format.header import Batch, DataHeader
 from sparkwal.protocol.archive import last_batch
@@ -101,8 +101,8 @@ def write_partition(
         FencedError: another writer took the window.
         RecomputedError: an earlier attempt of the task stored other rows.
         StoreUnavailableError: the store did not answer, or lost the object.
-        OptionError: more partitions have an object than the window has numbers, or than a record
-            names.
+        OptionError: a map has a key twice; or more partitions have an object than the window has
+            numbers, or than a record names.
     """
     query_id = task.query_id
     batch_id = task.batch_id
@@ -123,7 +123,8 @@ def write_partition(
     if batch_id <= last_batch(open_log, plan.progress(), query_id):
         repeated = (schema.conform(batch, target) for batch in batches)
         return replace(result, content=Content.of(repeated))
-    rows = (schema.conform(batch, target) for batch in batches if batch.num_rows)
+    conformed = (schema.conform(batch, target) for batch in batches if batch.num_rows)
+    rows = map_keys.checked(conformed)
     threshold = limits.inline_threshold
     if threshold is None:
         threshold = min(_INLINE_THRESHOLD, _MAX_INLINED // _most_objects(plan))

@@ -29,6 +29,14 @@ from pyarrow import dataset, fs
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.schema import conform, gathered
+from sparkwal.sql.values import (
+    check_maps,
+    check_names,
+    exact_intervals,
+    has_sql_name,
+    place_columns,
+    quoted,
+)
 
 # A log may have one row in each commit, so rows are joined into batches of this size for DuckDB.
 _SCAN_ROWS = 16_384
@@ -139,10 +147,11 @@ class _Scan(dataset.Dataset):  # type: ignore[misc]
 
     def __init__(self, relation: Relation, failed: list[SparkWalError]) -> None:
         self._relation, self._failed = relation, failed
+        self._schema = pa.schema([x for x in relation.schema if has_sql_name(x.name)])
 
     @property
     def schema(self) -> pa.Schema:
-        return self._relation.schema
+        return self._schema
 
     def scanner(self, columns: list[str] | None, filter: Any) -> Any:
         """A reader of the columns. pyarrow's own scanner reads ahead, which costs requests."""
@@ -150,7 +159,15 @@ class _Scan(dataset.Dataset):  # type: ignore[misc]
         filtered = [] if filter is None else names_in(filter, self.schema, self.schema.names)
         selected_schema = pa.schema([self.schema.field(name) for name in selected])
         filter_schema = pa.schema([self.schema.field(name) for name in filtered])
-        pushdown = Pushdown(frozenset((*selected, *filtered)), filter, filter_schema)
+        names = {*selected, *filtered}
+        read = [column for column in self.schema if column.name in names]
+        try:
+            check_names(read)
+        except OptionError as error:
+            self._failed.append(error)
+            raise
+        names.update({*place_columns(read)} & {*self.schema.names})
+        pushdown = Pushdown(frozenset(names), filter, filter_schema)
         batches = self._batches(pushdown, selected)
         to_reader = partial(pa.RecordBatchReader.from_batches, selected_schema, batches)
         return SimpleNamespace(to_reader=to_reader)
@@ -162,7 +179,9 @@ class _Scan(dataset.Dataset):  # type: ignore[misc]
                 table = pa.Table.from_batches([conform(batch, read)])
                 if pushdown.condition is not None:
                     table = table.filter(pushdown.condition)
-                yield from table.select(selected).to_batches()
+                for needed in table.to_batches():
+                    check_maps(needed)
+                    yield needed.select(selected)
         except SparkWalError as error:
             # DuckDB reports only the text of an exception, so remember the exception itself.
             self._failed.append(error)
@@ -263,11 +282,10 @@ def run_query(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa
                     connection.execute(f"CREATE TEMP VIEW {name} AS SELECT NULL").fetchall()
             for name, relation in opened.items():
                 connection.register(f"_{name}", _Scan(relation, failed))
-                # SQL has no name for a column named "".
-                columns = ", ".join(_quoted(column) for column in relation.order if column)
+                columns = ", ".join(map(quoted, filter(has_sql_name, relation.order)))
                 connection.execute(f"CREATE TEMP VIEW {name} AS SELECT {columns} FROM _{name}")
                 connection.fetchall()
-            result = connection.sql(query)
+            result = exact_intervals(connection.sql(query))
             reader = _interruptible(connection, lambda: result.to_arrow_reader(_RESULT_ROWS))
     except BaseException:
         connection.close()
@@ -294,10 +312,6 @@ def run_query(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa
                 connection.close()
 
     return pa.RecordBatchReader.from_batches(reader.schema, batches())
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, call: Callable[[], Any]) -> Any:
@@ -339,11 +353,12 @@ class Condition:
     """A condition as in WHERE, applied to one batch of rows at a time.
 
     Attributes:
-        columns: the columns that the condition names.
+        columns: the columns to read for it: those that it names, and with a map those of its row.
         pushdown: the columns and ranges outside of which it is never true.
 
     Raises:
-        OptionError: the condition is wrong, or contains a query.
+        OptionError: the condition is wrong, contains a query, or names a column that SQL cannot
+            hold.
     """
 
     def __init__(self, text: str, columns: pa.Schema) -> None:
@@ -369,7 +384,10 @@ class Condition:
             self._connection.execute(query).fetchall()
         references = (x["column_names"] for x in nodes(tree) if x.get("class") == "COLUMN_REF")
         words = {word.lower() for parts in references for word in (".".join(parts), *parts)}
-        self.columns = frozenset(name for name in columns.names if name.lower() in words)
+        named = [column for column in columns if column.name.lower() in words]
+        check_names(named)
+        place = {*place_columns(named)} & {*columns.names}
+        self.columns = frozenset((*place, *(column.name for column in named)))
         # DuckDB does not scan at all for a condition that is always false.
         never = Pushdown(
             condition=pc.scalar(False), schema=pa.schema([columns.field("_wal_position")])
@@ -383,6 +401,7 @@ class Condition:
             OptionError: the condition fails on a row.
         """
         names = [name for name in batch.schema.names if name in self.columns]
+        check_maps(batch.select(names))
         with _translated_errors():
             self._connection.register("log", pa.table(batch.select(names or [0])))
             mask = self._connection.sql(self._mask).to_arrow_reader(_RESULT_ROWS).read_all()

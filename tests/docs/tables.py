@@ -26,6 +26,8 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
 from tests.docs.support import Support, parent
 from tests.docs.support import results as support_of_sparks
+from tests.values.awkward import REFUSED
+from tests.values.doors import NO_JSON, NO_PANDAS, NO_PARQUET, NO_SQL
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
@@ -205,6 +207,23 @@ def _of_spark(version: str) -> tuple[str, str]:
     return lacks, jars
 
 
+def values() -> str:
+    """One row for each reader and writer that refuses values: which ones."""
+    refuses = {
+        "each writer": REFUSED,
+        "`jobs/http_ingest.py`, in JSON": NO_JSON,
+        "SQL, `--where`": NO_SQL,
+        "`--format parquet`": NO_PARQUET,
+        "`to_pandas`": NO_PANDAS,
+    }
+    rows = []
+    for who, names in refuses.items():
+        # The words after a comma tell cases of one kind apart.
+        kinds = dict.fromkeys(name.partition(", ")[0] for name in names)
+        rows.append([who, "; ".join(kinds)])
+    return _lines(["reader or writer", "refuses"], rows)
+
+
 # The page and a heading in it → the first table after that heading.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("deploying.md", "## Which Spark, which Python"): sparks,
@@ -212,6 +231,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("events.md", "# Events"): events,
     ("security.md", "## Policies"): policies,
     ("metrics.md", "## All metrics"): metrics,
+    ("sql.md", "## Values that not all readers hold"): values,
     **{("options.md", f"## {section}"): partial(option_table, section) for section in SECTIONS},
 }
 

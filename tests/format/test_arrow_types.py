@@ -148,5 +148,5 @@ def test_a_date_beyond_the_year_9999_makes_its_column_datetime64() -> None:
 
 def test_a_nested_date_beyond_the_year_9999_names_its_column() -> None:
     nested = pa.array([[FAR]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
-    with pytest.raises(OptionError, match=r"column 'd' has values .*: read it as Arrow"):
+    with pytest.raises(OptionError, match=r"column 'd' has a value in row 0 .* read it as Arrow"):
         pandas_frame(pa.table({"d": nested}))

@@ -16,6 +16,7 @@ from sparkwal.format import schema
 from sparkwal.spark.interfaces import to_arrow_schema
 from tests import capabilities
 from tests.spark.queries import append, assert_one_error, numbers, read, refused, start, write
+from tests.values.awkward import bits
 
 ALL_BYTES = "X'" + bytes(range(256)).hex() + "'"
 POINT = "X'0101000000000000000000F03F0000000000000040'"
@@ -122,27 +123,6 @@ def every_type(numbered: DataFrame, number: str) -> DataFrame:
         choice = f"element_at(array({', '.join(cases)}), {index})"
         columns.append(f"{choice} as `{kind}`")
     return numbered.selectExpr(f"{number} as id", *columns)
-
-
-def bits(array: pa.Array) -> list[Any]:
-    """The values of an array with all their bits: −0.0, NaN, times that Python has no type for."""
-    kind = array.type
-    if pa.types.is_struct(kind):
-        fields = [bits(array.field(i)) for i in range(kind.num_fields)]
-        return [
-            tuple(field[i] for field in fields) if valid else None
-            for i, valid in enumerate(array.is_valid().to_pylist())
-        ]
-    if pa.types.is_map(kind):
-        return [
-            None if row.values is None else bits(row.values)
-            for row in (array[i] for i in range(len(array)))
-        ]
-    if pa.types.is_list(kind):
-        return [None if row.values is None else bits(row.values) for row in array]
-    if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
-        return list(array.view(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist())
-    return list(array.to_pylist())
 
 
 def content(rows: DataFrame) -> dict[str, list[Any]]:
