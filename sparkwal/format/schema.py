@@ -198,18 +198,6 @@ def check_columns(spark_schema: str) -> None:
     _check_inside(document, "")
 
 
-def _folded(name: str) -> str:
-    """The name for a comparison without regard to case, as Java and so Spark make it.
-
-    It goes character by character, first to upper case: then "ſ" is "s", and "İ" is "i".
-    """
-    upper = (character.upper() for character in name)
-    return "".join(
-        (up if len(up) == 1 else character).lower()[0]
-        for character, up in zip(name, upper, strict=True)
-    )
-
-
 def _check_inside(kind: Any, path: str) -> None:
     paths: dict[str, str] = {}
     for name, inner in inside(kind):
@@ -220,7 +208,7 @@ def _check_inside(kind: Any, path: str) -> None:
                 f"column {column!r} has a null character in its name, where many readers end the "
                 "name; rename it"
             )
-        other = paths.setdefault(_folded(name), column)
+        other = paths.setdefault(name.lower(), column)
         if other != column:
             raise OptionError(
                 f"columns {other!r} and {column!r} differ only in case, and Spark reads names "
