@@ -25,6 +25,7 @@ from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.storage import Folder
 from sparkwal.options.open import journal_folder
 from sparkwal.protocol.archive import last_batch
+from sparkwal.protocol.liveness import passed_by
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any
 from sparkwal.reading.floor import KEPT_SLOTS, Floor
@@ -279,7 +280,8 @@ def _last_leader(context: AppenderContext, sent: SentSequences) -> str | None:
             slot = read_any(log, position, head.window, GLANCE)
             if not isinstance(slot, TornRecord):
                 return slot
-            # After a torn record the log holds what it held before.
+            # After a torn record the log holds what it held before, unless it was complete once.
+            passed_by(log, slot, head.window)
             position -= 1
         return None
 

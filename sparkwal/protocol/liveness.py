@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 
 from sparkwal import events
+from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import SEAL, LeaderHeader, SlotHeader
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any
@@ -110,21 +111,69 @@ def report_passed(log: LogStore, torn: Iterable[TornRecord]) -> None:
 def passed_by(log: LogStore, torn: TornRecord, window: int) -> SlotRecord | None:
     """Look for the leader record that passes over a torn record: a GET for each slot after it.
 
+    A damaged record among them decides nothing, and the search goes on after it.
+
     Returns:
         The leader record; None as long as the log ends before the torn record.
 
     Raises:
-        InvalidLogError: the torn record was complete once, or a record after it is damaged.
+        InvalidLogError: the torn record was complete once, or no intact record decides.
     """
+    damage: InvalidLogError | None = None
     for position in count(torn.position + 1):
-        slot = read_any(log, position, window, GLANCE)
+        try:
+            slot = read_any(log, position, window, GLANCE)
+        except InvalidLogError as error:
+            damage = damage or error
+            continue
         if slot is None:
-            return None
+            break
         if isinstance(slot, SlotRecord):
             if passes(slot.header, torn):
                 return slot
             check_torn(slot.header, torn)
+    if damage is not None:
+        raise damage
     return None
+
+
+def settled_run(
+    log: LogStore,
+    slot: Slot,
+    window: int,
+    *,
+    tolerant: bool = False,
+    head: SlotRecord | None = None,
+) -> Run:
+    """Judge the slots up to this one as `run_to`, and let later records decide about torn ones.
+
+    A walk that goes back over a torn record must ask whether the record was complete once: only a
+    record after it can show that. If tolerant, such a record counts as damaged instead of raising.
+
+    Args:
+        log: the log.
+        slot: the last slot.
+        window: the log's window.
+        tolerant: see above.
+        head: the live record at the head, if it is known.
+
+    Raises:
+        InvalidLogError: a record is missing or damaged, or a torn record was complete once.
+    """
+    run = run_to(log, slot, window, tolerant=tolerant, newest=head)
+    if not run.torn:
+        return run
+    first = run.torn[0]
+    try:
+        leader = passed_by(log, first, window)
+        if leader is None and head is not None and head.header.position > first.position:
+            # The record at the head lies after a hole.
+            raise first
+    except InvalidLogError:
+        if not tolerant:
+            raise
+        run.give_up()
+    return run
 
 
 def run_to(

@@ -7,7 +7,7 @@ from itertools import islice
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.protocol import chain
-from sparkwal.protocol.liveness import Run, Slot, run_to
+from sparkwal.protocol.liveness import Run, Slot, run_to, settled_run
 from sparkwal.protocol.missing import ForeignRecord, MissingRecord
 from sparkwal.protocol.slots import (
     GLANCE,
@@ -412,11 +412,35 @@ def last_live(
     """Find the last live record at or before `record` (§3): m−1 GETs.
 
     It costs none if m is 1, or if the record has the live term of the `head`. If tolerant, it
-    decides from the intact records instead of raising.
+    decides from the intact records instead of raising. After a torn record it reads on until a
+    record decides about it.
 
     Raises:
         InvalidLogError: a record is missing or damaged.
     """
+    window = record.header.window
+    return live_up_to(log, record, window, tolerant=tolerant, head=head) or record
+
+
+def live_until(
+    log: LogStore, position: int, window: int, size: int = WHOLE, *, head: Head | None = None
+) -> SlotRecord | None:
+    """Find the last live record at or before a position: 1 GET, and those of `last_live`.
+
+    Returns:
+        The record, or None if the position holds no record, or no live one lies before it.
+
+    Raises:
+        InvalidLogError: a record is missing or damaged.
+        WrongWindow: the log has another window.
+    """
+    slot = read_any(log, position, window, size)
+    return None if slot is None else live_up_to(log, slot, window, head=head)
+
+
+def live_up_to(
+    log: LogStore, slot: Slot, window: int, *, tolerant: bool = False, head: Head | None = None
+) -> SlotRecord | None:
+    """Find the last live record up to a slot, as `last_live`. The slot may hold a torn record."""
     newest = head.live if head else None
-    run = run_to(log, record, record.header.window, tolerant=tolerant, newest=newest)
-    return run.live or record
+    return settled_run(log, slot, window, tolerant=tolerant, head=newest).live

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import SEAL, LeaderHeader
-from sparkwal.protocol.liveness import passed_by, run_to
+from sparkwal.protocol.liveness import passed_by, settled_run
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.records import LONG_HOLE, WIDEST_PROBE, AnotherLog, check_log
 from sparkwal.protocol.slots import (
@@ -208,7 +208,7 @@ def _walk(
         term = record.header.term
         if live is None or (newest_first and term != live):
             # Below a live record all records of the same term are live.
-            run = run_to(log.log, record, window, tolerant=True)
+            run = settled_run(log.log, record, window, tolerant=True)
             # Each record after a torn one needs a look-back of its own.
             live = run.term if not run.torn else live if newest_first else None
             return run.live is record

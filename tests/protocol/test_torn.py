@@ -12,9 +12,13 @@ import sparkwal
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, OutcomeUnknownError, StoreUnavailableError
 from sparkwal.events import Event
-from sparkwal.format import keys
+from sparkwal.format import arrowfile, keys
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.records import live_records, newer
-from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.recovery import find_head, last_live, live_until
+from sparkwal.protocol.slots import SlotRecord, TornRecord, read_slot
+from sparkwal.reading.history import walk
+from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
@@ -362,3 +366,41 @@ def _in_flight(path: Path, first: int, count: int) -> None:
         sent, data = next_record(lead, header.plan_id, content, 0, None, decided=first)
         log.store.put_if_absent(log.key(sent.number), data)
         lead = lead.after(sent)
+
+
+def with_late_knowledge(store: MemoryStore, log: LogStore, positions: range, decided: int) -> None:
+    """Rewrite records as those of an appender that had them all in flight."""
+    for position in positions:
+        record = read_slot(log, position, 1000)
+        assert record is not None
+        header = replace(record.header, in_flight_limit=8, decided=decided)
+        store.objects[slot_key(position)] = arrowfile.encode(header, record.spark_schema)
+
+
+@pytest.mark.parametrize("end", ["a later record", "the log"])
+def test_a_look_back_over_a_record_that_was_cut_off_later(
+    query: Query, store: Tearing, log: LogStore, end: str
+) -> None:
+    """The records in flight beside it do not show that it was whole; only a later one does."""
+    for number in range(9):
+        query.microbatch(number, (number,))
+    last = 9 if end == "a later record" else 7
+    with_late_knowledge(store, log, range(4, 8), decided=3)
+    for position in range(last + 1, 10):
+        del store.objects[slot_key(position)]
+    cut(store, 5, 14)
+    record = read_slot(log, 6, 1000)
+    assert record is not None
+    if end == "the log":
+        # Nobody knows that it was whole: the log ends before it.
+        assert last_live(log, record).header.position == 4
+        return
+    with pytest.raises(TornRecord):
+        last_live(log, record)
+    with pytest.raises(TornRecord):
+        live_until(log, 5, 1000)
+    assert last_live(log, record, tolerant=True) is record
+    reader = LogRange(SourceOptions(path=log.url, on_corruption="skip"), keys.ROOT, log)
+    reader.refresh()
+    found = [*walk(reader, 6, 10, newest_first=False)]
+    assert [each.header.position for each in found if isinstance(each, SlotRecord)] == [6, 7, 8, 9]
