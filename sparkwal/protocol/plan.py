@@ -16,7 +16,7 @@ from sparkwal.protocol.archive import decode, encode
 from sparkwal.protocol.clock import Clock, is_old
 from sparkwal.protocol.hint import Committed, Fenced, Hints, LeaderNote, Planned, Put
 from sparkwal.protocol.leadership import Leadership
-from sparkwal.protocol.slots import OpenLog
+from sparkwal.protocol.slots import GLANCE, OpenLog, fetch_slot
 from sparkwal.protocol.takeover import Claim, fenced_by, lead
 from sparkwal.store.base import LogStore, NotFound
 
@@ -89,11 +89,27 @@ def _unpack(packed: bytes) -> QueryProgress:
     return decode(bytes(limits.inflate(packed, limits.ARCHIVE)), "the plan of a microbatch")
 
 
-def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_ms: int) -> Plan:
+def make_plan(
+    open_log: OpenLog,
+    claim: Claim,
+    hints: Hints,
+    clock: Clock,
+    ttl_ms: int,
+    open_reader: OpenLog | None = None,
+) -> Plan:
     """Plan one microbatch of a stream.
 
     A warm plan costs no request and opens no client; for a cold one see `cold_plan`. A run that has
-    ended is never fenced: the query's next run takes the log over.
+    ended is never fenced: the query's next run takes the log over. Its first plan costs 1 GET,
+    which finds out whether another writer led the log in between.
+
+    Args:
+        open_log: opens the log for a writer.
+        claim: the writer.
+        hints: the hints of this machine.
+        clock: the clock.
+        ttl_ms: how long a look at the log counts.
+        open_reader: opens the log for that GET; by default `open_log`.
 
     Raises:
         FencedError: another leader took the log over since this leader's last microbatch. It is
@@ -110,7 +126,7 @@ def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_m
             raise fenced_by(open_log(), hint.by)
         hint = None
     plan = None
-    if isinstance(hint, Committed):
+    if isinstance(hint, Committed) and not _was_led(hint, hints, open_reader or open_log):
         plan = _plan_warm(hint, claim, hints, clock, ttl_ms)
     if plan is None:
         # If the last plan was not committed, its user saw the failure and started again. If it was
@@ -125,6 +141,18 @@ def make_plan(open_log: OpenLog, claim: Claim, hints: Hints, clock: Clock, ttl_m
     else:
         events.emit(events.Planned(plan.position, plan.plan_id, plan.leadership.term, "warm"))
     return plan
+
+
+def _was_led(hint: Committed, hints: Hints, open_reader: OpenLog) -> bool:
+    """Whether another writer led the log since the last run of the query ended.
+
+    Such a writer put its leader record into the first gap. An appender, or a writer on another
+    machine, leaves no note in the hints.
+    """
+    if not hints.has_ended(hint.last_run_id):
+        return False
+    lead = hint.leadership
+    return fetch_slot(open_reader(), lead.next_position, lead.window, GLANCE) is not None
 
 
 def cold_plan(

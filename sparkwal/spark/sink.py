@@ -124,7 +124,9 @@ class _Writer(PickledByValue):
         return plan.for_tasks()
 
     def _plan(self, claim: Claim, hints: Hints, clock: Clock) -> Plan:
-        return make_plan(self._proven_log, claim, hints, clock, self.options.plan_ttl_ms)
+        ttl_ms = self.options.plan_ttl_ms
+        reader = partial(open_log, self.options)
+        return make_plan(self._proven_log, claim, hints, clock, ttl_ms, reader)
 
     def _proven_log(self) -> LogStore:
         """The log, after a proof that its store has a working conditional PUT.

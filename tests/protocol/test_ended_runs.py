@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.errors import FencedError
+from sparkwal.errors import FencedError, OutcomeUnknownError
+from sparkwal.format import keys
 from sparkwal.protocol.hint import Hints, note_ended
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import TTL_MS, Query
@@ -102,3 +103,38 @@ def test_a_session_remembers_the_newest_thousand_ends(query: Query, ended: Path)
     assert query.hints.has_ended("run-1499") and query.hints.has_ended("run-500")
     assert not query.hints.has_ended("run-1") and not query.hints.has_ended("")
     assert len(ended.read_text().split()) == 1001
+
+
+def test_a_run_continues_warm_after_a_run_that_ended(query: Query, ended: Path) -> None:
+    query.microbatch(0, (1,))
+    note_ended(ended, "run")
+    # No leader record between the two.
+    assert replace(query, run_id="second run").microbatch(1, (2,)) == 2
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
+def test_the_next_run_takes_over_from_a_writer_without_hints_here(
+    query: Query, other: Query, ended: Path, tmp_path: Path, torn: bool
+) -> None:
+    """As an appender, or a query on another machine: neither leaves a note in the hints."""
+    query.microbatch(0, (1,))
+    note_ended(ended, "run")
+    elsewhere = replace(other, hints=Hints("wal", tmp_path / "elsewhere"))
+    elsewhere.microbatch(0, (2,))
+    if torn:
+        # The store keeps a part of a record that this writer did not report.
+        store = query.store
+        store.put_if_absent("wal/batches/" + keys.encode(keys.slot(4, 1000)), b"ARROW1")
+    assert replace(query, run_id="second run").microbatch(1, (3,)) == (6 if torn else 5)
+    # A run that has not ended is fenced as ever.
+    with pytest.raises(OutcomeUnknownError if torn else FencedError):
+        elsewhere.microbatch(1, (4,))
+
+
+def test_a_run_that_may_still_run_does_not_take_the_log_back(
+    query: Query, other: Query, tmp_path: Path
+) -> None:
+    query.microbatch(0, (1,))
+    replace(other, hints=Hints("wal", tmp_path / "elsewhere")).microbatch(0, (2,))
+    with pytest.raises(FencedError, match="host:1:1:y"):
+        query.microbatch(1, (3,))

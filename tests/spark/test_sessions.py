@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
+import sparkwal
 from tests.spark.queries import (
     append,
     assert_one_error,
@@ -26,14 +29,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_query_continues_after_a_batch_write_of_its_session(
+def test_a_query_continues_after_a_batch_write_of_its_session_and_after_an_appender(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log, stream = tmp_path / "log", numbers(spark, 2)
-    for _ in range(3):
+    for turn in range(3):
         append(stream, log, tmp_path / "cp")
-        write(stream_as_batch(spark), log)
-    assert values(read(spark, log).collect()) == [-1, -1, -1, 0, 1, 2, 3, 4, 5]
+        if turn == 1:
+            # It leaves no note for the query on this machine.
+            schema = pa.schema([("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())])
+            with sparkwal.Appender(str(log), schema, producer_id="p") as wal:
+                wal.append([{"timestamp": datetime.now(UTC), "value": -2}]).result()
+        else:
+            write(stream_as_batch(spark), log)
+    assert values(read(spark, log).collect()) == [-2, -1, -1, 0, 1, 2, 3, 4, 5]
 
 
 def stream_as_batch(spark: SparkSession):  # type: ignore[no-untyped-def]
