@@ -1,7 +1,7 @@
 """Proves from the records that a query's microbatches follow each other in its sources."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkwal.checkpoints.history import Input, floor_of, inputs
@@ -11,11 +11,14 @@ from sparkwal.store.base import LogStore
 
 # Microbatches whose rows differ from their offsets, in a report.
 _NAMED = 10
+_NOT_CARRIED = "not carried"
 
 
 @dataclass(frozen=True)
 class Break:
-    """Two microbatches of a query that do not follow each other, or one that is not proven.
+    """Two microbatches of a query that do not follow each other, or some that are not proven.
+
+    Records that follow each other and carry nothing for the same reason are one break.
 
     Attributes:
         kind: "hole", "overlap", "differs", "goes back", "read twice", "no record" or "not carried".
@@ -26,6 +29,8 @@ class Break:
         timestamp_ms: the time of the later record.
         expected: the end of the earlier one.
         actual: the begin of the later one.
+        until: the position of the last record of the break.
+        records: the number of the records that are not proven.
     """
 
     kind: str
@@ -36,6 +41,8 @@ class Break:
     timestamp_ms: int
     expected: Any
     actual: Any
+    until: int
+    records: int = 1
 
 
 @dataclass
@@ -135,7 +142,7 @@ class _Audit:
         report.rows += header.rows
         report.watermark_ms = max(report.watermark_ms, entry.watermark_ms)
         if entry.end is None:
-            self._break("not carried", "", entry, None, entry.reason)
+            self._not_carried(entry)
         else:
             if self._last is None:
                 report.begin = entry.begin
@@ -151,7 +158,8 @@ class _Audit:
         skipped = entry.header.batch_id - last.header.batch_id - 1
         self.report.without_record += skipped
         if entry.begin is None:
-            self._break("not carried", "", entry, last.end, "the offsets before the microbatch")
+            reason = "the offsets before the microbatch"
+            self._break(_NOT_CARRIED, "", entry, last.end, reason)
             return
         assert last.end is not None
         for source, expected, actual in _differences(last.end, entry.begin):
@@ -196,6 +204,22 @@ class _Audit:
             if len(self.report.differing) < _NAMED:
                 self.report.differing.append(entry.position)
 
+    def _not_carried(self, entry: Input) -> None:
+        """Add a record that carries no offsets to the break before it, or begin a new one."""
+        breaks = self.report.breaks
+        before = breaks[-1] if breaks else None
+        if (
+            before is not None
+            and self._last is not None
+            and before.kind == _NOT_CARRIED
+            and before.until == self._last.position
+            and before.actual == entry.reason
+        ):
+            until, records = entry.position, before.records + 1
+            breaks[-1] = replace(before, until=until, records=records)
+        else:
+            self._break(_NOT_CARRIED, "", entry, None, entry.reason)
+
     def _break(self, kind: str, source: str, entry: Input, expected: Any, actual: Any) -> None:
         last = self._last.header if self._last else None
         header = entry.header
@@ -209,6 +233,7 @@ class _Audit:
                 timestamp_ms=header.timestamp_ms,
                 expected=expected,
                 actual=actual,
+                until=header.position,
             )
         )
 

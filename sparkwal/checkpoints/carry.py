@@ -3,20 +3,15 @@ microbatch."""
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-from isal.isal_zlib import crc32
-
 from sparkwal import events
-from sparkwal.checkpoints import folder, names
+from sparkwal.checkpoints import folder, names, packing
 from sparkwal.checkpoints.offsets import check_commit
-from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
-from sparkwal.format import arrowfile, keys, limits
+from sparkwal.errors import DivergedCheckpointError, OptionError
 from sparkwal.format.content import Content
 from sparkwal.format.header import (
     HERE,
@@ -24,7 +19,6 @@ from sparkwal.format.header import (
     REMOTE,
     STATEFUL,
     Checkpoint,
-    CommitHeader,
     Origin,
 )
 from sparkwal.protocol.archive import recall
@@ -32,16 +26,12 @@ from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.holds import Holds, Span
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.repeated import other_rows
-from sparkwal.protocol.slots import OpenLog, fetch_slot, open_slot
+from sparkwal.protocol.slots import OpenLog
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import state_folder
 
-# JSON writes a byte as six characters at most.
-MAX_FILE_BYTES = limits.CHECKPOINT // 6
-_string_at = json.JSONDecoder().raw_decode
-# A JSON string after its first quote. Each escape in it stands for one byte, because a wider
-# character would make Python take four bytes for each character.
-_STRING = re.compile(r'[^"\\]*+(?:\\(?:[^u]|u00)[^"\\]*+)*+"')
+# From this size on a compacted list of a source is reported whenever it has doubled.
+LARGE_LIST = 2**20
 
 
 @dataclass(frozen=True)
@@ -85,8 +75,14 @@ class StreamCheckpoint:
         if path is not None and (path / names.STATE).is_dir() and folder.owner_of(path):
             raise stateful_refused()
 
-    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried:
+    def capture(self, batch_id: int, last: Checkpoint | None, *, again: bool = False) -> Carried:
         """Collect the files that Spark wrote for this microbatch. Makes no request.
+
+        Args:
+            batch_id: the microbatch.
+            last: the entry of the query's last record.
+            again: try the files again that were too large for earlier records. The first
+                microbatch of a run does so, because `checkpointMaxBytes` may have changed.
 
         Raises:
             DivergedCheckpointError: the folder continues after other input than the log holds, or
@@ -122,16 +118,26 @@ class StreamCheckpoint:
         self._check_same_origin(owner, last)
         if last is not None:
             self._check_same_input(path, last)
-        earlier = last.files if last else {}
+        earlier = dict(last.files) if last else {}
+        if again:
+            earlier = {name: place for name, place in earlier.items() if place[0] != NOWHERE}
         if f"commits/{batch_id - 1}" in sizes:
             check_commit((path / f"commits/{batch_id - 1}").read_bytes())
-        carried = pack(sizes, lambda name: (path / name).read_bytes(), earlier, self.max_bytes)
+        carried = packing.pack(
+            sizes, lambda name: (path / name).read_bytes(), earlier, self.max_bytes
+        )
         for name, (position, size) in sorted(carried.files.items()):
             if position == NOWHERE and earlier.get(name, (0, 0))[0] != NOWHERE:
                 events.emit(events.CheckpointTooLarge(name, size, self.max_bytes))
+            elif position == HERE and _doubled(name, size, last):
+                events.emit(events.SourceListGrows(name, size))
         inputs = folder.inputs(path, batch_id, sizes)
         origin = last.origin if last else owner.origin if owner else None
-        return replace(carried, inputs=inputs, name=owner.name if owner else "", origin=origin)
+        name = owner.name if owner else ""
+        since = last.since if last and last.is_whole else HERE
+        if any(position == NOWHERE for position, _ in carried.files.values()):
+            since = NOWHERE
+        return replace(carried, inputs=inputs, name=name, origin=origin, since=since)
 
     def without_rows(
         self,
@@ -139,6 +145,7 @@ class StreamCheckpoint:
         last_record: Callable[[], tuple[int, Checkpoint | None]],
         *,
         must_carry: bool,
+        again: bool = False,
     ) -> Carried | None:
         """Collect the files for the record of a microbatch without rows. Makes no request.
 
@@ -147,6 +154,7 @@ class StreamCheckpoint:
             last_record: returns the query's last microbatch in the log and the entry of its
                 checkpoint.
             must_carry: the last record is so old that a new one must carry the checkpoint.
+            again: see `capture`.
 
         Returns:
             The files, or None if no record is needed: then the folder notes the microbatch.
@@ -178,7 +186,7 @@ class StreamCheckpoint:
             note = folder.note(path, batch_id, last)
             if spans is not None and self._save(path, spans, note):
                 return None
-        return self.capture(batch_id, last)
+        return self.capture(batch_id, last, again=again)
 
     def _check_same_origin(self, owner: folder.Owner | None, last: Checkpoint | None) -> None:
         """Check that the folder was forked from the same place as the query in the log.
@@ -267,7 +275,7 @@ class StreamCheckpoint:
             raise self._diverged(log, batch_id, why)
         path = self._folder()
         if path is not None and entry.bytes:
-            logged = read_block(log, lead.window, self.query_id, entry.position)
+            logged = packing.read_block(log, lead.window, self.query_id, entry.position)
             other = folder.other_input(logged, entry.files, path, batch_id)
             # SAFETY(same-offsets) §12: a replay is skipped only with the log's offsets and sources
             if other is not None:
@@ -304,6 +312,15 @@ class StreamCheckpoint:
         )
 
 
+def _doubled(name: str, size: int, last: Checkpoint | None) -> bool:
+    """Whether a source's compacted list passes LARGE_LIST, or the next power of two of it."""
+    parent = name.rpartition("/")[0]
+    lists = last.files if last else {}
+    earlier = (list_size for other, (_, list_size) in lists.items() if other.startswith(parent))
+    before = max(earlier, default=0)
+    return (size // LARGE_LIST).bit_length() > (before // LARGE_LIST).bit_length()
+
+
 def beginning(origin: Origin | None) -> str:
     """The place where a query begins, for messages."""
     if origin is None:
@@ -336,127 +353,3 @@ def note_log(path: Path, log_id: str) -> None:
     with suppress(OSError):
         draft.write_text(json.dumps({"log_id": log_id}))
         os.replace(draft, path / names.LOG)
-
-
-def pack(
-    sizes: Mapping[str, int],
-    read: Callable[[str], bytes],
-    carried: Mapping[str, tuple[int, int]],
-    max_bytes: int,
-) -> Carried:
-    """Pack the files into one block of at most `max_bytes`.
-
-    A record carries a compacted list once, and the next records name that record. Files that do not
-    fit, the largest first, get the position NOWHERE, and later records do not try them again.
-
-    Args:
-        sizes: the sizes of the files, by name.
-        read: returns the content of a file.
-        carried: (position, bytes) of the files that earlier records carry, by name.
-        max_bytes: the limit of the block.
-    """
-    files = {
-        name: carried[name]
-        for name, size in sizes.items()
-        if folder.is_compact(name) and carried.get(name, (0, -1))[1] == size
-    }
-    left = {name: size for name, size in sizes.items() if name not in files}
-    while (len(left) > limits.CHECKPOINT_FILES or sum(left.values()) > MAX_FILE_BYTES) or (
-        len(data := encode({name: read(name) for name in left})) > max_bytes and left
-    ):
-        largest = max(left, key=lambda name: left[name])
-        files[largest] = (NOWHERE, left.pop(largest))
-    files |= {name: (HERE, size) for name, size in left.items() if folder.is_compact(name)}
-    return Carried(data, "", files)
-
-
-def encode(files: Mapping[str, bytes]) -> bytes:
-    """Encode as JSON {name: content as Latin-1}, compressed: offsets/N and N−1 are nearly the same
-    text."""
-    text = json.dumps({name: data.decode("latin-1") for name, data in files.items()})
-    return bytes(pa.compress(text.encode(), codec="zstd", asbytes=True))
-
-
-def decode(block: bytes, label: str) -> dict[str, bytes]:
-    """Decode a block that `encode` made.
-
-    Raises:
-        InvalidLogError: `encode` did not make the block; the text names it as `label`.
-    """
-    try:
-        files = _files_in(limits.inflate(block, limits.CHECKPOINT).decode("ascii"))
-    except ValueError as error:
-        raise InvalidLogError(f"{label}: its checkpoint cannot be decoded: {error}") from None
-    folders = {name[:at] for name in files for at, c in enumerate(name) if c == "/"}
-    for name in files:
-        # The name becomes a path on the machine that rebuilds, so it must not leave the folder.
-        if not names.is_carried(name) or name in folders:
-            raise InvalidLogError(f"{label}: its checkpoint names a file {name!r}")
-    return files
-
-
-def _files_in(text: str) -> dict[str, bytes]:
-    """The files in what `encode` makes, with no other object than these: a parser of JSON makes any
-    number of them. Raises ValueError."""
-    files: dict[str, bytes] = {}
-    if text == "{}":
-        return files
-    at = _after(text, 0, "{")
-    while len(files) < limits.CHECKPOINT_FILES:
-        name, at = _string_at(text, _after(text, at, '"') - 1)
-        begin = _after(text, at, ': "')
-        if _STRING.match(text, begin) is None:
-            raise ValueError(f"the content of {name[:80]!r} is no bytes")
-        content, at = _string_at(text, begin - 1)
-        if name in files:
-            raise ValueError("it names a file twice")
-        files[name] = content.encode("latin-1")
-        if at == len(text) - 1 and text[at] == "}":
-            return files
-        at = _after(text, at, ", ")
-    raise ValueError(f"it holds more than {limits.CHECKPOINT_FILES} files")
-
-
-def _after(text: str, at: int, sign: str) -> int:
-    """The index after `sign`, which must be at `at`.
-
-    Raises:
-        ValueError: the text has another sign there.
-    """
-    if not text.startswith(sign, at):
-        raise ValueError(f"no {sign} at character {at}")
-    return at + len(sign)
-
-
-def read_block(
-    log: LogStore, window: int, query_id: str, position: int, front: bytes | None = None
-) -> dict[str, bytes]:
-    """Read the files that the record at `position` carries for a query: 1 GET, or 2 for a large
-    block. If the record's first bytes are known as `front`, one GET less.
-
-    Raises:
-        InvalidLogError: the record is missing, of another query or damaged.
-    """
-    if position > keys.last_position(window):
-        raise InvalidLogError(f"{log.url}: no log comes to position {position}, which it names")
-    number = keys.slot(position, window)
-    label = log.locate(number, window)
-    fetched = fetch_slot(log, position, window) if front is None else front
-    record = open_slot(log, position, window, fetched)
-    if record is None or not isinstance(fetched, bytes):
-        raise InvalidLogError(
-            f"the record of position {position} of {log.url} is missing, and it holds the "
-            f"checkpoint of query {query_id}"
-        )
-    entry = record.header.checkpoints.get(query_id)
-    if not isinstance(record.header, CommitHeader) or entry is None or entry.position != position:
-        raise InvalidLogError(f"{label}: it carries no checkpoint of query {query_id}")
-    if not entry.bytes:
-        return {}
-    start = arrowfile.block_offset(record.size)
-    block = fetched[start : start + entry.bytes]
-    if len(block) < entry.bytes:
-        block = log.store.get_range(log.key(number), start, entry.bytes)
-    if crc32(block) != entry.crc32:
-        raise InvalidLogError(f"{label}: the checkpoint in it does not match its CRC-32")
-    return decode(block, label)

@@ -80,12 +80,13 @@ class Stretch:
     offsets: Offsets
 
 
-def side_of(log: LogStore, query: str | None) -> Side:
+def side_of(log: LogStore, query: str | None, option: str = "--query") -> Side:
     """Read the input of all microbatches of a query: 1 GET for each position.
 
     Args:
         log: the log.
         query: the name or id of the query. Without it, the log has one only.
+        option: the option of the command that names the query, for errors.
 
     Raises:
         OptionError: the log does not exist, or the query cannot be compared.
@@ -105,7 +106,7 @@ def side_of(log: LogStore, query: str | None) -> Side:
     if len(names) != 1:
         names_of = ", ".join(sorted(map(repr, names.values()))) or "none"
         raise OptionError(
-            f"{log.url} holds these queries: {names_of}; name the one to compare with --query"
+            f"{log.url} holds these queries: {names_of}; name the one to compare with {option}"
         )
     for entry in records:
         if entry.end is None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from isal.isal_zlib import crc32
 
@@ -37,6 +38,8 @@ from sparkwal.format.limits import json_in
 from sparkwal.protocol.holds import Span
 from sparkwal.store.path import folder, is_local
 
+# The URI of a file on this machine: file:/x, file:///x or /x, but not file://host/x.
+_LOCAL = re.compile("(?:file:(?://(?:localhost)?)?)?(/(?!/).*)", re.DOTALL)
 _NUMBERED = re.compile(r"([0-9]{1,19})(\.compact)?")
 
 
@@ -63,6 +66,15 @@ def local_folder(location: str) -> Path | None:
         return folder(location) if is_local(location) else None
     except OptionError:  # the location is empty or names another host
         return None
+
+
+def listed_file(uri: str) -> Path | None:
+    """The file that Spark lists by a URI, or None if it is not on this machine's disk.
+
+    Spark encodes the paths in its lists and statistics: `file:///in/a%20b` is the file `/in/a b`.
+    """
+    match = _LOCAL.fullmatch(uri)
+    return Path(os.fsdecode(unquote_to_bytes(match[1]))) if match else None
 
 
 def log_folders(log_path: str, sequencer: str) -> list[Path]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwal.checkpoints import carry
+from sparkwal.checkpoints import packing
 from sparkwal.checkpoints.offsets import by_source, listed
 from sparkwal.checkpoints.unread import listed_files
 from sparkwal.errors import InvalidLogError
@@ -106,7 +106,7 @@ def _input(log: LogStore, record: SlotRecord, header: CommitHeader, front: bytes
         return Input(header, reason="an appender or a batch wrote it")
     if not entry.bytes:
         return Input(header, reason=entry.reason or "the record carries no checkpoint")
-    files = carry.read_block(log, header.window, header.query_id, header.position, front)
+    files = packing.read_block(log, header.window, header.query_id, header.position, front)
     return read_input(header, files)
 
 

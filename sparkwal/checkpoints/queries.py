@@ -1,19 +1,19 @@
 """The queries of a log: how far each is, and where its sources stand."""
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwal.checkpoints import carry
+from sparkwal.checkpoints import packing
 from sparkwal.checkpoints.fork import after_the_end
+from sparkwal.checkpoints.forkable import Kept, first_forkable, not_forkable
 from sparkwal.checkpoints.history import floor_of, parsed
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format.header import REMOTE, STATEFUL, Origin
-from sparkwal.protocol.archive import read_archive
+from sparkwal.format.header import Checkpoint, Origin
+from sparkwal.protocol.archive import named_records, read_archive
 from sparkwal.protocol.records import first_at_or_after
-from sparkwal.protocol.recovery import Head, find_head, last_live
-from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
+from sparkwal.protocol.recovery import Head, find_head, live_until
+from sparkwal.protocol.slots import SlotRecord
 from sparkwal.store.base import LogStore
 
 
@@ -30,8 +30,8 @@ class QueryInfo:
         rows: the rows in that record.
         sources: the offset of each source after that microbatch, as its source writes it. Empty if
             the record carries none.
-        fork_from: the first position at which it can be forked, or None.
-        fork_until: the last position at which it can be forked, or None.
+        fork_from: a fork is accepted at each position from this one, not below the floor, …
+        fork_until: … up to this one. None for both if it cannot be forked at the last position.
         not_forkable: the reason if it cannot be forked at the last position, or "".
         origin: the place from which it was forked, or None.
     """
@@ -54,8 +54,8 @@ def read_queries(
 ) -> list[QueryInfo]:
     """Read the queries of a log at its end, at a position or at a moment.
 
-    It costs 2 LIST, 1 GET for head and floor each, 1 GET for each query, and log₂ n GETs for the
-    first position of each.
+    It costs 2 LIST, 1 GET for head and floor each, and 1 GET for each query. A query that needs
+    records before the floor, or that an older version wrote, costs log₂ n GETs more.
 
     Args:
         log: the log.
@@ -88,23 +88,17 @@ def read_queries(
         archive = read_archive(log, header.txns_archive)
         entries = {**archive.checkpoints, **entries}
         txns = {**archive.txns, **txns}
+    kept = Kept(floor, named_records(log, head.live.header))
+    if not kept.holds(header.position):
+        raise _not_there(log, last)
     queries = []
     for query_id, entry in entries.items():
         batch_id, timestamp_ms = txns.get(query_id, (-1, 0))
-        reason = _REASONS.get(entry.reason, entry.reason)
-        if entry.too_large:
-            reason = "a file of its checkpoint was larger than checkpointMaxBytes"
-        sources: dict[str, Any] = {}
-        if entry.bytes:
-            try:
-                files = carry.read_block(log, head.window, query_id, entry.position)
-                sources = parsed(files.get(f"offsets/{batch_id}", b"")) or {}
-            except InvalidLogError:
-                # A collection keeps only the records that the head names.
-                if entry.position >= floor:
-                    raise
-                reason = "its record was collected"
-        begin = None if reason else _first(log, head, query_id, floor, entry.position)
+        sources, damage = _sources(log, head.window, query_id, batch_id, entry)
+        reason = not_forkable(log, head.window, query_id, entry, kept)
+        if damage is not None and not reason:
+            reason = str(damage)
+        begin = None if reason else first_forkable(log, head, query_id, entry, kept, last)
         queries.append(
             QueryInfo(
                 name=entry.name or query_id,
@@ -123,31 +117,28 @@ def read_queries(
     return sorted(queries, key=lambda query: query.position)
 
 
-_REASONS = {
-    STATEFUL: "it is stateful, and its state is not in the log",
-    REMOTE: "its checkpoint was not on the driver's disk",
-}
+def _sources(
+    log: LogStore, window: int, query_id: str, batch_id: int, entry: Checkpoint
+) -> tuple[dict[str, Any], InvalidLogError | None]:
+    """The offset of each source in a checkpoint, and the error if its record cannot be read."""
+    if not entry.bytes:
+        return {}, None
+    try:
+        files = packing.read_block(log, window, query_id, entry.position, expected=entry)
+    except InvalidLogError as error:
+        return {}, error
+    return parsed(files.get(f"offsets/{batch_id}", b"")) or {}, None
 
 
 def _live_at(log: LogStore, head: Head, at: int) -> SlotRecord:
-    record = read_slot(log, at, head.window)
-    if record is None:
-        raise OptionError(
-            f"the record of position {at} of {log.url} is not in the log any more: choose a "
-            "position from its floor on"
-        )
-    return last_live(log, record, head=head)
+    live = live_until(log, at, head.window, head=head)
+    if live is None:
+        raise _not_there(log, at)
+    return live
 
 
-def _first(log: LogStore, head: Head, query_id: str, floor: int, position: int) -> int:
-    """The first position from the floor on whose record names the query: log₂ n GETs."""
-    if position <= floor:
-        return min(floor, head.position)
-
-    def names(at: int) -> bool:
-        record = read_slot(log, at, head.window, GLANCE)
-        if record is None:
-            return False
-        return query_id in last_live(log, record, head=head).header.checkpoints
-
-    return floor + bisect_left(range(floor, position), True, key=names)
+def _not_there(log: LogStore, at: int) -> OptionError:
+    return OptionError(
+        f"the record of position {at} of {log.url} is not in the log any more: choose a position "
+        "from its floor on"
+    )

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwal import events
-from sparkwal.checkpoints import carry, folder, names
+from sparkwal.checkpoints import carry, folder, names, packing
 from sparkwal.checkpoints.accepting import accepted
 from sparkwal.checkpoints.folder import Owner, owner_of, sweep
 from sparkwal.checkpoints.fork import (
-    Base,
     Fork,
     check_name,
     check_same_fork,
-    find_base,
     open_forked,
     query_id_of,
 )
+from sparkwal.checkpoints.forkable import not_carried
 from sparkwal.checkpoints.offsets import check_commit
+from sparkwal.checkpoints.place import Base, find_base
 from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.checkpoints.unread import check_files
-from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.errors import OptionError
 from sparkwal.format import keys
-from sparkwal.format.header import REMOTE, STATEFUL, Checkpoint
+from sparkwal.format.header import Checkpoint
 from sparkwal.options.open import enclosing_data, open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.spark_versions import checkpoint_file_manager
@@ -40,13 +40,6 @@ from sparkwal.store.local_files import keep_private
 from sparkwal.store.path import absolute, overlap, state_folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-# The errors for a record without a checkpoint, by its `reason`.
-_USE_OLD_LOCATION = "Start it with the checkpointLocation that it had"
-_REASONS = {
-    STATEFUL: f"the query is stateful, and its state is not in the log. {_USE_OLD_LOCATION}",
-    REMOTE: "its checkpointLocation was not on the driver's disk, or was no option of the query, "
-    "so the log carries nothing of it. Start it once with the checkpointLocation that it had",
-}
 
 
 @dataclass(frozen=True)
@@ -229,6 +222,13 @@ def decide(
     base = None
     if forking is not None and last >= 0:
         check_same_fork(forking.fork, forking.log, log, name, entry.origin if entry else None)
+    elif forking is None and last < 0 and owner is not None and owner.origin is not None:
+        raise OptionError(
+            f"{target} begins query {name!r} {carry.beginning(owner.origin)}, and {log.url} holds "
+            "no microbatch of it yet, so only the fork says where it begins. sparkwal wrote "
+            "nothing: give sparkwal.checkpoint the same fork in the job too, or delete the folder "
+            "to begin with the first rows of the source"
+        )
     elif forking is not None:
         base = find_base(forking.fork, forking.log)
         if base.origin.log_id == log_id:
@@ -249,8 +249,9 @@ def decide(
         files = _files(log, state)
     else:
         origin = base.origin
-        files = _files(base.log, _forked(base))
-        check_files(base, files)
+        files = _files(base.log, _forked(base), base.files)
+        assert forking is not None
+        check_files(base, files, ignore_missing=forking.fork.ignore_missing_files)
         why = f"{why}; the query begins {carry.beginning(origin)}"
     own = {
         names.METADATA: b'{"id":"%s"}' % query_id.encode(),
@@ -311,7 +312,7 @@ def why_rebuild(
         return "it lacks a commit"
     if commits > last:
         return None
-    logged = carry.read_block(log, state.window, state.query_id, entry.position, state.front)
+    logged = packing.read_block(log, state.window, state.query_id, entry.position, state.front)
     # SAFETY(folder-same-plan) §12: a folder is used only if it plans N as the log holds it
     if folder.other_input(logged, entry.files, target, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
@@ -322,8 +323,12 @@ def why_rebuild(
     return None
 
 
-def _files(log: LogStore, state: State) -> dict[str, bytes]:
-    """Read the files that the log carries: 1 GET, and 1 for each compacted list.
+def _files(
+    log: LogStore, state: State, files: Mapping[str, bytes] | None = None
+) -> dict[str, bytes]:
+    """Collect the files of a new folder from those that the log carries.
+
+    If they were not read, it costs 1 GET, and 1 for each compacted list.
 
     Raises:
         OptionError: the log does not carry all of them.
@@ -331,29 +336,19 @@ def _files(log: LogStore, state: State) -> dict[str, bytes]:
     last, entry = state.batch_id, state.entry
     if last < 0:
         return {}
-    why = f"nothing of its checkpoint is in the log. {_USE_OLD_LOCATION}"
+    why = "nothing of its checkpoint is in the log"
+    advice = "Start it with the checkpointLocation that it had"
     if entry is not None:
-        why = _REASONS.get(entry.reason, "")
-        if too_large := entry.too_large:
-            why = (
-                f"{too_large[0]} was larger than checkpointMaxBytes. Start the query on the "
-                "machine where it ran, with a larger checkpointMaxBytes"
-            )
+        why = not_carried(entry)
+        if entry.too_large:
+            advice = "Start it on the machine where it ran, with a larger checkpointMaxBytes"
     if entry is None or why:
         raise OptionError(
             f"cannot rebuild the checkpoint of query {state.query_id} from {log.url} (microbatch "
-            f"{last}): {why}"
+            f"{last}): {why}. {advice}"
         )
-    files = carry.read_block(log, state.window, state.query_id, entry.position, state.front)
-    for earlier in sorted({position for position, _ in entry.files.values()} - {entry.position}):
-        carried = carry.read_block(log, state.window, state.query_id, earlier)
-        wanted = {name for name, (at, _) in entry.files.items() if at == earlier}
-        if missing := wanted - carried.keys():
-            raise InvalidLogError(
-                f"the record of position {earlier} of {log.url} does not hold {min(missing)!r} of "
-                f"the checkpoint of query {state.query_id}, as later records say"
-            )
-        files |= {name: carried[name] for name in wanted}
+    if files is None:
+        files = packing.read_files(log, state.window, state.query_id, entry, state.front)
     record = log.locate(keys.slot(entry.position, state.window), state.window)
     files = accepted(files, last, record)
     # The log holds microbatch N, so it has ended. Without commits/N Spark would read its input

@@ -3,47 +3,63 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sparkwal.checkpoints import carry, folder
-from sparkwal.checkpoints.fork import Base
+from sparkwal import events
+from sparkwal.checkpoints import folder, packing
 from sparkwal.checkpoints.names import SOURCES
 from sparkwal.checkpoints.offsets import by_source, listed
-from sparkwal.errors import OptionError
-from sparkwal.format.header import NOWHERE
+from sparkwal.checkpoints.place import Base
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format.limits import json_in
 
 # Names of missing files in a message.
 _NAMED = 3
 
 
-def check_files(base: Base, files: Mapping[str, bytes]) -> None:
+def check_files(base: Base, files: Mapping[str, bytes], *, ignore_missing: bool) -> None:
     """Check the files that the forked query read after the place of the fork.
 
     It looks at files on this machine's disks only. It costs 1 GET if the newest record is another
     query's, and 1 for each compacted list that the fork did not read.
 
+    If those records are damaged, nothing is checked: the fork does not need them.
+
     Args:
         base: the place.
         files: the checkpoint there, by names.
+        ignore_missing: report missing files instead of raising.
 
     Raises:
         OptionError: a file is missing.
     """
     begin = _listed(files, base.origin.batch_id)
-    if not begin or base.newest is None:
+    if not begin:
+        return
+    query = base.origin.name
+    try:
+        newest = _newest_files(base, files)
+    except InvalidLogError as damage:
+        reason = f"the newest checkpoint of the forked query cannot be read: {damage}"
+        events.emit(events.ForkNotChecked(base.log.url, query, reason))
         return
     missing = sorted(
         path
-        for source, path, number in listed_files(_newest_files(base, files))
+        for source, path, number in listed_files(newest)
         if number > begin.get(source, number) and is_missing(path)
     )
-    if missing:
-        shown = ", ".join(missing[:_NAMED])
-        others = f" and {len(missing) - _NAMED} others" if len(missing) > _NAMED else ""
+    if not missing:
+        return
+    shown = ", ".join(missing[:_NAMED])
+    others = f" and {len(missing) - _NAMED} others" if len(missing) > _NAMED else ""
+    found = (
+        f"query {query!r} read {shown}{others} after position {base.origin.position} of "
+        f"{base.log.url}, and {len(missing)} of them are missing"
+    )
+    if not ignore_missing:
         raise OptionError(
-            f"query {base.origin.name!r} read {shown}{others} after position "
-            f"{base.origin.position} of {base.log.url}, and {len(missing)} of them are missing: "
-            "the fork could not read them again. Put them back, or fork at a later position"
+            f"{found}: the fork could not read them again. Put them back, fork at a later "
+            "position, or give sparkwal.Fork ignore_missing_files=True to leave their rows out"
         )
+    events.emit(events.ForkNotChecked(base.log.url, query, f"{found}: their rows are left out"))
 
 
 def _listed(files: Mapping[str, bytes], batch_id: int) -> dict[str, int]:
@@ -54,25 +70,20 @@ def _listed(files: Mapping[str, bytes], batch_id: int) -> dict[str, int]:
 
 
 def _newest_files(base: Base, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The lists of files in the newest checkpoint of the forked query."""
-    assert base.newest is not None
+    """The lists of files in the newest checkpoint of the forked query, except those in `files`.
+
+    Raises:
+        InvalidLogError: a record is damaged or missing.
+    """
+    if base.newest is None:
+        raise InvalidLogError("the newest record is damaged")
     record, front = base.newest
     query_id = base.origin.query_id
     entry = record.header.checkpoints.get(query_id)
     if entry is None or entry.position <= base.origin.position or not entry.bytes:
         return {}
-    is_own = entry.position == record.header.position
-    carried = carry.read_block(
-        base.log, base.window, query_id, entry.position, front if is_own else None
-    )
-    positions: dict[int, list[str]] = {}
-    for name, (position, size) in entry.files.items():
-        if position not in (NOWHERE, entry.position) and len(files.get(name, b"")) != size:
-            positions.setdefault(position, []).append(name)
-    for position, names in positions.items():
-        block = carry.read_block(base.log, base.window, query_id, position)
-        carried.update((name, block[name]) for name in names if name in block)
-    return carried
+    own = front if entry.position == record.header.position else None
+    return packing.read_files(base.log, base.window, query_id, entry, own, known=files)
 
 
 def listed_files(files: Mapping[str, bytes]) -> Iterator[tuple[str, str, int]]:
@@ -98,8 +109,8 @@ def _files_in(data: bytes) -> Iterator[tuple[str, int]]:
 
 
 def is_missing(path: str) -> bool:
-    """Whether a file of this machine's disks is missing."""
-    local = folder.local_folder(path) if path.startswith(("file:", "/")) else None
+    """Whether a file of this machine's disks is missing. The path is as Spark lists it."""
+    local = folder.listed_file(path)
     return local is not None and not _exists(local)
 
 

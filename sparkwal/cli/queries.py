@@ -9,6 +9,7 @@ import click
 
 from sparkwal.checkpoints.audit import Break, QueryAudit, audit_log, complete_until
 from sparkwal.checkpoints.diff import Stretch, side_of, stretches
+from sparkwal.checkpoints.fork import position_of
 from sparkwal.checkpoints.queries import QueryInfo, read_queries
 from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.cli.flags import EXAMPLES, as_json, moment_ms, takes_log
@@ -33,15 +34,16 @@ from sparkwal.reading.sequencers import all_logs
 def queries(
     path: str, log_options: dict[str, str], moment_or_position: str | None, *, as_json: bool
 ) -> None:
-    """A fork (sparkwal.Fork) of a query may begin at each position of the column forks: the range
-    from its first record, or from the log's floor, up to the last position. Digits are a position;
-    milliseconds since 1970 are a time.
+    """A fork (sparkwal.Fork) of a query may begin at each position of the column forks: from the
+    floor on, those whose records carry its whole checkpoint, up to the last position. Digits are a
+    position; milliseconds since 1970 are a time.
 
     \b
     sparkwal queries s3://bucket/wal
     sparkwal queries s3://bucket/wal --at 70412 --json
 
-    Requests: 2 LIST and 2 GET for head and floor, and for each query 1 GET and log₂ n GETs.
+    Requests: 2 LIST and 2 GET for head and floor, and for each query 1 GET; log₂ n GETs more if
+    it needs records below the floor, or an older version wrote it.
     """
     parsed = from_keywords(SourceOptions, path, log_options)
     log = open_log(parsed, fail_fast=True)
@@ -59,9 +61,9 @@ def _at(text: str | None) -> dict[str, int]:
     """The arguments of `read_queries` for --at."""
     if text is None:
         return {}
-    # Ten digits and more are milliseconds since 1970, of 1970 at least.
-    if text.strip().isdecimal() and len(text.strip()) < 12:
-        return {"at": int(text)}
+    position = position_of(text)
+    if position is not None:
+        return {"at": position}
     try:
         return {"moment_ms": moment_ms(text, time.time_ns() // 1_000_000)}
     except ValueError as expected:
@@ -183,9 +185,12 @@ def _summary(one: QueryAudit) -> dict[str, Any]:
 
 def _line(gap: Break) -> str:
     of = f" of source {gap.source}" if gap.source else ""
-    between = f"between positions {gap.before} and {gap.position}"
-    if gap.before < 0:
+    if gap.records > 1:
+        between = f"in {gap.records} records at positions {gap.position}…{gap.until}"
+    elif gap.before < 0 or gap.kind == "not carried":
         between = f"at position {gap.position}"
+    else:
+        between = f"between positions {gap.before} and {gap.position}"
     times = f"{moment(gap.before_ms)} … " if gap.before >= 0 else ""
     text = f"{gap.kind}{of} {between} ({times}{moment(gap.timestamp_ms)})"
     if gap.kind in ("not carried", "read twice"):
@@ -245,9 +250,12 @@ def diff(
     Exit code 1: a stretch differs, or there is none.
     """
     sides = []
-    for log_path, name in ((path, query), (other, other_query)):
+    for log_path, name, option in (
+        (path, query, "--query"),
+        (other, other_query, "--other-query"),
+    ):
         parsed = from_keywords(SourceOptions, log_path, log_options)
-        sides.append(side_of(open_log(parsed, fail_fast=True), name))
+        sides.append(side_of(open_log(parsed, fail_fast=True), name, option))
     compared: list[Stretch] = []
     for stretch in stretches(sides[0], sides[1]):
         compared.append(stretch)

@@ -192,6 +192,17 @@ class CheckpointTooLarge(Event, level=logging.WARNING):
     limit: int
 
 
+class SourceListGrows(Event, level=logging.WARNING):
+    """A file source's list of read files has `bytes`, and records carry all of it again and again.
+
+    It is reported at 1 MiB and whenever the list has doubled. `sparkwal help "list of files"` names
+    the remedy.
+    """
+
+    file: str
+    bytes: int
+
+
 class CheckpointUsed(Event):
     """`sparkwal.checkpoint` found a folder that agrees with the log (`batch_id` −1: new query)."""
 
@@ -206,6 +217,13 @@ class CheckpointRebuilt(Event):
     folder: str
     query_id: str
     batch_id: int
+    reason: str
+
+
+class ForkNotChecked(PathEvent, level=logging.WARNING):
+    """A fork of `query` begins, although it may not read all files again: see `reason`."""
+
+    query: str
     reason: str
 
 

@@ -72,6 +72,8 @@ class Checkpoint:
         inputs: {name: CRC-32} of the files that describe the input of the microbatch.
         name: the name of the query, if it was given to `sparkwal.checkpoint`.
         origin: the place from which the query was forked, or None.
+        since: from this position on each record of the query carries its whole checkpoint; −1 if
+            this one does not, or if an older version wrote it.
     """
 
     position: Whole
@@ -83,6 +85,12 @@ class Checkpoint:
     inputs: dict[str, Crc]
     name: Annotated[str, LATER] = ""
     origin: Annotated[Origin | None, LATER] = None
+    since: Annotated[WholeOrNone, LATER] = -1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this record and earlier ones carry all files of the checkpoint."""
+        return not self.reason and not self.too_large
 
     @property
     def too_large(self) -> list[str]:

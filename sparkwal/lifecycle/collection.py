@@ -19,7 +19,7 @@ from sparkwal.lifecycle.erasing import Erasure, erase_rows
 from sparkwal.lifecycle.leftovers import Leftovers, list_leftovers, unneeded_segments
 from sparkwal.lifecycle.readers import Readers, readers_of
 from sparkwal.lifecycle.table import Table
-from sparkwal.protocol.archive import read_archive
+from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.chain import KEPT_RECORDS, part_of, record_at
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
@@ -456,13 +456,8 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int |
     assert head.live is not None
     window = head.window
     header = head.live.header
-    checkpoints = [*header.checkpoints.values()]
-    if header.txns_archive:
-        checkpoints += read_archive(log, header.txns_archive).checkpoints.values()
     # §12: records that hold a query's checkpoint stay
-    pinned = {checkpoint.position for checkpoint in checkpoints}
-    for checkpoint in checkpoints:
-        pinned |= {position for position, _ in checkpoint.files.values()}
+    pinned = named_records(log, header)
     # Numbers count down, so the objects after the slot of the bound belong to positions below it.
     after = log.key(keys.slot(bound, window))
     for number, entry in numbered(log.store, keys.batches_prefix(log.prefix), after):

@@ -38,6 +38,21 @@ def recall(open_log: OpenLog, memory: Memory, query_id: str) -> tuple[int, Check
     return last, memory.checkpoints.get(query_id)
 
 
+def named_records(log: LogStore, header: SlotHeader) -> set[int]:
+    """The positions of the records that carry a query's checkpoint: no collection deletes them.
+
+    1 GET if the record names an archive.
+
+    Raises:
+        InvalidLogError: the archive is missing or damaged.
+    """
+    entries = [*header.checkpoints.values()]
+    if header.txns_archive:
+        entries += read_archive(log, header.txns_archive).checkpoints.values()
+    named = {entry.position for entry in entries}
+    return named | {position for entry in entries for position, _ in entry.files.values()}
+
+
 def knowing(open_log: OpenLog, memory: Memory, query_id: str) -> Memory:
     """The memory that holds the query, if any does: the record's or the archive's."""
     # SAFETY(ask-archive) §5: a query that the record does not know is looked up in the archive

@@ -38,7 +38,7 @@ FORWARD, FORWARD_MS = 100, 300_000
 class Carrier(Protocol):
     """The checkpoint of a query. `checkpoints.carry` implements it."""
 
-    def capture(self, batch_id: int, last: Checkpoint | None) -> Carried | None: ...
+    def capture(self, batch_id: int, last: Checkpoint | None, *, again: bool) -> Carried | None: ...
 
     def without_rows(
         self,
@@ -46,6 +46,7 @@ class Carrier(Protocol):
         last_record: Callable[[], tuple[int, Checkpoint | None]],
         *,
         must_carry: bool,
+        again: bool,
     ) -> Carried | None: ...
 
     def check_repeated(
@@ -81,6 +82,11 @@ class _Microbatch:
     def is_repeated(self) -> bool:
         """Whether the log holds this microbatch already: then its tasks wrote nothing."""
         return not self.written and any(result.content is not None for result in self.results)
+
+    @property
+    def begins_run(self) -> bool:
+        """Whether this run has committed nothing under a plan that this one continues."""
+        return self.plan.checked_by != self.task.run_id
 
     @cached_property
     def last_record(self) -> tuple[int, Checkpoint | None]:
@@ -160,6 +166,7 @@ def _commit_without_rows(batch: _Microbatch) -> Committed | None:
             task.batch_id,
             lambda: batch.last_record,
             must_carry=task.batch_id - before >= FORWARD or not is_young,
+            again=batch.begins_run,
         )
     if carried is None:
         _free_window(batch)
@@ -173,7 +180,9 @@ def _commit_rows(batch: _Microbatch) -> Committed | None:
     carried = None
     if batch.carrier is not None:
         _report_new_query(batch)
-        carried = batch.carrier.capture(batch.task.batch_id, batch.last_record[1])
+        carried = batch.carrier.capture(
+            batch.task.batch_id, batch.last_record[1], again=batch.begins_run
+        )
     return _put(batch, batch.written, carried)
 
 

@@ -10,6 +10,7 @@ from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import (
     ANONYMOUS,
     HERE,
+    NOWHERE,
     Batch,
     Checkpoint,
     CommitHeader,
@@ -34,6 +35,7 @@ class Carried:
         block: the content of the files.
         files: (place, bytes) of files that are carried only once: a position, HERE (`block`) or
             NOWHERE.
+        since: a position, HERE or NOWHERE.
     """
 
     block: bytes
@@ -42,6 +44,7 @@ class Carried:
     inputs: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
     origin: Origin | None = None
+    since: int = NOWHERE
 
 
 def microbatch_record(
@@ -128,6 +131,7 @@ def next_record(
             inputs,
             carried.name,
             carried.origin,
+            position if carried.since == HERE else carried.since,
         )
         checkpoints = {**checkpoints, query_id: entry}
     # Drop the entries of earlier anonymous appends.

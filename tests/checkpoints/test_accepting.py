@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from isal.isal_zlib import crc32
 
-from sparkwal.checkpoints import carry
+from sparkwal.checkpoints import packing
 from sparkwal.checkpoints.accepting import accepted
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
@@ -145,7 +145,7 @@ def forge(
 ) -> None:
     """Put a record of a query that carries these files."""
     record = room.commits()[-1]
-    block = carry.encode(files)
+    block = packing.encode(files)
     entry = record.checkpoints[query_id]
     elsewhere = {name: (at, len(LIST)) for name, at in files_at.items()}
     vars(entry).update(bytes=len(block), crc32=crc32(block), files=elsewhere)

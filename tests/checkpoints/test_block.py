@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import sparkwal
-from sparkwal.checkpoints import carry
+from sparkwal.checkpoints import packing
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, limits
 from sparkwal.protocol.hint import Hints
@@ -34,8 +34,8 @@ FILES = {
 
 
 def test_decoding_gives_the_encoded_files() -> None:
-    assert carry.decode(carry.encode(FILES), "here") == FILES
-    assert carry.decode(carry.encode({}), "here") == {}
+    assert packing.decode(packing.encode(FILES), "here") == FILES
+    assert packing.decode(packing.encode({}), "here") == {}
 
 
 def raw(document: object) -> bytes:
@@ -77,12 +77,12 @@ HOSTILE_NAMES = [
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=ascii)
 def test_a_name_that_spark_does_not_give_is_refused(name: str) -> None:
     with pytest.raises(InvalidLogError, match="here: its checkpoint"):
-        carry.decode(raw({"offsets/0": "", name: ""}), "here")
+        packing.decode(raw({"offsets/0": "", name: ""}), "here")
 
 
 def test_a_file_that_is_also_a_folder_is_refused() -> None:
     with pytest.raises(InvalidLogError, match="sources/0/a"):
-        carry.decode(raw({"sources/0/a/b": "", "sources/0/a": ""}), "here")
+        packing.decode(raw({"sources/0/a/b": "", "sources/0/a": ""}), "here")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_file_that_is_also_a_folder_is_refused() -> None:
         raw({"offsets/0": "€"}),
         raw({"offsets/0": ["a"]}),
         raw({"offsets/0": None}),
-        carry.encode(FILES)[:-3],
+        packing.encode(FILES)[:-3],
         bytes(pa.compress(b"[" * 100_000, codec="zstd", asbytes=True)),
         bytes(pa.compress(b"\xff\xfe", codec="zstd", asbytes=True)),
         bytes(pa.compress(b'{"offsets/0":""}', codec="gzip", asbytes=True)),
@@ -106,7 +106,7 @@ def test_a_file_that_is_also_a_folder_is_refused() -> None:
 )
 def test_bytes_that_no_writer_makes_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidLogError, match="here: its checkpoint cannot be decoded"):
-        carry.decode(data, "here")
+        packing.decode(data, "here")
 
 
 def test_damaged_bytes_raise_an_error_or_give_other_files() -> None:
@@ -114,13 +114,13 @@ def test_damaged_bytes_raise_an_error_or_give_other_files() -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     rng = random.Random(seed)
-    intact = carry.encode(FILES)
+    intact = packing.encode(FILES)
     for _ in range(500):
         data = bytearray(intact)
         for _ in range(rng.randint(1, 3)):
             data[rng.randrange(len(data))] = rng.randrange(256)
         try:
-            files = carry.decode(bytes(data), "here")
+            files = packing.decode(bytes(data), "here")
         except InvalidLogError:
             continue
         assert all(isinstance(content, bytes) for content in files.values())
@@ -129,22 +129,22 @@ def test_damaged_bytes_raise_an_error_or_give_other_files() -> None:
 def test_a_block_that_unpacks_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = raw({"sources/0/0": "a" * 2**25})
     assert len(bomb) < 2**13
-    assert len(carry.decode(bomb, "here")["sources/0/0"]) == 2**25
+    assert len(packing.decode(bomb, "here")["sources/0/0"]) == 2**25
     monkeypatch.setattr(limits, "CHECKPOINT", 2**24)
     with pytest.raises(InvalidLogError, match="cannot be decoded: .* unpack to more than 16777216"):
-        carry.decode(bomb, "here")
+        packing.decode(bomb, "here")
 
 
 def test_a_block_with_too_many_files_is_refused_and_never_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     files = {f"sources/0/{number}": b"" for number in range(10)}
-    assert carry.decode(carry.encode(files), "here") == files
+    assert packing.decode(packing.encode(files), "here") == files
     monkeypatch.setattr(limits, "CHECKPOINT_FILES", 9)
     with pytest.raises(InvalidLogError, match="more than 9 files"):
-        carry.decode(carry.encode(files), "here")
-    carried = carry.pack(dict.fromkeys(files, 0), files.__getitem__, {}, 2**20)
-    assert len(carry.decode(carried.block, "here")) == 9
+        packing.decode(packing.encode(files), "here")
+    carried = packing.pack(dict.fromkeys(files, 0), files.__getitem__, {}, 2**20)
+    assert len(packing.decode(carried.block, "here")) == 9
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_a_block_with_too_many_files_is_refused_and_never_written(
 def test_a_text_that_no_writer_makes_is_refused(text: str) -> None:
     block = bytes(pa.compress(text.encode(), codec="zstd", asbytes=True))
     with pytest.raises(InvalidLogError, match="here: its checkpoint cannot be decoded"):
-        carry.decode(block, "here")
+        packing.decode(block, "here")
 
 
 @pytest.mark.parametrize("content", [b"\\u20ac", b"\\\\u20ac", b"\\", b'"', b"\xff\x00", b"\\\\"])
 def test_content_that_looks_like_an_escape_is_not_changed(content: bytes) -> None:
     files = {"日本/_schema_log_本/0": content, "offsets/0": content * 3}
-    assert carry.decode(carry.encode(files), "here") == files
+    assert packing.decode(packing.encode(files), "here") == files
 
 
 @pytest.fixture(params=[2**16, 0], ids=["inlined", "in an object"])
@@ -195,7 +195,7 @@ def test_other_programs_read_a_record_with_a_block_as_an_arrow_file(
 ) -> None:
     file = record(tmp_path, 3)
     data = file.read_bytes()
-    carried = carry.read_block(local.log, 1000, local.query_id, 3)
+    carried = packing.read_block(local.log, 1000, local.query_id, 3)
     assert carried["offsets/2"] == (tmp_path / "ck/offsets/2").read_bytes()
     inlined = [2] if local.inline else []
     assert pa.ipc.open_file(data).read_all().column("v").to_pylist() == inlined
@@ -227,7 +227,7 @@ def test_verify_reports_any_damage_of_the_block(local: FileStream, tmp_path: Pat
         assert "the checkpoint in it does not match its CRC-32" in problem
         assert str(keys.slot(3, 1000)) in problem
         with pytest.raises(InvalidLogError, match="does not match its CRC-32"):
-            carry.read_block(local.log, 1000, local.query_id, 3)
+            packing.read_block(local.log, 1000, local.query_id, 3)
         # Reads of rows do not need it.
         assert sparkwal.Log(path).to_pandas()["v"].tolist() == [0, 1, 2]
 
@@ -237,9 +237,9 @@ def test_a_missing_record_or_one_without_a_checkpoint_raises(
     local: FileStream, position: int, expected: str
 ) -> None:
     with pytest.raises(InvalidLogError, match=expected):
-        carry.read_block(local.log, 1000, local.query_id, position)
+        packing.read_block(local.log, 1000, local.query_id, position)
     with pytest.raises(InvalidLogError, match="carries no checkpoint of query other"):
-        carry.read_block(local.log, 1000, "other", 3)
+        packing.read_block(local.log, 1000, "other", 3)
 
 
 def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
@@ -248,15 +248,15 @@ def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
     stream = room.stream(room.checkpoint())
     stream.run(range(1))
     room.store.counts.clear()
-    block = carry.read_block(room.log, 1000, stream.query_id, 1)
+    block = packing.read_block(room.log, 1000, stream.query_id, 1)
     assert room.store.counts == {"GET": 1}
     data = room.store.objects[room.log.key(keys.slot(1, 1000))]
     start = data.index(b"\xff\xff\xff\xff\0\0\0\0") + 8
     # After the block, in it, at its start, before it.
     for size in (start + 10**6, start + 20, start, start - 1):
-        monkeypatch.setattr(carry, "fetch_slot", partial(fetch_slot, size=size))
+        monkeypatch.setattr(packing, "fetch_slot", partial(fetch_slot, size=size))
         room.store.counts.clear()
-        assert carry.read_block(room.log, 1000, stream.query_id, 1) == block
+        assert packing.read_block(room.log, 1000, stream.query_id, 1) == block
         assert room.store.counts == {"GET": 1 if size > len(data) else 2}
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from sparkwal import DivergedCheckpointError, OptionError, events
-from sparkwal.checkpoints import carry, folder
-from sparkwal.checkpoints.carry import StreamCheckpoint, pack
+from sparkwal.checkpoints import carry, folder, packing
+from sparkwal.checkpoints.carry import StreamCheckpoint
+from sparkwal.checkpoints.packing import pack
 from sparkwal.format.content import Content
 from sparkwal.format.header import HERE, NOWHERE, REMOTE, STATEFUL, to_json
 from sparkwal.protocol.recovery import find_head
@@ -38,10 +39,10 @@ SMALL = {"offsets/9": b"v1", "sources/0/10": b"10"}
 def test_a_compacted_list_is_carried_once_and_named_from_then_on() -> None:
     files = {**SMALL, COMPACT: b"list"}
     first = packed(files, {})
-    assert carry.decode(first.block, "") == files
+    assert packing.decode(first.block, "") == files
     assert first.files == {COMPACT: (HERE, 4)}
     second = packed(files, {COMPACT: (7, 4)})
-    assert carry.decode(second.block, "") == SMALL
+    assert packing.decode(second.block, "") == SMALL
     assert second.files == {COMPACT: (7, 4)}
 
 
@@ -52,7 +53,7 @@ def test_a_compacted_list_of_another_size_is_another() -> None:
 
 def test_files_other_than_compacted_lists_are_carried_again() -> None:
     again = packed(SMALL, {name: (7, len(data)) for name, data in SMALL.items()})
-    assert carry.decode(again.block, "") == SMALL and not again.files
+    assert packing.decode(again.block, "") == SMALL and not again.files
 
 
 def test_without_room_the_largest_file_is_left_out_first() -> None:
@@ -61,7 +62,7 @@ def test_without_room_the_largest_file_is_left_out_first() -> None:
         carried = packed(files, {}, limit)
         assert len(carried.block) <= limit
         assert carried.files == {name: (NOWHERE, len(files[name])) for name in nowhere}
-        assert carry.decode(carried.block, "").keys() == files.keys() - nowhere
+        assert packing.decode(carried.block, "").keys() == files.keys() - nowhere
 
 
 def test_a_file_that_was_too_large_is_not_read_again() -> None:
@@ -70,16 +71,16 @@ def test_a_file_that_was_too_large_is_not_read_again() -> None:
 
 
 def test_a_file_that_no_reader_would_accept_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carry, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(packing, "MAX_FILE_BYTES", 100)
     sizes = {COMPACT: 101, "offsets/9": 2}
     carried = pack(sizes, {"offsets/9": b"v1"}.__getitem__, {}, 2**20)
     assert carried.files == {COMPACT: (NOWHERE, 101)}
-    assert carry.decode(carried.block, "") == {"offsets/9": b"v1"}
+    assert packing.decode(carried.block, "") == {"offsets/9": b"v1"}
 
 
 def test_a_limit_below_every_file_leaves_out_all_files() -> None:
     carried = packed({**SMALL, COMPACT: b"list"}, {}, 1)
-    assert carry.decode(carried.block, "") == {} and len(carried.files) == 3
+    assert packing.decode(carried.block, "") == {} and len(carried.files) == 3
 
 
 @pytest.mark.proves("carry-whole-folder")
@@ -95,10 +96,10 @@ def test_a_record_carries_all_that_its_folder_needs(room: Room) -> None:
         header = room.commits()[-1]
         entry = header.checkpoints[stream.query_id]
         assert (entry.position, entry.rows) == (header.position, 1)
-        found = carry.read_block(room.log, header.window, stream.query_id, entry.position)
+        found = packing.read_block(room.log, header.window, stream.query_id, entry.position)
         for name, (position, size) in entry.files.items():
             assert name.endswith(".compact") and position <= header.position
-            there = carry.read_block(room.log, header.window, stream.query_id, position)
+            there = packing.read_block(room.log, header.window, stream.query_id, position)
             assert len(there[name]) == size
             found[name] = there[name]
         assert found == needed
@@ -352,3 +353,25 @@ def test_the_advice_after_a_lost_checkpoint_fits_the_query(
         unsubscribe()
     (event,) = [each for each in reported if isinstance(each, events.AnotherQuery)]
     assert event.other == "query" and advice in event.advice
+
+
+def test_the_growing_list_of_a_source_is_reported_whenever_it_doubled(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tenth record carries the list of all files: the sum grows with their square."""
+    monkeypatch.setattr(carry, "LARGE_LIST", 1000)
+    place = room.checkpoint()
+    for files in (45, 100):
+        room.stream(place).run(range(files))
+    sizes = [each.bytes for each in room.reported if isinstance(each, events.SourceListGrows)]
+    lists = [
+        size
+        for commit in room.commits()
+        for name, (at, size) in commit.checkpoints[commit.query_id].files.items()
+        if at == commit.position
+    ]
+    assert len(lists) == 10
+    powers = [(size // 1000).bit_length() for size in lists]
+    before = [0, *powers[:-1]]
+    passed = [size for size, now, then in zip(lists, powers, before, strict=True) if now > then]
+    assert sizes == passed and len(sizes) == 3

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import sparkwal
-from sparkwal import CollectedError, DivergedCheckpointError, OptionError
+from sparkwal import CollectedError, DivergedCheckpointError, InvalidLogError, OptionError, events
 from sparkwal.checkpoints import folder, fork, rebuild, unread
+from sparkwal.checkpoints.queries import read_queries
 from sparkwal.format import keys
 from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
+from sparkwal.store.local import LocalStore
+from sparkwal.store.s3_errors import Denied
 from tests.chains import put_next
 from tests.checkpoints.forks import Logs, OffsetStream, fork_of
+from tests.checkpoints.stream import FileStream
 from tests.protocol.query import Query, StoppedClock
 
 
@@ -180,6 +189,12 @@ def test_a_moment_works_as_starting_timestamp(logs: Logs, monkeypatch: pytest.Mo
         logs.checkpoint(f"wal-{begin}", "orders-v2", "elsewhere", line)
     with pytest.raises(OptionError, match="nothing that was written before 1999"):
         logs.checkpoint("wal-v2", "new", fork=fork_of("1999-12-31"))
+    # Without a record at the moment or later, the next start would find another place.
+    last = datetime.fromtimestamp(times_of[-1] / 1000, UTC)
+    logs.checkpoint("wal-v3", "new", fork=sparkwal.Fork("s3://bucket/wal", "orders", at=last))
+    with pytest.raises(OptionError, match="last position, 9, or at an earlier moment"):
+        late = last + timedelta(milliseconds=1)
+        logs.checkpoint("wal-v2", "new", fork=sparkwal.Fork("s3://bucket/wal", "orders", at=late))
 
 
 @pytest.mark.parametrize(("source", "version"), [("0", 1), ("orders", 2), ("0", 2)])
@@ -278,9 +293,173 @@ def test_a_file_that_the_fork_must_read_again_is_missing(
     monkeypatch.setattr(unread, "is_missing", gone.__contains__)
     with pytest.raises(OptionError, match=r"000017.json, .*000021.json after position 9.* 2 of"):
         logs.checkpoint("wal-v2", "new", fork=fork_of(9))
+    with heard() as found:
+        line = sparkwal.Fork("s3://bucket/wal", "orders", at=9, ignore_missing_files=True)
+        logs.checkpoint("wal-v4", "new", fork=line)
+    (event,) = found
+    assert event.query == "orders" and "their rows are left out" in event.reason
     logs.checkpoint("wal-v2", "new", fork=fork_of(22))
     with pytest.raises(OptionError, match=r"000004.json"):
         logs.checkpoint("wal-v3", "new", fork=fork_of(4))
+
+
+@contextmanager
+def heard() -> Iterator[list[events.ForkNotChecked]]:
+    """The events of forks whose files were not checked."""
+    found: list[events.ForkNotChecked] = []
+
+    def add(event: events.Event) -> None:
+        if isinstance(event, events.ForkNotChecked):
+            found.append(event)
+
+    stop = events.subscribe(add)
+    try:
+        yield found
+    finally:
+        stop()
+
+
+def damage(logs: Logs, position: int, how: str) -> None:
+    """Damage the record at a position of `wal`.
+
+    Args:
+        how: cut, empty or delete it; or flip a byte in its middle or in its header.
+    """
+    key = logs.log().key(keys.slot(position, 1000))
+    body = logs.store.objects[key]
+    if how == "delete":
+        logs.store.delete(key)
+        return
+    middle = 300 if how == "header" else len(body) // 2
+    flipped = body[:middle] + bytes([body[middle] ^ 0x55]) + body[middle + 1 :]
+    logs.store.objects[key] = {"cut": body[:middle], "empty": b""}.get(how, flipped)
+
+
+@pytest.mark.parametrize("how", ["cut", "empty"])
+@pytest.mark.parametrize("end", ["the record", "the log", "a damaged record"])
+def test_a_fork_at_a_record_that_was_cut_off_later_does_not_begin_before_it(
+    logs: Logs, how: str, end: str
+) -> None:
+    """The fork would write its microbatch again, and the restored log holds it too."""
+    logs.written(25)
+    for position in {"the record": [15], "the log": [25], "a damaged record": [15, 16]}[end]:
+        damage(logs, position, how if position != 16 else "flip")
+    at = 25 if end == "the log" else 15
+    # If nothing shows that the last record was whole, the log ends before it.
+    expected: tuple[type[Exception], str] = (InvalidLogError, "restore the object")
+    if end == "the log":
+        expected = (OptionError, "the last position of .* is 24")
+    with pytest.raises(expected[0], match=expected[1]):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(at))
+    if end == "the record":
+        with pytest.raises(InvalidLogError, match="restore the object"):
+            read_queries(logs.log(), 15)
+    logs.checkpoint("wal-v3", "new", fork=fork_of(14))
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 14, 400])
+def test_a_fork_at_a_torn_record_that_a_leader_passed_over(logs: Logs, kept_bytes: int) -> None:
+    logs.written(9)
+    objects, log = logs.store.objects, logs.log()
+    # A takeover of which the store kept a part.
+    objects[log.key(keys.slot(10, 1000))] = objects[log.key(keys.slot(9, 1000))][:kept_bytes]
+    logs.stream("wal", logs.checkpoint("wal", "orders")).run(range(12))
+    for at in (10, 11, 12):
+        prefix = f"wal-{at}"
+        logs.stream(prefix, logs.checkpoint(prefix, "new", fork=fork_of(at))).run(range(14))
+        assert logs.values(prefix) == [*range(10 if at == 12 else 9, 14)]
+        (orders,) = read_queries(logs.log(), at)
+        assert (orders.batch_id, orders.fork_from) == (9 if at == 12 else 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("position", "how"), [(25, "flip"), (25, "cut"), (20, "flip"), (20, "cut"), (20, "delete")]
+)
+def test_a_damaged_record_that_the_fork_does_not_need(
+    logs: Logs, position: int, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(1_790_000_000_000, 250)
+    monkeypatch.setattr(StoppedClock, "now_ms", lambda _: next(times))
+    logs.written(25)
+    moment = str(logs.commits("wal")[12].timestamp_ms)
+    damage(logs, position, how)
+    with heard() as found:
+        place = logs.checkpoint("wal-v2", "new", fork=fork_of(12))
+    (event,) = found
+    assert "newest" in event.reason
+    logs.stream("wal-v2", place).run(range(25))
+    assert logs.values("wal-v2") == [*range(12, 25)]
+    place = logs.checkpoint("wal-v3", "new", fork=fork_of(moment))
+    logs.stream("wal-v3", place).run(range(25))
+    assert logs.values("wal-v3") == [*range(12, 25)]
+
+
+@pytest.mark.parametrize("how", ["header", "delete", "cut"])
+def test_the_time_of_a_damaged_record_is_unknown(
+    logs: Logs, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(1_790_000_000_000, 250)
+    monkeypatch.setattr(StoppedClock, "now_ms", lambda _: next(times))
+    logs.written(9)
+    moment = str(logs.commits("wal")[5].timestamp_ms)
+    damage(logs, 6, how)
+    with pytest.raises(InvalidLogError, match="Whether that record was written before .* unknown"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(moment))
+
+
+@pytest.mark.parametrize(
+    "folder_name", ["in 2026", "hour=10%3A00", "a+b", "what?", "n#1", "ü 東", "50%", "a;b", "a%20b"]
+)
+def test_a_file_in_an_oddly_named_folder_is_not_missing(
+    logs: Logs, folder_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark lists a file by a URI."""
+    monkeypatch.undo()
+    file = logs.tmp / folder_name / "1.json"
+    # As Java's URI does; it leaves other characters as they are.
+    uri = quote(str(file), safe="/+;=:ü東")
+    for scheme in ("file:", "file://", "file://localhost", ""):
+        assert unread.is_missing(scheme + uri)
+    file.parent.mkdir()
+    file.touch()
+    for scheme in ("file:", "file://", "file://localhost", ""):
+        assert not unread.is_missing(scheme + uri)
+    assert not unread.is_missing("file://another-host/nowhere")
+    assert not unread.is_missing("s3a://bucket/nowhere")
+
+
+def test_a_fork_without_its_line_before_its_first_record_is_refused(logs: Logs) -> None:
+    """The query would begin with the first rows of its source, which the old log holds."""
+    logs.written(10)
+    place = logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(10))
+    logs.stream("wal-v2", place).run(range(10))
+    with pytest.raises(OptionError, match="'orders' at position 10 .*give .* the same fork"):
+        logs.checkpoint("wal-v2", "orders-v2")
+    logs.stream("wal-v2", logs.checkpoint("wal-v2", "orders-v2", fork=fork_of(10))).run(range(12))
+    # From now on the log names the place.
+    logs.stream("wal-v2", logs.checkpoint("wal-v2", "orders-v2")).run(range(13))
+    assert logs.values("wal-v2") == [10, 11, 12]
+
+
+@pytest.mark.parametrize("at", [7, np.int64(7), np.uint8(7), "7", " 07 ", pa.scalar(7)])
+def test_a_position_of_any_integer_type(at: Any) -> None:
+    line = sparkwal.Fork("s3://bucket/wal", "orders", at=at)
+    assert (line.position, line.text) == (7, "7") and type(line.position) is int
+
+
+def test_the_error_names_the_log_that_may_not_be_read(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.written(3)
+
+    def refuse(key: str, *_: Any) -> bytes:
+        raise Denied("https://host/bucket refused the request (403 AccessDenied)")
+
+    place = logs.log("wal-v2")
+    assert find_head(place).live is None
+    monkeypatch.setattr(logs.store, "get_range", refuse)
+    with pytest.raises(OptionError, match="/wal, the log that is forked.*403.*s3:GetObject"):
+        logs.checkpoint("wal-v2", "new", fork=fork_of(2))
 
 
 def test_a_position_below_the_floor_whose_record_is_missing_is_refused(logs: Logs) -> None:
@@ -323,7 +502,9 @@ def test_a_fork_of_a_log_with_wide_windows(logs: Logs) -> None:
         assert logs.values(f"wal-{at}") == [*range(at - 2, 8)]
 
 
-@pytest.mark.parametrize("at", [-1, True, "yesterday", 1.5, None])
+@pytest.mark.parametrize(
+    "at", [-1, True, np.True_, "yesterday", 1.5, np.float64(3), None, "-3", "1e3"]
+)
 def test_a_wrong_place_is_refused(at: Any) -> None:
     with pytest.raises(OptionError, match="a position such as 70412 or a moment"):
         sparkwal.Fork("s3://bucket/wal", "orders", at=at)
@@ -332,6 +513,30 @@ def test_a_wrong_place_is_refused(at: Any) -> None:
 def test_a_fork_shows_no_secret() -> None:
     line = sparkwal.Fork("s3://bucket/wal", "orders", at=3, secretAccessKey="hidden")
     assert repr(line) == "Fork('s3://bucket/wal', 'orders', at='3')"
+
+
+@pytest.mark.parametrize("how", ["header", "cut"])
+def test_a_fork_of_a_log_with_an_appender_whose_last_record_is_damaged(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the place lies before the end of the log does not depend on that record."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = str(tmp_path / "wal")
+    log = LogStore(LocalStore(path), "")
+    stream = FileStream(log, Path(sparkwal.checkpoint(path, "orders")), Hints("l", tmp_path / "h"))
+    stream.run(range(3))
+    schema = pa.schema([("v", pa.int64())])
+    with sparkwal.Appender(path, schema, producer_id="p", batchTimeoutMs=1) as wal:
+        last = [wal.append([{"v": 100 + number}]).result() for number in range(3)][-1]
+    assert last == 7
+    file = Path(path) / log.key(keys.slot(last, 1000))
+    body = file.read_bytes()
+    file.write_bytes(body[:300] if how == "cut" else body[:300] + b"\0" + body[301:])
+    for at in (3, 4, 6):
+        place = sparkwal.checkpoint(f"{path}-{at}", "new", fork=fork_of(at, path))
+        assert folder.latest(Path(place), "offsets") == 2
+    with pytest.raises((InvalidLogError, OptionError)):
+        sparkwal.checkpoint(f"{path}-7", "new", fork=fork_of(last, path))
 
 
 # Requests

@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
-from sparkwal import OptionError
+from sparkwal import CollectedError, OptionError
 from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.audit import Break, audit_log, complete_until
+from sparkwal.checkpoints.carry import StreamCheckpoint
+from sparkwal.checkpoints.forkable import COLLECTED
 from sparkwal.checkpoints.queries import read_queries
+from sparkwal.format import keys
+from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.hint import Hints
+from sparkwal.protocol.recovery import find_head
 from tests.checkpoints.forks import Logs, OffsetStream, fork_of
 from tests.protocol.query import Query
+from tests.reading.collected import collect, move_floor
 
 
 def kafka(logs: Logs, prefix: str = "wal", **more: Any) -> OffsetStream:
@@ -52,6 +58,77 @@ def test_the_queries_of_then(logs: Logs) -> None:
     with pytest.raises(OptionError, match="the last position of .* is 4"):
         read_queries(logs.log(), 9)
     assert read_queries(logs.log(), 0) == []
+
+
+def forkable(logs: Logs, name: str = "orders") -> list[int]:
+    """The positions at which a fork is accepted."""
+    found = []
+    for at in range(find_head(logs.log()).gap):
+        try:
+            logs.checkpoint(f"new-{at}", "new", fork=fork_of(at, name=name))
+        except (OptionError, CollectedError):
+            continue
+        found.append(at)
+    return found
+
+
+@pytest.mark.parametrize("begin", ["remote", "too large", "whole, then too large"])
+def test_queries_names_only_positions_that_a_fork_accepts(
+    logs: Logs, begin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = logs.checkpoint("wal", "orders")
+    if begin == "remote":
+        with monkeypatch.context() as patch:
+            patch.setattr(StreamCheckpoint, "_folder", lambda _: None)
+            logs.stream("wal", place).run(range(3))
+    else:
+        if begin != "too large":
+            logs.stream("wal", place).run(range(9))
+        logs.stream("wal", place, max_bytes=150).run(range(12))
+    logs.stream("wal", place).run(range(17))
+    (orders,) = read_queries(logs.log())
+    assert orders.fork_from is not None and orders.fork_until is not None
+    accepted = forkable(logs)
+    assert {*range(orders.fork_from, orders.fork_until + 1)} <= {*accepted}
+    assert orders.fork_from - 1 not in accepted
+
+
+def test_queries_names_the_first_position_after_a_collection(logs: Logs) -> None:
+    """The head names a newer record of the query, so the one that the floor names was deleted."""
+    logs.written(12)
+    other = Query(logs.store, Hints("wal", logs.tmp / "other"))
+    for number in range(1100):
+        other.microbatch(number, (number,))
+    log = logs.log()
+    floor = move_floor(log, find_head(log).gap).floor
+    for number in range(1100, 1110):
+        other.microbatch(number, (number,))
+    logs.written(26)
+    head = find_head(log)
+    assert head.live is not None
+    collect(log, floor, kept=named_records(log, head.live.header))
+    orders = next(each for each in read_queries(log) if each.name == "orders")
+    assert orders.fork_from is not None and floor < orders.fork_from < head.position
+    for at in range(orders.fork_from, head.gap):
+        logs.checkpoint(f"new-{at}", "new", fork=fork_of(at))
+    for at in (floor, orders.fork_from - 1):
+        with pytest.raises(CollectedError, match=f"position from {orders.fork_from} on") as error:
+            logs.checkpoint("none", "new", fork=fork_of(at))
+        assert error.value.floor == orders.fork_from
+    (then,) = (each for each in read_queries(log, floor) if each.name == "orders")
+    assert (then.fork_from, then.not_forkable) == (None, COLLECTED)
+
+
+def test_queries_shows_the_others_if_the_record_of_one_is_damaged(logs: Logs) -> None:
+    kafka(logs).run(range(3))
+    logs.stream("wal", logs.checkpoint("wal", "files")).run(range(3))
+    key = logs.log().key(keys.slot(3, 1000))
+    body = bytearray(logs.store.objects[key])
+    body[300] ^= 0x55
+    logs.store.objects[key] = bytes(body)
+    orders, files = read_queries(logs.log())
+    assert orders.fork_from is None and "position 3" in orders.not_forkable
+    assert (files.fork_from, files.fork_until) == (5, 7)
 
 
 def test_a_query_that_cannot_be_forked_says_why(logs: Logs) -> None:
@@ -141,8 +218,27 @@ def test_records_without_offsets_are_not_proven(logs: Logs) -> None:
     (stream.place / "state").mkdir()
     stream.run(range(2))
     assert folder.owner_of(stream.place) is None
-    assert [each.kind for each in breaks(logs)] == ["not carried", "not carried"]
-    assert [each.actual for each in breaks(logs)] == ["stateful", "stateful"]
+    (found,) = breaks(logs)
+    assert (found.kind, found.actual) == ("not carried", "stateful")
+    assert (found.position, found.until, found.records) == (1, 2, 2)
+
+
+def test_a_hole_is_seen_between_records_that_carry_nothing(logs: Logs) -> None:
+    """A stateful query beside another: each of its records was a break of its own."""
+    (logs.tmp / "own/state").mkdir(parents=True)
+    for number in range(1, 5):
+        logs.stream("wal", logs.tmp / "own").run(range(number * 3))
+        if number < 3:
+            kafka(logs).run(range(number))
+    stream = kafka(logs)
+    text = (stream.place / "offsets/1").read_text()
+    (stream.place / "offsets/1").write_text(text.replace('"0":2', '"0":5'))
+    stream.plan_to(2, 7)
+    _without_checks(stream, 2)
+    one, other = audit_log(logs.log(), "default")
+    (nothing,) = one.breaks
+    assert (nothing.kind, nothing.records) == ("not carried", 12)
+    assert [each.kind for each in other.breaks] == ["hole"]
 
 
 def test_rows_that_a_query_drops_are_counted(logs: Logs) -> None:

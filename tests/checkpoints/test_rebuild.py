@@ -407,13 +407,18 @@ def test_a_compacted_list_that_was_too_large_is_carried_when_there_is_room(room:
     place = room.checkpoint()
     room.stream(place).run(range(COMPACT_EVERY - 1))
     room.stream(place, max_bytes=150).run(range(COMPACT_EVERY))
-    entry = room.commits()[-1].checkpoints[folder.query_of(place) or ""]
+    query_id = folder.query_of(place) or ""
+    entry = room.commits()[-1].checkpoints[query_id]
     assert entry.files["sources/0/9.compact"][0] == NOWHERE
-    # Not tried again before the next list.
-    room.stream(place).run(range(COMPACT_EVERY + 5))
     with pytest.raises(OptionError, match="9.compact was larger"):
         room.checkpoint("orders", "new")
-    room.stream(place).run(range(2 * COMPACT_EVERY))
+    # Each run tries it again once, and reports that it is still too large.
+    room.stream(place, max_bytes=150).run(range(COMPACT_EVERY + 3))
+    reports = [each for each in room.reported if isinstance(each, events.CheckpointTooLarge)]
+    assert [each.file for each in reports].count("sources/0/9.compact") == 2
+    room.stream(place).run(range(COMPACT_EVERY + 5))
+    first, second = (commit.checkpoints[query_id].files for commit in room.commits()[-2:])
+    assert first == second and first["sources/0/9.compact"][0] == room.commits()[-2].position
     room.stream(room.checkpoint("orders", "new")).run(range(25))
     assert room.values() == list(range(25))
 

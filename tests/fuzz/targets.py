@@ -18,7 +18,7 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 from pyspark.sql.types import StructType
 
-from sparkwal.checkpoints import carry
+from sparkwal.checkpoints import packing
 from sparkwal.checkpoints.accepting import SETTINGS, accepted
 from sparkwal.checkpoints.offsets import by_source, input_text, positions
 from sparkwal.errors import (
@@ -270,8 +270,8 @@ def checkpoint(data: bytes) -> None:
     """Bytes as the block of a record, and as what it unpacks to."""
     for block in (data, bytes(pa.compress(data, codec="zstd", asbytes=True))):
         with suppress(SparkWalError):
-            value = carry.decode(block, "fuzz")
-            assert carry.decode(carry.encode(value), "again") == value
+            value = packing.decode(block, "fuzz")
+            assert packing.decode(packing.encode(value), "again") == value
             taken = accepted(value, 7, "fuzz")
             assert taken.keys() <= value.keys()
 
@@ -423,7 +423,7 @@ FILES = {
 
 
 def _blocks() -> list[bytes]:
-    block = carry.encode(FILES)
+    block = packing.encode(FILES)
     return [block, bytes(limits.inflate(block, 2**20))]
 
 

@@ -1,0 +1,195 @@
+"""The block of checkpoint files in a commit record: packed, encoded, decoded and read (PROTOCOL
+§12)."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import pyarrow as pa
+from isal.isal_zlib import crc32
+
+from sparkwal.checkpoints import folder, names
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import arrowfile, keys, limits
+from sparkwal.format.header import HERE, NOWHERE, Checkpoint, CommitHeader
+from sparkwal.protocol.commit_record import Carried
+from sparkwal.protocol.slots import fetch_slot, open_slot
+from sparkwal.store.base import LogStore
+
+# JSON writes a byte as six characters at most.
+MAX_FILE_BYTES = limits.CHECKPOINT // 6
+_string_at = json.JSONDecoder().raw_decode
+# A JSON string after its first quote. Each escape in it stands for one byte, because a wider
+# character would make Python take four bytes for each character.
+_STRING = re.compile(r'[^"\\]*+(?:\\(?:[^u]|u00)[^"\\]*+)*+"')
+
+
+def pack(
+    sizes: Mapping[str, int],
+    read: Callable[[str], bytes],
+    carried: Mapping[str, tuple[int, int]],
+    max_bytes: int,
+) -> Carried:
+    """Pack the files into one block of at most `max_bytes`.
+
+    A record carries a compacted list once, and the next records name that record. Files that do not
+    fit, the largest first, get the position NOWHERE.
+
+    Args:
+        sizes: the sizes of the files, by name.
+        read: returns the content of a file.
+        carried: (position, bytes) of the files that earlier records carry, by name.
+        max_bytes: the limit of the block.
+    """
+    files = {
+        name: carried[name]
+        for name, size in sizes.items()
+        if folder.is_compact(name) and carried.get(name, (0, -1))[1] == size
+    }
+    left = {name: size for name, size in sizes.items() if name not in files}
+    while (len(left) > limits.CHECKPOINT_FILES or sum(left.values()) > MAX_FILE_BYTES) or (
+        len(data := encode({name: read(name) for name in left})) > max_bytes and left
+    ):
+        largest = max(left, key=lambda name: left[name])
+        files[largest] = (NOWHERE, left.pop(largest))
+    files |= {name: (HERE, size) for name, size in left.items() if folder.is_compact(name)}
+    return Carried(data, "", files)
+
+
+def encode(files: Mapping[str, bytes]) -> bytes:
+    """Encode as JSON {name: content as Latin-1}, compressed: offsets/N and N−1 are nearly the same
+    text."""
+    text = json.dumps({name: data.decode("latin-1") for name, data in files.items()})
+    return bytes(pa.compress(text.encode(), codec="zstd", asbytes=True))
+
+
+def decode(block: bytes, label: str) -> dict[str, bytes]:
+    """Decode a block that `encode` made.
+
+    Raises:
+        InvalidLogError: `encode` did not make the block; the text names it as `label`.
+    """
+    try:
+        files = _files_in(limits.inflate(block, limits.CHECKPOINT).decode("ascii"))
+    except ValueError as error:
+        raise InvalidLogError(f"{label}: its checkpoint cannot be decoded: {error}") from None
+    folders = {name[:at] for name in files for at, c in enumerate(name) if c == "/"}
+    for name in files:
+        # The name becomes a path on the machine that rebuilds, so it must not leave the folder.
+        if not names.is_carried(name) or name in folders:
+            raise InvalidLogError(f"{label}: its checkpoint names a file {name!r}")
+    return files
+
+
+def _files_in(text: str) -> dict[str, bytes]:
+    """The files in what `encode` makes, with no other object than these: a parser of JSON makes any
+    number of them. Raises ValueError."""
+    files: dict[str, bytes] = {}
+    if text == "{}":
+        return files
+    at = _after(text, 0, "{")
+    while len(files) < limits.CHECKPOINT_FILES:
+        name, at = _string_at(text, _after(text, at, '"') - 1)
+        begin = _after(text, at, ': "')
+        if _STRING.match(text, begin) is None:
+            raise ValueError(f"the content of {name[:80]!r} is no bytes")
+        content, at = _string_at(text, begin - 1)
+        if name in files:
+            raise ValueError("it names a file twice")
+        files[name] = content.encode("latin-1")
+        if at == len(text) - 1 and text[at] == "}":
+            return files
+        at = _after(text, at, ", ")
+    raise ValueError(f"it holds more than {limits.CHECKPOINT_FILES} files")
+
+
+def _after(text: str, at: int, sign: str) -> int:
+    """The index after `sign`, which must be at `at`.
+
+    Raises:
+        ValueError: the text has another sign there.
+    """
+    if not text.startswith(sign, at):
+        raise ValueError(f"no {sign} at character {at}")
+    return at + len(sign)
+
+
+def read_files(
+    log: LogStore,
+    window: int,
+    query_id: str,
+    entry: Checkpoint,
+    front: bytes | None = None,
+    known: Mapping[str, bytes] = MappingProxyType({}),
+) -> dict[str, bytes]:
+    """Read all files of a checkpoint: 1 GET, and 1 for each compacted list in an earlier record.
+
+    Args:
+        log: the log.
+        window: its window.
+        query_id: the query.
+        entry: its checkpoint.
+        front: the first bytes of the record of the entry, if they were read.
+        known: files by name. A compacted list among them is not read again.
+
+    Raises:
+        InvalidLogError: a record is missing, damaged, or not the one that the entry names.
+    """
+    files = read_block(log, window, query_id, entry.position, front, expected=entry)
+    lists: dict[int, set[str]] = {}
+    for name, (at, size) in entry.files.items():
+        if at not in (NOWHERE, entry.position) and len(known.get(name, b"")) != size:
+            lists.setdefault(at, set()).add(name)
+    for earlier, wanted in sorted(lists.items()):
+        carried = read_block(log, window, query_id, earlier)
+        if missing := wanted - carried.keys():
+            raise InvalidLogError(
+                f"the record of position {earlier} of {log.url} does not hold {min(missing)!r} of "
+                f"the checkpoint of query {query_id}, as later records say"
+            )
+        files |= {name: carried[name] for name in wanted}
+    return files
+
+
+def read_block(
+    log: LogStore,
+    window: int,
+    query_id: str,
+    position: int,
+    front: bytes | None = None,
+    *,
+    expected: Checkpoint | None = None,
+) -> dict[str, bytes]:
+    """Read the files that the record at `position` carries for a query: 1 GET, or 2 for a large
+    block. If the record's first bytes are known as `front`, one GET less.
+
+    Raises:
+        InvalidLogError: the record is missing, of another query or damaged, or its entry is not
+            the `expected` one: in a freed slot another record may lie.
+    """
+    if position > keys.last_position(window):
+        raise InvalidLogError(f"{log.url}: no log comes to position {position}, which it names")
+    number = keys.slot(position, window)
+    label = log.locate(number, window)
+    fetched = fetch_slot(log, position, window) if front is None else front
+    record = open_slot(log, position, window, fetched)
+    if record is None or not isinstance(fetched, bytes):
+        raise InvalidLogError(
+            f"the record of position {position} of {log.url} is missing, and it holds the "
+            f"checkpoint of query {query_id}"
+        )
+    entry = record.header.checkpoints.get(query_id)
+    if not isinstance(record.header, CommitHeader) or entry is None or entry.position != position:
+        raise InvalidLogError(f"{label}: it carries no checkpoint of query {query_id}")
+    if expected not in (None, entry):
+        raise InvalidLogError(f"{label}: that record is not the one which later records name")
+    if not entry.bytes:
+        return {}
+    start = arrowfile.block_offset(record.size)
+    block = fetched[start : start + entry.bytes]
+    if len(block) < entry.bytes:
+        block = log.store.get_range(log.key(number), start, entry.bytes)
+    if crc32(block) != entry.crc32:
+        raise InvalidLogError(f"{label}: the checkpoint in it does not match its CRC-32")
+    return decode(block, label)
