@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
         raise
     raise SystemExit(
         f"{error.name} is not installed; this job needs the extra `http`: "
-        "pip install 'sparkwal[http,cli]', or in a clone: pip install '.[http,cli]'"
+        "pip install '.[http,cli]' in a clone of sparkwal"
     ) from None
 
 if TYPE_CHECKING:

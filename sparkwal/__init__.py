@@ -24,7 +24,7 @@ from sparkwal.errors import RecomputedError as RecomputedError
 from sparkwal.errors import SparkWalError as SparkWalError
 from sparkwal.errors import StoreUnavailableError as StoreUnavailableError
 from sparkwal.errors import TableReadError as TableReadError
-from sparkwal.errors import require_library
+from sparkwal.errors import install_extra, require_library
 
 if TYPE_CHECKING:
     __version__: str
@@ -63,7 +63,7 @@ def register(spark: SparkSession) -> None:
     Raises:
         OptionError: PySpark is not installed, or it or the server is older than 4.0.
     """
-    require_library("pyspark", "sparkwal[spark]")
+    require_library("pyspark", install_extra("spark"))
     import pyspark
 
     from sparkwal.options.spark_versions import require
@@ -103,7 +103,7 @@ def __getattr__(name: str) -> Any:
 
         return version("sparkwal")
     if name == "read_current":
-        require_library("pyspark", "sparkwal[spark]")
+        require_library("pyspark", install_extra("spark"))
     for module, names in _LAZY.items():
         if name in names:
             return getattr(import_module(module), name)

@@ -193,15 +193,20 @@ class JournalFolderSyncError(JournalError, stage="sync of the folder"):
     """The fsync of the folder failed: a restart may find other files."""
 
 
-def require_library(library: str, install: str) -> None:
+def install_extra(extra: str) -> str:
+    """The command that installs sparkwal with an extra. No package index has sparkwal yet."""
+    return f"pip install '.[{extra}]' in a clone of sparkwal"
+
+
+def require_library(library: str, advice: str) -> None:
     """Check that an optional library is installed.
 
     Args:
         library: the module to import.
-        install: the argument of `pip install` that the error names.
+        advice: the command that installs it, for the error: see `install_extra`.
 
     Raises:
         OptionError: the library is not installed.
     """
     if find_spec(library) is None:
-        raise OptionError(f"{library} is not installed for this Python: pip install '{install}'")
+        raise OptionError(f"{library} is not installed for this Python: {advice}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sparkwal.errors import OptionError, require_library
+from sparkwal.errors import OptionError, install_extra, require_library
 from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.header import SlotHeader
@@ -334,7 +334,7 @@ class Log:
             CollectedError: the floor passes a position during the read.
             StoreUnavailableError: the store did not answer.
         """
-        require_library("duckdb", "sparkwal[cli]")
+        require_library("duckdb", install_extra("cli"))
         from sparkwal.lifecycle.consumer_list import consumer_infos
         from sparkwal.sql.database import run_query
         from sparkwal.sql.relations import relations
@@ -376,5 +376,5 @@ class Log:
             InvalidLogError: a record or an object is damaged or missing.
             StoreUnavailableError: the store did not answer.
         """
-        require_library("pandas", "pandas>=2.2,<3")
+        require_library("pandas", "pip install 'pandas>=2.2,<3'")
         return pandas_frame(self.scan(start, end, columns=columns).read_all())

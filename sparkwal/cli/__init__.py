@@ -5,13 +5,15 @@ import signal
 import sys
 from importlib.util import find_spec
 
+from sparkwal.errors import install_extra
+
 
 def run() -> None:
-    """Run the command. If a library of `sparkwal[cli]` is missing, print how to install it."""
+    """Run the command. If a library of the extra `cli` is missing, print how to install it."""
     libraries = ("click", "rich", "duckdb", "matplotlib")
     missing = [library for library in libraries if find_spec(library) is None]
     if missing:
-        raise SystemExit(f"{missing[0]} is not installed: pip install 'sparkwal[cli]'")
+        raise SystemExit(f"{missing[0]} is not installed: {install_extra('cli')}")
     try:
         try:
             from sparkwal.cli.exit_codes import escape_unencodable, handle_signals

@@ -71,12 +71,12 @@ def versions(conf: Mapping[str, str]) -> Iterator[Line]:
     yield _library("pyarrow", "18")
     yield _library("botocore", "1.36", "2")
     if _version("deltalake") is None:
-        yield unknown("delta-rs", "not installed; only Log.current needs it (sparkwal[lake])")
+        yield unknown("delta-rs", "not installed; only Log.current needs it (the extra `lake`)")
     else:
         yield _library("deltalake", "1.6", "1.7")
     pyspark = _version("pyspark")
     if pyspark is None:
-        yield unknown("Spark", "not installed here; queries need it: pip install 'sparkwal[spark]'")
+        yield unknown("Spark", f"not installed here; queries need it: {spark_versions.INSTALL}")
         return
     jars = _jars()
     yield _spark(pyspark, jars)

@@ -91,7 +91,7 @@ def collect(
     the grace, no live consumer waits for it, and the log's table holds its rows. You may stop this
     command at any moment; run it again to continue. Records that must stay lose their rows (erased)
     when their floor is twice as old. For a Delta table that is neither on a disk nor
-    on S3 it needs delta-rs: pip install 'sparkwal[lake]'.
+    on S3 it needs delta-rs: the extra `lake` of sparkwal.
 
     \b
     sparkwal collect s3://bucket/wal

@@ -87,7 +87,7 @@ def parse(text: bytes, location: str, what: str) -> dict[str, Any]:
     if type(number) is not int or number != FORMAT:
         raise InvalidLogError(
             f"{location}: format {str(number)[:20]}, expected {FORMAT}; "
-            f"{NEWER} {what}: upgrade sparkwal here (pip install --upgrade sparkwal)"
+            f"{NEWER} {what}: upgrade sparkwal here"
         )
     return document
 

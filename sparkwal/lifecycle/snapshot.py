@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, require_library
+from sparkwal.errors import (
+    ConfirmError,
+    OptionError,
+    PlanError,
+    TableReadError,
+    install_extra,
+    require_library,
+)
 from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Target
@@ -31,7 +38,6 @@ from sparkwal.lifecycle.keyed import holds, merged, older_rows, resolve, winners
 from sparkwal.lifecycle.partial_rows import merge_partial, partial_columns
 from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_scheme
 from sparkwal.lifecycle.table_files import (
-    EXTRA,
     delta_log,
     storage_options,
     table_errors,
@@ -161,7 +167,7 @@ class Current:
             self._in_table = schema.columns(in_table)
             self._table_schema = table.spark_schema
             spark_schema = with_table(spark_schema, in_table)
-            require_library("deltalake", EXTRA)
+            require_library("deltalake", install_extra("lake"))
             from deltalake import DeltaTable
 
             with table_errors(self.table, self._storage):
@@ -227,7 +233,7 @@ class Current:
             SparkWalError: as `reader`. OptionError also if a nested date is beyond the year 9999,
                 or pandas is not installed.
         """
-        require_library("pandas", "pandas>=2.2,<3")
+        require_library("pandas", "pip install 'pandas>=2.2,<3'")
         return pandas_frame(self.to_arrow(columns))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:

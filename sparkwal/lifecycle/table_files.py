@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from sparkwal.errors import TableReadError, require_library
+from sparkwal.errors import TableReadError, install_extra, require_library
 from sparkwal.format.keys import join_key
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.options.store import StoreOptions
@@ -15,9 +15,6 @@ from sparkwal.store.base import NotFound, Store, all_entries
 from sparkwal.store.config import S3Config
 from sparkwal.store.open import open_store
 from sparkwal.store.path import is_local
-
-# The extra with delta-rs.
-EXTRA = "sparkwal[lake]"
 
 
 class StoreFiles:
@@ -49,7 +46,7 @@ class OtherFiles:
     def __init__(self, table: str, storage: Mapping[str, str]) -> None:
         from pyarrow import fs
 
-        require_library("deltalake", EXTRA)
+        require_library("deltalake", install_extra("lake"))
         from deltalake.fs import DeltaStorageHandler
 
         self._table = table

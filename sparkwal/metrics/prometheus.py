@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparkwal.errors import OptionError, require_library
+from sparkwal.errors import OptionError, install_extra, require_library
 from sparkwal.metrics.table import ALL, METRICS, Labels, Metric
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def prometheus(registry: CollectorRegistry | None = None) -> Prometheus:
     Raises:
         OptionError: prometheus_client is not installed.
     """
-    require_library("prometheus_client", "sparkwal[metrics]")
+    require_library("prometheus_client", install_extra("metrics"))
     from prometheus_client import REGISTRY
 
     registry = REGISTRY if registry is None else registry
@@ -141,7 +141,7 @@ def new_meter() -> Prometheus:
     Raises:
         OptionError: prometheus_client is not installed.
     """
-    require_library("prometheus_client", "sparkwal[metrics]")
+    require_library("prometheus_client", install_extra("metrics"))
     from prometheus_client import CollectorRegistry
 
     return Prometheus(CollectorRegistry())

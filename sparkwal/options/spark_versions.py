@@ -6,7 +6,7 @@ Each difference is a constant: the first version of Spark that has a capability.
 
 import re
 
-from sparkwal.errors import OptionError
+from sparkwal.errors import OptionError, install_extra
 
 Version = tuple[int, ...]
 
@@ -23,7 +23,7 @@ DELTA_SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 SCALA = "2.13"
-INSTALL = "pip install 'sparkwal[spark]'"
+INSTALL = install_extra("spark")
 OLDEST_JAVA = 17
 
 # The class DataSourceStreamArrowWriter, for a stream's writer that gets Arrow batches. Older Sparks

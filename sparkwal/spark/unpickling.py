@@ -28,7 +28,7 @@ def _load(pickled):  # type: ignore[no-untyped-def]  # annotations would be pick
         sys.tracebacklimit = 0  # the worker ends with this error
         raise ModuleNotFoundError(
             f"{error.name} is missing in this executor's Python, {sys.executable} on "
-            f"{socket.gethostname()}: pip install sparkwal there, or ship it (--archives)"
+            f"{socket.gethostname()}: install the same sparkwal there, or ship it (--archives)"
         ) from None
     instance = kind.__new__(kind)
     instance.__setstate__(state)

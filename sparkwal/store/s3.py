@@ -134,7 +134,7 @@ class S3Store:
             library = (error.name or "botocore").partition(".")[0]
             raise OptionError(
                 f"{library} is missing in {sys.executable} on "
-                f"{socket.gethostname()}: pip install sparkwal there"
+                f"{socket.gethostname()}: install the same sparkwal there"
             ) from None
         except Exception as error:
             failure = self._failure(error, key, client)

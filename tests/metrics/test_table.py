@@ -44,7 +44,7 @@ def test_a_log_is_named_by_its_path_and_sequencer(url: str, labels: Labels) -> N
 
 def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(OptionError, match=r"pip install 'sparkwal\[metrics\]'"):
+    with pytest.raises(OptionError, match=r"pip install '\.\[metrics\]'"):
         prometheus()
 
 

@@ -533,5 +533,5 @@ def test_botocore_missing_on_an_executor_is_one_sentence(
         put(store)
     message = str(refused.value)
     assert "botocore is missing in " + sys.executable in message
-    assert message.endswith("pip install sparkwal there")
+    assert message.endswith("install the same sparkwal there")
     assert "\n" not in message and refused.value.__suppress_context__
