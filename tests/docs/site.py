@@ -8,6 +8,7 @@ several folders: it copies them to one, and points their links at the copies.
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import re
@@ -16,9 +17,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import sparkwal
 from tests.docs.pages import PAGES, ROOT
+from tests.docs.tables import event_kinds
 
 CONFIG = "conf/mkdocs.yml"
 # The configuration names both folders.
@@ -38,10 +41,14 @@ MOVED = {
 COPIED = (
     "conf/*",
     "conf/iam/*.json",
-    "notebooks/*.ipynb",
     "notebooks/*.svg",
     "sparkwal/docs/*.svg",
 )
+
+_EVENTS = [f"{kind.__module__.removeprefix('sparkwal.')}.{kind.__name__}" for kind in event_kinds()]
+
+# Notebooks are pages, as they ran last.
+NOTEBOOKS = "notebooks/*.ipynb"
 
 # Page of the reference → its introduction, and what it documents.
 REFERENCE: dict[str, tuple[str, list[str]]] = {
@@ -105,6 +112,38 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
     ),
 }
 
+# The same for what programs use beside a log. Classes of `WITHOUT_MEMBERS` implement an interface.
+TOOLS: dict[str, tuple[str, list[str]]] = {
+    "Events": (
+        "What the library reports ([all events](../events.md)).",
+        ["events.subscribe", "events.Event", "events.PathEvent", *_EVENTS],
+    ),
+    "Metrics": (
+        "Numbers for Prometheus ([metrics](../metrics.md)).",
+        [
+            "metrics.stream.watch_stream",
+            "metrics.writers.watch_appender",
+            "metrics.writers.watch_lifecycle",
+            "metrics.prometheus.prometheus",
+            "metrics.prometheus.new_meter",
+            "metrics.prometheus.Prometheus",
+        ],
+    ),
+    "Testing": (
+        "For tests of programs that write or read a log.",
+        [
+            "testing.memory.MemoryStore",
+            "testing.proxy.S3Proxy",
+            "testing.faults.Fault",
+            "testing.servers.start_ministack",
+            "testing.servers.start_moto",
+            "testing.servers.make_bucket",
+            "testing.servers.log_options",
+        ],
+    ),
+}
+WITHOUT_MEMBERS = {"testing.memory.MemoryStore", "testing.proxy.S3Proxy"}
+
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)")
 # A code span that is a public name, but not in a heading or a link.
@@ -116,6 +155,8 @@ _SPAN = re.compile(
 
 def site_name(path: str) -> str:
     """The name in the site of a file of the repository."""
+    if path.endswith(".ipynb"):
+        return path.removesuffix(".ipynb") + ".md"
     return MOVED.get(path) or path.removeprefix("sparkwal/docs/")
 
 
@@ -149,15 +190,48 @@ def _linked(path: str, prose: str) -> str:
 
 def reference(title: str) -> str:
     """A page of the reference, which mkdocstrings fills from docstrings."""
-    introduction, names = REFERENCE[title]
-    return "\n\n".join([f"# {title}", introduction, *(f"::: sparkwal.{name}" for name in names)])
+    introduction, names = (REFERENCE | TOOLS)[title]
+    return "\n\n".join([f"# {title}", introduction, *map(_documented, names)])
+
+
+def _documented(name: str) -> str:
+    options = "\n    options:\n      members: false" if name in WITHOUT_MEMBERS else ""
+    return f"::: sparkwal.{name}{options}"
+
+
+def notebook(text: str) -> str:
+    """A notebook as Markdown: its texts, its code, and what that printed or drew last."""
+    parts: list[str] = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        else:
+            parts.append(f"```python\n{source}\n```")
+            parts += filter(None, map(_output, cell["outputs"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    if output["output_type"] == "stream":
+        return f"```text\n{''.join(output['text']).rstrip()}\n```"
+    data = output["data"]
+    if "image/png" in data:
+        image = "".join(data["image/png"]).replace("\n", "")
+        return f'<img alt="figure" src="data:image/png;base64,{image}">'
+    if "text/html" in data:
+        return re.sub(r"<style.*?</style>\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
+    return f"```text\n{''.join(data['text/plain'])}\n```"
 
 
 def files(root: Path) -> Iterator[tuple[str, bytes]]:
     """The name in the site and the content of each file."""
     for path in PAGES:
         yield site_name(path), page(path, (root / path).read_text()).encode()
-    for title in REFERENCE:
+    for file in sorted(root.glob(NOTEBOOKS)):
+        path = str(file.relative_to(root))
+        yield site_name(path), page(path, notebook(file.read_text())).encode()
+    for title in REFERENCE | TOOLS:
         yield f"reference/{title.lower()}.md", reference(title).encode()
     for pattern in COPIED:
         for file in sorted(root.glob(pattern)):

@@ -17,7 +17,7 @@ import pytest
 
 import sparkwal
 from tests.docs.pages import PAGES, ROOT
-from tests.docs.site import BUILT, build
+from tests.docs.site import BUILT, TOOLS, build
 
 pytestmark = pytest.mark.process
 
@@ -57,6 +57,34 @@ def test_a_page_leads_from_a_public_name_to_the_reference(site: Path) -> None:
 def test_the_page_of_the_appender_explains_rejected_rows(site: Path) -> None:
     text = re.sub(r"<[^>]+>", "", (site / "reference/appender.html").read_text())
     assert "Ticket.result of that append raises OptionError" in " ".join(text.split())
+
+
+def test_search_needs_no_server(site: Path) -> None:
+    """A page that is opened as a file may load scripts, and neither JSON nor a worker."""
+    assert (site / "search/search_index.js").read_text().startswith("var __index = ")
+    text = (site / "reference/log.html").read_text()
+    assert '<script src="../conf/iframe-worker.js"' in text
+    assert (site / "conf/iframe-worker.js").exists()
+
+
+def test_no_page_names_a_script_or_style_of_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert not re.findall(
+            r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"https?:", page.read_text()
+        )
+
+
+def test_a_notebook_is_a_page(site: Path) -> None:
+    text = (site / "notebooks/lake.html").read_text()
+    assert 'src="data:image/png;base64,' in text and "<table" in text
+    assert 'href="../lifecycle.html' in text
+    assert 'href="notebooks/explore.html"' in (site / "index.html").read_text()
+
+
+def test_the_tools_of_programs_have_a_reference(site: Path) -> None:
+    for title, (_, names) in TOOLS.items():
+        text = (site / f"reference/{title.lower()}.html").read_text()
+        assert [name for name in names if f'id="sparkwal.{name}"' not in text] == []
 
 
 @contextmanager
