@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.leases import leased
+from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, RANGE, TRIGGERS, SourceOptions
@@ -72,7 +73,7 @@ class Log:
         OptionError: an option or the path is wrong.
     """
 
-    def __init__(self, path: str, **options: object) -> None:
+    def __init__(self, path: str, **options: Unpack[SourceKeywords]) -> None:
         self._options = from_keywords(SourceOptions, path, options)
         for_spark = (*TRIGGERS, "minPartitions", "sequencers")
         refuse(self._options, "is for spark.read and readStream", *for_spark)

@@ -1,12 +1,14 @@
 """The appender for asyncio: callers await room and durability, and never block the event loop."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, Self
+from typing import Self, Unpack
 
 import pyarrow as pa
 
@@ -16,6 +18,7 @@ from sparkwal.appender.rows import Rows
 from sparkwal.errors import BackPressureError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.journal.safe_threading import Flag
+from sparkwal.options.keywords import AppenderKeywords
 
 # The limit of appends that are accepted before the journal is synced.
 _MAX_UNSYNCED = 1000
@@ -52,7 +55,7 @@ class AsyncAppender:
         *,
         producer_id: str,
         on_event: Callable[[Event], None] | None = None,
-        **options: Any,
+        **options: Unpack[AppenderKeywords],
     ) -> None:
         options |= {"producer_id": producer_id, "on_event": on_event}
         self._open: Callable[[], Appender] = partial(Appender, path, schema, **options)

@@ -8,11 +8,13 @@ The appender joins appends into batches, and each batch is one object. It sends 
 `maxInFlightRequests` of them at once, and acknowledges strictly in the order of the appends.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from multiprocessing.util import Finalize
-from typing import Self
+from typing import Self, Unpack
 
 import pyarrow as pa
 
@@ -27,6 +29,7 @@ from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.format.header import ANONYMOUS
 from sparkwal.journal.storage import Folder
+from sparkwal.options.keywords import AppenderKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.writing import AppenderOptions
@@ -90,7 +93,7 @@ class Appender:
         on_event: Callable[[Event], None] | None = None,
         clock: Clock | None = None,
         folder: Folder | None = None,
-        **options: object,
+        **options: Unpack[AppenderKeywords],
     ) -> None:
         name = path.prefix or "log" if isinstance(path, LogStore) else path
         settings = from_keywords(AppenderOptions, name, options)

@@ -7,11 +7,12 @@ import re
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import SupportsIndex
+from typing import SupportsIndex, Unpack
 
 from sparkwal.checkpoints import carry
 from sparkwal.errors import OptionError
 from sparkwal.format.header import Origin
+from sparkwal.options.keywords import StoreKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
@@ -53,7 +54,7 @@ class Fork:
         at: SupportsIndex | str | datetime,
         *,
         ignore_missing_files: bool = False,
-        **options: object,
+        **options: Unpack[StoreKeywords],
     ) -> None:
         self.path = path
         self.name = check_name(name)

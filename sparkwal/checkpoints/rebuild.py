@@ -1,5 +1,7 @@
 """Rebuilds the local checkpoint of a query from the log if it is missing or differs."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import re
@@ -8,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from sparkwal import events
 from sparkwal.checkpoints import carry, folder, names, packing
@@ -28,6 +31,7 @@ from sparkwal.checkpoints.unread import check_files
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.header import Checkpoint
+from sparkwal.options.keywords import SinkKeywords
 from sparkwal.options.open import enclosing_data, open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.spark_versions import checkpoint_file_manager
@@ -69,7 +73,7 @@ def checkpoint(
     *,
     folder: str | os.PathLike[str] | None = None,
     fork: Fork | None = None,
-    **options: object,
+    **options: Unpack[SinkKeywords],
 ) -> str:
     """Prepare a local folder for `.option("checkpointLocation", …)` that continues the log.
 

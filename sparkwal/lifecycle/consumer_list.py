@@ -1,8 +1,11 @@
 """Lists the consumers of logs with their progress, and forgets one."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Unpack
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
@@ -10,6 +13,7 @@ from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers import forget_of_all, read_of_all
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.readers import is_live, look_at_readers
+from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -53,7 +57,9 @@ class ConsumerInfo:
     live: bool
 
 
-def consumers(path: str, *, expiry: str | None = None, **options: object) -> list[ConsumerInfo]:
+def consumers(
+    path: str, *, expiry: str | None = None, **options: Unpack[SourceKeywords]
+) -> list[ConsumerInfo]:
     """List the consumers of a log, or with sequencers="*" of all logs under the path.
 
     It costs 2 requests for each consumer, and 1 more if it lags.
@@ -161,7 +167,7 @@ def _info(
     )
 
 
-def forget_consumer(path: str, name: str, **options: object) -> None:
+def forget_consumer(path: str, name: str, **options: Unpack[SourceKeywords]) -> None:
     """Let the floor of a log pass a consumer that will not read again: 1 DELETE.
 
     The consumer need not exist. If it still runs, it registers again when it next publishes.

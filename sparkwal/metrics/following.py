@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Unpack
 
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.header import CommitHeader, SlotHeader, Txns
 from sparkwal.lifecycle.consumer_list import ConsumerInfo, consumer_infos
 from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import Prometheus, zero_counters
+from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions
@@ -214,7 +216,7 @@ class Following:
         *,
         backlog: int = 0,
         on_damage: Callable[[str, InvalidLogError], None] | None = None,
-        **options: object,
+        **options: Unpack[SourceKeywords],
     ) -> None:
         parsed = from_keywords(SourceOptions, path, options)
         refuse(parsed, "is for reading rows", *TRIGGERS, *CONSUMERS, "lease")

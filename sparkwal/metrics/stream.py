@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.listener import (
@@ -23,6 +23,7 @@ from sparkwal.errors import OptionError
 from sparkwal.metrics import table
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, Reporter, start_once
+from sparkwal.options.keywords import SourceKeywords
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +43,12 @@ class _QueryEvent:
 
 
 def watch_stream(
-    spark: SparkSession, path: str, meter: Prometheus, *, interval: float = 30.0, **options: Any
+    spark: SparkSession,
+    path: str,
+    meter: Prometheus,
+    *,
+    interval: float = 30.0,
+    **options: Unpack[SourceKeywords],
 ) -> Callable[[], None]:
     """Report the log at `path`, and the queries of `spark` that write to it, to `meter`.
 

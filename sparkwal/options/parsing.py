@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sparkwal.errors import OptionError
+from sparkwal.options.foreign_names import not_needed, same_option
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import secret
@@ -59,14 +60,26 @@ def parse(kind: type[T], texts: Mapping[str, str]) -> T:
 
 
 def _unknown(name: str, kind: type[StoreOptions]) -> str:
+    if side := _side_of(name):
+        return f"option {name!r} is for {side}; remove it here"
     names = [field.metadata["name"] for field in dataclasses.fields(kind)]
-    for other, side in _SIDES.items():
-        if name.lower() in {field.metadata["name"].lower() for field in dataclasses.fields(other)}:
-            return f"option {name!r} is for {side}; remove it here"
+    if same := same_option(name):
+        side = "" if same in names else f", for {_side_of(same)}"
+        return f"unknown option {name!r}; here it is {same!r}{side}"
+    if reason := not_needed(name):
+        return f"unknown option {name!r}; {reason}"
     lowered = {option.lower(): option for option in names}
     near = difflib.get_close_matches(name.lower(), lowered, 1)
     hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known are {', '.join(names)}"
     return f"unknown option {name!r}; {hint}"
+
+
+def _side_of(name: str) -> str | None:
+    """Which side has the option of this name, if any."""
+    for kind, side in _SIDES.items():
+        if name.lower() in {field.metadata["name"].lower() for field in dataclasses.fields(kind)}:
+            return side
+    return None
 
 
 def from_keywords(kind: type[T], path: str | os.PathLike[str], keywords: Mapping[str, object]) -> T:

@@ -2,12 +2,14 @@
 
 import uuid
 from dataclasses import fields
+from typing import Unpack
 
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, from_metadata, host_of
+from sparkwal.options.keywords import StoreKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -21,7 +23,9 @@ from sparkwal.reading.segmenting import delete_damaged
 from sparkwal.store.base import LogStore, NotFound
 
 
-def repair(path: str, position: int, *, give_up: bool = False, **options: object) -> None:
+def repair(
+    path: str, position: int, *, give_up: bool = False, **options: Unpack[StoreKeywords]
+) -> None:
     """Repair the damaged record at a position: its footer holds a copy of its header.
 
     A damaged segment with this position is deleted. No writer and no maker of segments may run

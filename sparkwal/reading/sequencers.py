@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.keys import ROOT, batches_prefix, is_log_folder, sequencers_prefix
+from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -138,7 +139,7 @@ def partition_by(
     return {name: [rows[row] for row in numbers] for name, numbers in parts.items()}
 
 
-def list_sequencers(path: str, **options: object) -> list[str]:
+def list_sequencers(path: str, **options: Unpack[SourceKeywords]) -> list[str]:
     """List the logs under a path.
 
     Args:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import ANONYMOUS, CommitHeader, QueryProgress, SlotHeader
+from sparkwal.options.keywords import VerifyKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
@@ -97,7 +99,7 @@ class VerifyOptions(StoreOptions):
     )
 
 
-def verify(path: str, **options: object) -> Report:
+def verify(path: str, **options: Unpack[VerifyKeywords]) -> Report:
     """Read a whole log and check every byte, also while others write.
 
     It costs a GET for each object, and a LIST for every thousand.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
@@ -14,6 +14,7 @@ from sparkwal.lifecycle.new_segments import SegmentMaker
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import Table, check_apart
 from sparkwal.lifecycle.tombstones import with_tombstones
+from sparkwal.options.keywords import LifecycleKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
@@ -68,7 +69,7 @@ class Lifecycle(Coordinator):
         cluster_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         collects: bool = True,
-        **options: object,
+        **options: Unpack[LifecycleKeywords],
     ) -> None:
         settings = from_keywords(LifecycleOptions, path, options)
         target = target_of(

@@ -1,9 +1,11 @@
 """Reads the table and the newer rows of the log as one DataFrame."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,6 +28,7 @@ from sparkwal.lifecycle.keyed import resolve
 from sparkwal.lifecycle.leases import leased
 from sparkwal.lifecycle.partial_rows import partial_columns
 from sparkwal.lifecycle.table import check_scheme
+from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -56,7 +59,7 @@ def read_current(
     *,
     delete_when: str | None = ...,
     include_position: Literal[False] = ...,
-    **options: object,
+    **options: Unpack[SourceKeywords],
 ) -> DataFrame: ...
 
 
@@ -67,7 +70,7 @@ def read_current(
     *,
     delete_when: str | None = ...,
     include_position: Literal[True],
-    **options: object,
+    **options: Unpack[SourceKeywords],
 ) -> tuple[DataFrame, CurrentPlan]: ...
 
 
@@ -77,7 +80,7 @@ def read_current(
     *,
     delete_when: str | None = None,
     include_position: bool = False,
-    **options: object,
+    **options: Unpack[SourceKeywords],
 ) -> DataFrame | tuple[DataFrame, CurrentPlan]:
     """Read the log's table and the newer rows of the log as one DataFrame, each row once.
 

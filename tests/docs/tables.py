@@ -1,6 +1,6 @@
-"""Tables of the documentation that are made from the code.
+"""Tables of the documentation, and types of options, that are made from the code.
 
-python -m tests.docs.tables     writes the tables into their pages
+python -m tests.docs.tables     writes the tables into their pages, and the types into KEYWORDS
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sparkwal.options import spark_versions, types
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
+from sparkwal.reading.verification import VerifyOptions
 from tests.docs.support import Support, parent
 from tests.docs.support import results as support_of_sparks
 from tests.values.awkward import REFUSED
@@ -110,6 +111,52 @@ def option_table(section: str) -> str:
     for name, kind, meaning in described(*SECTIONS[section]):
         lines.append(f"| `{name}` ({kind}) | {meaning} |")
     return "\n".join(lines)
+
+
+KEYWORDS = PACKAGE / "options" / "keywords.py"
+# The type of a keyword argument by its parser. Each option also takes its text.
+_KEYWORD_TYPES = {
+    "integer": "int | str",
+    "size": "int | str",
+    "duration": "int | str",
+    "position": "int | str",
+    "boolean": "bool | str",
+    "timestamp": "datetime | int | str",
+}
+_FOLDERS = {"journal": "str | PathLike[str]"}
+_KEYWORDS_HEAD = '''
+"""The types of options as keyword arguments. A wrong name fails mypy and pyright.
+
+`python -m tests.docs.tables` writes this file from the classes of options. options.md describes
+each option.
+"""
+
+from datetime import datetime
+from os import PathLike
+from typing import TypedDict
+'''
+
+
+def keywords() -> str:
+    """The module of a TypedDict for each class of options."""
+    base = "StoreKeywords"
+    parts = [_KEYWORDS_HEAD.lstrip(), _typed_dict(base, "TypedDict", StoreOptions, "path")]
+    shared = {each.metadata["name"] for each in dataclasses.fields(StoreOptions)}
+    for kind in (SourceOptions, VerifyOptions, SinkOptions, AppenderOptions, LifecycleOptions):
+        name = kind.__name__.replace("Options", "Keywords")
+        parts.append(_typed_dict(name, base, kind, *shared))
+    return "\n\n".join(parts)
+
+
+def _typed_dict(name: str, base: str, kind: type[StoreOptions], *left_out: str) -> str:
+    lines = [f"class {name}({base}, total=False):"]
+    for each in dataclasses.fields(kind):
+        option = each.metadata["name"]
+        if option not in left_out:
+            parser = _NAMES.get(each.metadata["parse"], "choice")
+            kind_of = _FOLDERS.get(option) or _KEYWORD_TYPES.get(parser, "str")
+            lines.append(f"    {option}: {kind_of}")
+    return "\n".join(lines) + "\n"
 
 
 # Role → the policies that it has. The last one is its own; the others stand above it.
@@ -249,6 +296,7 @@ def main() -> None:
         text = (PAGES / page).read_text()
         first, last = table(text, heading).span("table")
         (PAGES / page).write_text(text[:first] + made() + text[last:])
+    KEYWORDS.write_text(keywords())
 
 
 if __name__ == "__main__":

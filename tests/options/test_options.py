@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sparkwal
 from sparkwal.errors import OptionError
 from sparkwal.options import types
+from sparkwal.options.foreign_names import SAME, not_needed, same_option
 from sparkwal.options.parsing import from_keywords, parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
@@ -147,7 +150,43 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
     (SinkOptions, {"batchSizeTreshold": "1mb"}, "did you mean 'batchSizeThreshold'?"),
     (SinkOptions, {"BATCHTIMEOUT": "1"}, "did you mean 'batchTimeoutMs'?"),
     (SinkOptions, {"zzz": "1"}, "known are path, endpoint, "),
+    (
+        SourceOptions,
+        {"versionAsOf": "1"},
+        "unknown option 'versionAsOf'; here it is 'endingPosition'",
+    ),
+    (SourceOptions, {"startingoffsets": "earliest"}, "here it is 'startingPosition'"),
+    (SinkOptions, {"startingOffsets": "1"}, "here it is 'startingPosition', for reading"),
+    (SourceOptions, {"maxFilesPerTrigger": "1"}, "here it is 'maxCommitsPerTrigger'"),
+    (SourceOptions, {"ignoreDeletes": "true"}, "a log has no deletes: remove it"),
+    (AppenderOptions, {"linger_ms": "1"}, "here it is 'batchTimeoutMs'"),
+    (AppenderOptions, {"acks": "all"}, "acknowledged when it is durable, always: remove it"),
+    (SinkOptions, {"kafka.bootstrap.servers": "b:9092"}, "a log has no brokers"),
+    (SinkOptions, {"kafka.linger.ms": "1"}, "here it is 'batchTimeoutMs'"),
 ]
+
+
+def known_options() -> set[str]:
+    return {name for kind in KINDS for name in specs(kind)}
+
+
+def foreign_names() -> list[str]:
+    """The options in the left column of the pages for users of other systems."""
+    pages = Path(sparkwal.__file__).parent / "docs"
+    rows = "".join((pages / f"from-{system}.md").read_text() for system in ("kafka", "delta"))
+    cells = re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE)
+    names = [name for cell in cells for name in re.findall(r"`([a-z][\w.]*)", cell)]
+    assert len(names) > 15
+    return names
+
+
+@pytest.mark.parametrize("name", foreign_names())
+def test_an_option_that_a_migration_page_names_gets_a_hint(name: str) -> None:
+    assert name in known_options() or same_option(name) or not_needed(name)
+
+
+def test_each_hint_names_an_option_that_exists() -> None:
+    assert {*SAME.values()} <= known_options()
 
 
 @pytest.mark.parametrize(("kind", "options", "says"), PAIRS, ids=[str(p[1]) for p in PAIRS])
