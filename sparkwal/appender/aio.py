@@ -57,8 +57,9 @@ class AsyncAppender:
         on_event: Callable[[Event], None] | None = None,
         **options: Unpack[AppenderKeywords],
     ) -> None:
-        options |= {"producer_id": producer_id, "on_event": on_event}
-        self._open: Callable[[], Appender] = partial(Appender, path, schema, **options)
+        self._open: Callable[[], Appender] = partial(
+            Appender, path, schema, producer_id=producer_id, on_event=on_event, **options
+        )
         self._appender: Appender | None = None
         # The event loop must not wait for a disk, so one thread accepts appends that wait for room
         # or for a journal, in order.
