@@ -115,7 +115,7 @@ ONLY = {
     ("options", "store"): {"store.base", "store.config", "store.open", "store.path"},
     # The interface and what is built on nothing else.
     ("protocol", "store"): {"store.base", "store.parallel"},
-    ("testing", "store"): {"store.base", "store.s3_client"},
+    ("testing", "store"): {"store.base", "store.open", "store.s3_client"},
     ("testing", "journal"): {"journal.storage"},
     # The rule for a folder of this user alone.
     ("journal", "store"): {"store.local_files"},

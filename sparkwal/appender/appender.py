@@ -95,8 +95,7 @@ class Appender:
         folder: Folder | None = None,
         **options: Unpack[AppenderKeywords],
     ) -> None:
-        name = path.prefix or "log" if isinstance(path, LogStore) else path
-        settings = from_keywords(AppenderOptions, name, options)
+        settings = from_keywords(AppenderOptions, path, options)
         log = path if isinstance(path, LogStore) else open_log(settings, fail_fast=True)
         _check_producer(producer_id)
         self._log = log

@@ -13,6 +13,8 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import secret
 from sparkwal.options.writing import AppenderOptions, SinkOptions
+from sparkwal.store.base import LogStore
+from sparkwal.store.open import path_of
 
 T = TypeVar("T", bound=StoreOptions)
 # Spark adds these to the options of a source or sink.
@@ -82,12 +84,16 @@ def _side_of(name: str) -> str | None:
     return None
 
 
-def from_keywords(kind: type[T], path: str | os.PathLike[str], keywords: Mapping[str, object]) -> T:
+def from_keywords(
+    kind: type[T], path: str | os.PathLike[str] | LogStore, keywords: Mapping[str, object]
+) -> T:
     """Parse and check options that are Python keyword arguments.
 
     Raises:
         OptionError: as `parse`, or the path or a value has a wrong type.
     """
+    if isinstance(path, LogStore):
+        path = path_of(path)
     if not isinstance(path, (str, os.PathLike)):
         raise OptionError(
             f"the path is a {type(path).__name__}; a text such as s3://bucket/wal is expected"

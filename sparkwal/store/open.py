@@ -1,11 +1,14 @@
 """Opens the store that a path names."""
 
 from functools import partial
+from weakref import WeakValueDictionary
 
 from sparkwal import events
+from sparkwal.errors import OptionError
+from sparkwal.store.base import LogStore, Store
 from sparkwal.store.config import RetryPolicy, S3Config, is_unencrypted
 from sparkwal.store.hedge import pace_of
-from sparkwal.store.path import bucket_and_prefix, folder, is_local
+from sparkwal.store.path import bucket_and_prefix, folder, is_local, scheme_of
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 
@@ -13,6 +16,26 @@ from sparkwal.store.s3 import S3Store
 _reported: set[str] = set()
 # `RetryingStore.served` for each bucket and configuration of this process.
 _served: dict[tuple[str, S3Config], set[tuple[str, str]]] = {}
+# Stores of programs' tests by the name in their paths, for as long as the tests hold them.
+_in_memory: WeakValueDictionary[str, Store] = WeakValueDictionary()
+
+
+def path_of(log: LogStore) -> str:
+    """A path by which this process, and no other, opens the log with this store."""
+    name = f"{id(log.store):x}"
+    _in_memory[name] = log.store
+    return f"memory://{name}/{log.prefix}"
+
+
+def _open_in_memory(name: str, policy: RetryPolicy) -> RetryingStore:
+    store = _in_memory.get(name)
+    if store is None:
+        raise OptionError(
+            f"memory://{name} is no store of this process: only the process that made a store in "
+            "memory can open it, and Spark's Python workers are others. Use a folder, or a server "
+            "of sparkwal.testing.servers"
+        )
+    return store if isinstance(store, RetryingStore) else RetryingStore(store, policy)
 
 
 def open_store(
@@ -31,6 +54,8 @@ def open_store(
 
         return RetryingStore(LocalStore(folder(path)), policy), ""
     bucket, prefix = bucket_and_prefix(path)
+    if scheme_of(path) == "memory":
+        return _open_in_memory(bucket, policy), prefix
     config = s3 or S3Config()
     bare = S3Store(bucket, config)
     # Warn in the process of the user, not in each worker of Spark.

@@ -69,6 +69,8 @@ def absolute(path: str) -> str:
 def bucket_and_prefix(path: str) -> tuple[str, str]:
     """The bucket and the prefix, without a "/" at its end, of an s3:// path.
 
+    In a path of a store in memory the store's name takes the place of the bucket.
+
     Raises:
         OptionError: the path is no valid s3:// path.
     """
@@ -77,7 +79,7 @@ def bucket_and_prefix(path: str) -> tuple[str, str]:
     # Messages before the check for credentials must not show the path.
     if scheme == "s3n":
         raise OptionError("s3n:// is no supported store; write s3://bucket/folder")
-    if scheme not in ("s3", "s3a"):
+    if scheme not in ("s3", "s3a", "memory"):
         raise OptionError(f"{scheme} is no supported store; {_SUPPORTED}")
     _, separator, location = path.partition("://")
     bucket, _, prefix = location.partition("/")

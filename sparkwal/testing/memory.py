@@ -13,12 +13,14 @@ from sparkwal.store.base import (
     Entry,
     Folders,
     Front,
+    LogStore,
     NotFound,
     Page,
     Tagged,
     Unfinished,
     UnfinishedPage,
 )
+from sparkwal.store.open import path_of
 
 
 class MemoryStore:
@@ -45,6 +47,13 @@ class MemoryStore:
         self.uploads: dict[str, MemoryUpload] = {}
         self._ids = itertools.count(1)
         self._lock = Lock()
+
+    def path(self, folder: str = "wal") -> str:
+        """The path of a log in this store, for every function of this process.
+
+        Spark's Python workers are other processes, and cannot open it.
+        """
+        return path_of(LogStore(self, folder))
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         with self._lock:

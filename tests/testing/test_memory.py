@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any, cast
 
-from sparkwal.store.base import NotFound, Unfinished
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import sparkwal
+from sparkwal.cli.main import main
+from sparkwal.errors import OptionError
+from sparkwal.store.base import LogStore, NotFound, Unfinished
 from sparkwal.testing.memory import MemoryStore
 
 
@@ -58,3 +65,29 @@ def test_a_discarded_upload_publishes_nothing() -> None:
     store.discard(*store.unfinished("").uploads)
     assert not upload.complete()
     assert store.objects == {}
+
+
+def test_a_store_in_memory_has_a_path_for_every_function() -> None:
+    store = MemoryStore()
+    path, schema = store.path(), pa.schema([("id", pa.int64())])
+    with sparkwal.Appender(path, schema, producer_id="p") as wal:
+        wal.append([{"id": 1}]).result()
+    with sparkwal.Appender(path, schema, producer_id="p", sequencer="other") as wal:
+        wal.append([{"id": 2}]).result()
+    log = sparkwal.Log(path)
+    assert log.to_pandas()["id"].tolist() == [1]
+    assert log.sql("SELECT sum(id) AS ids FROM log").read_all().to_pylist() == [{"ids": 1}]
+    assert len(log.current(sequencers="*").to_pandas()) == 2
+    assert sparkwal.verify(path).ok and sparkwal.consumers(path) == []
+    assert sparkwal.list_sequencers(path) == ["default", "other"]
+    sparkwal.Lifecycle(path, retainSeconds=3600).run_once()
+    assert "head" in CliRunner().invoke(main, ["status", path]).output
+    # An open store is a path, too.
+    assert len(sparkwal.Log(cast(Any, LogStore(store, "wal"))).to_pandas()) == 1
+    with pytest.raises(OptionError, match="there is no log"):
+        sparkwal.Log(store.path("another")).to_pandas()
+
+
+def test_a_store_in_memory_of_another_process_is_an_error_that_says_so() -> None:
+    with pytest.raises(OptionError, match="no store of this process"):
+        sparkwal.Log("memory://gone/wal").head()
