@@ -18,6 +18,7 @@ from sparkwal.errors import DivergedCheckpointError as DivergedCheckpointError
 from sparkwal.errors import FencedError as FencedError
 from sparkwal.errors import InvalidLogError as InvalidLogError
 from sparkwal.errors import JournalError as JournalError
+from sparkwal.errors import NewerFormatError as NewerFormatError
 from sparkwal.errors import OptionError as OptionError
 from sparkwal.errors import OutcomeUnknownError as OutcomeUnknownError
 from sparkwal.errors import RecomputedError as RecomputedError

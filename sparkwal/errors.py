@@ -83,6 +83,14 @@ class InvalidLogError(SparkWalError):
     key: str | None = None
 
 
+class NewerFormatError(InvalidLogError):
+    """A newer sparkwal wrote this object or file, and this one does not read its format.
+
+    Nothing is damaged, and sparkwal changed nothing. Upgrade sparkwal here. On the way to a newer
+    format all readers are upgraded before the first writer.
+    """
+
+
 class CollectedError(SparkWalError):
     """The rows left the log: these positions are below the log's floor.
 

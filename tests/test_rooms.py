@@ -43,7 +43,7 @@ MAY_KNOW = {
         "sql",
         "store",
     },
-    "journal": {"errors", "events", "store"},
+    "journal": {"errors", "events", "format", "store"},
     "appender": {
         "errors",
         "events",

@@ -12,6 +12,7 @@ from sparkwal import events
 from sparkwal.checkpoints import folder, names, packing
 from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.errors import DivergedCheckpointError, OptionError
+from sparkwal.format import versions
 from sparkwal.format.content import Content
 from sparkwal.format.header import (
     HERE,
@@ -340,8 +341,14 @@ def stateful_refused() -> OptionError:
 
 def log_of(path: Path) -> str | None:
     """The id of the log that the folder's query writes to, or None if the folder has no note of
-    it."""
-    match folder.read_json(path / names.LOG):
+    it.
+
+    Raises:
+        NewerFormatError: a newer version wrote it.
+    """
+    note = folder.read_json(path / names.LOG)
+    versions.check_optional(versions.NOTE, note, str(path / names.LOG))
+    match note:
         case {"log_id": str(log_id)}:
             return log_id
     return None

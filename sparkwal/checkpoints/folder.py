@@ -31,8 +31,8 @@ from sparkwal.checkpoints.names import (
     source_files,
 )
 from sparkwal.checkpoints.offsets import by_source, input_text, listed, positions
-from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import checked, keys
+from sparkwal.errors import InvalidLogError, NewerFormatError, OptionError
+from sparkwal.format import checked, keys, versions
 from sparkwal.format.header import Checkpoint, Origin
 from sparkwal.format.limits import json_in
 from sparkwal.protocol.holds import Span
@@ -97,12 +97,19 @@ def query_of(path: Path) -> str | None:
 
 
 def owner_of(path: Path) -> Owner | None:
-    """The owner that `sparkwal.checkpoint` wrote into the folder, or None without one."""
+    """The owner that `sparkwal.checkpoint` wrote into the folder, or None without one.
+
+    Raises:
+        NewerFormatError: a newer version wrote it.
+    """
     try:
         fields = dict(read_json(path / OWNER))
+        versions.check_optional(versions.NOTE, fields, str(path / OWNER))
         if "origin" in fields:
             fields["origin"] = checked.read(Origin, fields["origin"], OWNER)
         return Owner(**fields)
+    except NewerFormatError:
+        raise
     except (TypeError, ValueError, InvalidLogError):
         return None
 
@@ -299,9 +306,16 @@ def done(path: Path, before: int, last: Checkpoint | None) -> int:
 
     That is `before`, the query's last one in the log, or the last one without a record since. The
     note of that one counts only if it names the record `last`.
+
+    Raises:
+        NewerFormatError: a newer version wrote the note.
     """
     try:
-        empty = checked.read(_Note, read_json(path / EMPTY), EMPTY)
+        document = read_json(path / EMPTY)
+        versions.check_optional(versions.NOTE, document, str(path / EMPTY))
+        empty = checked.read(_Note, document, EMPTY)
+    except NewerFormatError:
+        raise
     except InvalidLogError:
         return before
     # SAFETY(note-names-record) §12: a note counts only after the very record that it names
@@ -315,7 +329,8 @@ def done(path: Path, before: int, last: Checkpoint | None) -> int:
 def note(path: Path, batch_id: int, last: Checkpoint) -> bytes:
     """The content of the note that `done` reads, for the microbatches up to this one."""
     names = microbatch_files(path, batch_id)
-    return checked.to_json(checked.plain(_Note(batch_id, inputs(path, batch_id, names), last)))
+    content = _Note(batch_id, inputs(path, batch_id, names), last)
+    return checked.to_json(versions.NOTE, checked.plain(content))
 
 
 def spans(path: Path, before: int, batch_id: int) -> dict[str, list[Span]] | None:

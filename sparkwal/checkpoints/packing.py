@@ -11,7 +11,7 @@ from isal.isal_zlib import crc32
 
 from sparkwal.checkpoints import folder, names
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import arrowfile, keys, limits
+from sparkwal.format import arrowfile, keys, limits, versions
 from sparkwal.format.header import HERE, NOWHERE, Checkpoint, CommitHeader
 from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.slots import fetch_slot, open_slot
@@ -69,11 +69,14 @@ def decode(block: bytes, label: str) -> dict[str, bytes]:
 
     Raises:
         InvalidLogError: `encode` did not make the block; the text names it as `label`.
+        NewerFormatError: a newer version made it.
     """
     try:
         files = _files_in(limits.inflate(block, limits.CHECKPOINT).decode("ascii"))
     except ValueError as error:
         raise InvalidLogError(f"{label}: its checkpoint cannot be decoded: {error}") from None
+    if (version := files.get(versions.FIELD, b"")).isdigit():
+        versions.check(versions.CHECKPOINT, int(version[:20]), f"{label}: its checkpoint")
     folders = {name[:at] for name in files for at, c in enumerate(name) if c == "/"}
     for name in files:
         # The name becomes a path on the machine that rebuilds, so it must not leave the folder.

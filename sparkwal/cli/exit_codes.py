@@ -17,7 +17,7 @@ import click
 
 from sparkwal.cli.output import escape
 from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
-from sparkwal.format.checked import NEWER
+from sparkwal.format.versions import NEWER
 
 
 def allows_colours() -> bool:

@@ -11,13 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import keys, limits
+from sparkwal.format import keys, limits, versions
 
 T = TypeVar("T")
-FORMAT = 1
-# The error of a newer format contains this text. The object is not damaged then, so commands do not
-# advise to restore it.
-NEWER = "a newer sparkwal wrote this"
 # The largest value of a field that is a JSON number.
 LARGEST_NUMBER = 2**63 - 1
 # Marks a field that older versions did not write. An empty one is left out of the JSON.
@@ -37,9 +33,9 @@ else:
         """A number that is 20 digits in the JSON, because JavaScript would round it."""
 
 
-def to_json(fields: Mapping[str, Any]) -> bytes:
-    """A line of UTF-8 JSON, with the number of the format. `parse` reads it."""
-    document = {"format": FORMAT, **fields}
+def to_json(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """A line of UTF-8 JSON, with the version of its format. `parse` reads it."""
+    document = {versions.FIELD: versions.VERSIONS[kind], **fields}
     return json.dumps(document, default=plain, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -63,15 +59,16 @@ def _marked(kind: Any) -> list[tuple[str, bool]]:
     return [(name, is_number) for name, is_number, is_later in marks if is_number or is_later]
 
 
-def parse(text: bytes, location: str, what: str) -> dict[str, Any]:
+def parse(text: bytes, location: str, kind: str) -> dict[str, Any]:
     """Parse a JSON text of `to_json`.
 
     Args:
         location: the object's URL, for errors.
-        what: the kind of the object, for errors.
+        kind: the kind of the object, of `versions`.
 
     Raises:
-        InvalidLogError: the text is no JSON object, or has another format.
+        InvalidLogError: the text is no JSON object.
+        NewerFormatError: a newer version wrote it.
     """
     try:
         limits.check_values(text)
@@ -83,12 +80,7 @@ def parse(text: bytes, location: str, what: str) -> dict[str, Any]:
         raise InvalidLogError(f"{location}: this is no JSON") from None
     if not isinstance(document, dict):
         raise InvalidLogError(f"{location}: a JSON object is expected")
-    number = document.get("format")
-    if type(number) is not int or number != FORMAT:
-        raise InvalidLogError(
-            f"{location}: format {str(number)[:20]}, expected {FORMAT}; "
-            f"{NEWER} {what}: upgrade sparkwal here"
-        )
+    versions.check(kind, document.get(versions.FIELD), location)
     return document
 
 

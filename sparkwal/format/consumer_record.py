@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import keys, limits
+from sparkwal.format import keys, limits, versions
 from sparkwal.format.checked import Moment, Whole, parse, plain, prepare, read, to_json
 from sparkwal.format.header import crc_hex
 
@@ -88,7 +88,7 @@ def encode(consumer: Consumer | ConsumerOfAll) -> bytes:
     Raises:
         OptionError: they are more than readers take.
     """
-    text = to_json(plain(consumer))
+    text = to_json(versions.CONSUMER, plain(consumer))
     body = text + b"\n" + crc_hex(text) + b"\n"
     if isinstance(consumer, ConsumerOfAll) and len(body) > limits.CONSUMER_OF_ALL:
         raise OptionError(
@@ -130,7 +130,7 @@ def _parsed(body: bytes, location: str) -> dict[str, object]:
             f"{location}: this is no intact consumer: its second line is not the CRC-32 of its "
             "first"
         )
-    return parse(text, location, "consumer")
+    return parse(text, location, versions.CONSUMER)
 
 
 def _check_position(position: int, location: str) -> None:

@@ -8,7 +8,7 @@ from isal.isal_zlib import crc32
 from msgspec import Meta
 
 from sparkwal.errors import InvalidLogError
-from sparkwal.format import checked, keys, limits
+from sparkwal.format import checked, keys, limits, versions
 from sparkwal.format.checked import LARGEST_NUMBER, LATER, Crc, Moment, Number, Whole, WholeOrNone
 
 HEADER_KEY = b"weaselwal"
@@ -324,7 +324,7 @@ def host_of(header: SlotHeader) -> str:
 
 def to_json(header: Header) -> bytes:
     """The header as UTF-8 JSON. Object numbers are strings of 20 digits."""
-    return checked.to_json({"kind": header.kind, **checked.plain(header)})
+    return checked.to_json(versions.LOG, {"kind": header.kind, **checked.plain(header)})
 
 
 def crc_hex(data: bytes) -> bytes:
@@ -332,18 +332,19 @@ def crc_hex(data: bytes) -> bytes:
     return b"%08x" % crc32(data)
 
 
-def document_in(metadata: dict[bytes, bytes] | None, location: str, what: str) -> dict[str, Any]:
+def document_in(metadata: dict[bytes, bytes] | None, location: str, kind: str) -> dict[str, Any]:
     """The JSON document in an object's Arrow metadata.
 
     Raises:
-        InvalidLogError: the document is missing or damaged, or has another format.
+        InvalidLogError: the document is missing or damaged.
+        NewerFormatError: a newer version wrote it.
     """
     if not metadata or HEADER_KEY not in metadata:
         raise InvalidLogError(f"{location}: no weaselwal header; this is not an object of a log")
     text = metadata[HEADER_KEY]
     if metadata.get(CRC_KEY) != crc_hex(text):
         raise InvalidLogError(f"{location}: the header's CRC-32 does not match its bytes")
-    return checked.parse(text, location, what)
+    return checked.parse(text, location, kind)
 
 
 def to_metadata(text: bytes, crc: bytes, spark_schema: str) -> dict[bytes, bytes]:
@@ -356,7 +357,7 @@ def parse_text(text: bytes, location: str) -> Header:
     Raises:
         InvalidLogError: the header is damaged or wrong.
     """
-    return _from_document(checked.parse(text, location, "log"), location)
+    return _from_document(checked.parse(text, location, versions.LOG), location)
 
 
 def from_metadata(metadata: dict[bytes, bytes] | None, location: str) -> tuple[Header, bytes]:
@@ -370,7 +371,7 @@ def from_metadata(metadata: dict[bytes, bytes] | None, location: str) -> tuple[H
     size = len((metadata or {}).get(HEADER_KEY, b""))
     if size > limits.HEADER:
         raise InvalidLogError(f"{location}: a header of {size} bytes; {limits.HEADER} are read")
-    header = _from_document(document_in(metadata, location, "log"), location)
+    header = _from_document(document_in(metadata, location, versions.LOG), location)
     schema = (metadata or {}).get(SCHEMA_KEY, b"")
     if crc32(schema) != header.schema_crc32:
         raise InvalidLogError(f"{location}: the schema's CRC-32 does not match the header's")

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import arrowfile, keys, limits
+from sparkwal.format import arrowfile, keys, limits, versions
 from sparkwal.format.checked import (
     Moment,
     Number,
@@ -343,7 +343,7 @@ def encode(record: ChainRecord) -> bytes:
     document["table"] = {
         sequencer: places[log.table] for sequencer, log in logs.items() if log.table
     }
-    text = to_json(document)
+    text = to_json(versions.LIFECYCLE, document)
     metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema([]).with_metadata(metadata)):
@@ -384,7 +384,7 @@ def decode(body: bytes, location: str) -> ChainRecord:
 
 
 def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> ChainRecord:
-    document = document_in(metadata, location, "record")
+    document = document_in(metadata, location, versions.LIFECYCLE)
     maps = {name: document.get(name) for name in (*_OF_LOGS, "table")}
     maps |= {name: document.get(name, {}) for name in _OF_SOME_LOGS}
     tables = document.get("tables")

@@ -25,7 +25,15 @@ from typing import TypeVar
 import msgspec
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import JournalEncodeError, JournalRenameError, JournalWriteError, OptionError
+from sparkwal.errors import (
+    InvalidLogError,
+    JournalEncodeError,
+    JournalRenameError,
+    JournalWriteError,
+    NewerFormatError,
+    OptionError,
+)
+from sparkwal.format import versions
 from sparkwal.journal.segment import LARGEST_HEADER, Header, Invalid
 from sparkwal.journal.storage import Folder, Handle, Writer, content_of, sync_folder
 
@@ -82,13 +90,17 @@ def read_note(name: str, data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
     Raises:
         Invalid: the note is damaged.
+        NewerFormatError: a newer version wrote it.
     """
     try:
         outer = json.loads(data)
+        versions.check_optional(versions.JOURNAL, outer, f"its file {name}")
         if crc32(outer[name].encode()) != outer["crc32"]:
             raise Invalid("its CRC-32 does not match its content")
         return decoder.decode(outer[name])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except NewerFormatError:
+        raise
+    except (InvalidLogError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise Invalid("it is torn") from None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from sparkwal.errors import JournalReadError
+from sparkwal.errors import JournalReadError, NewerFormatError
 from sparkwal.journal import files
 from sparkwal.journal.journal import DEFAULT_SLOTS, Settings
 from sparkwal.journal.quarantine import Quarantine, read_quarantine
@@ -100,9 +100,12 @@ def scan_folder(folder: Folder, settings: Settings) -> Contents:
 
     Raises:
         JournalReadError: the folder or the note of losses is unreadable.
+        NewerFormatError: a newer version wrote a file.
     """
     try:
         return _scan(folder, settings)
+    except NewerFormatError as error:
+        raise NewerFormatError(f"journal {folder.path}: {error}") from None
     except OSError as error:
         raise JournalReadError(
             f"journal {folder.path} cannot be read ({error}): check the disk"

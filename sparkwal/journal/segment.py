@@ -16,9 +16,11 @@ from itertools import chain
 import msgspec
 from isal.isal_zlib import crc32
 
+from sparkwal.errors import InvalidLogError, NewerFormatError
+from sparkwal.format import versions
 from sparkwal.journal.storage import Bytes, Reader
 
-VERSION = 1
+VERSION = versions.VERSIONS[versions.JOURNAL]
 MAGIC = b"SWJRNL1\n"
 _HEAD = struct.Struct("<8sII")
 _ENTRY_MAGIC = b"\x89wJe"
@@ -68,6 +70,16 @@ class Header:
 _HEADERS = msgspec.json.Decoder(Header)
 
 
+@dataclass(frozen=True)
+class _Versioned:
+    """What the header of a segment has in each version."""
+
+    version: int
+
+
+_VERSIONED = msgspec.json.Decoder(_Versioned)
+
+
 class Invalid(Exception):
     """The bytes are not a segment's."""
 
@@ -80,6 +92,7 @@ def read_header(reader: Reader) -> tuple[Header, int]:
 
     Raises:
         Invalid: the file is no segment.
+        NewerFormatError: a newer version wrote it.
         OSError: the disk failed.
     """
     head = reader.read_at(0, _HEAD.size)
@@ -94,11 +107,13 @@ def read_header(reader: Reader) -> tuple[Header, int]:
     if len(document) < length or crc32(document) != crc:
         raise Invalid("its header is damaged")
     try:
+        # First: a newer header may have other fields.
+        versions.check(versions.JOURNAL, _VERSIONED.decode(document).version, "its segment")
         header = _HEADERS.decode(document)
-    except (ValueError, RecursionError) as error:
+    except NewerFormatError:
+        raise
+    except (ValueError, RecursionError, InvalidLogError) as error:
         raise Invalid(f"its header is not readable ({error})") from None
-    if header.version != VERSION:
-        raise Invalid(f"version {header.version}: this sparkwal reads {VERSION}")
     end = _HEAD.size + length
     return header, end + -end % 8
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from isal.isal_zlib import crc32
 
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
-from sparkwal.format import keys, limits
+from sparkwal.format import keys, limits, versions
 from sparkwal.format.checked import parse, plain, read, to_json
 from sparkwal.format.header import ANONYMOUS, Checkpoint, QueryProgress, SlotHeader
 from sparkwal.protocol.leadership import Leadership
@@ -123,7 +123,7 @@ def encode(memory: QueryProgress) -> bytes:
     Raises:
         InvalidLogError: it is larger than readers take.
     """
-    body = to_json(plain(replace(memory, txns_archive="")))
+    body = to_json(versions.ARCHIVE, plain(replace(memory, txns_archive="")))
     try:
         limits.check_values(body)
         if len(body) > limits.ARCHIVE:
@@ -142,7 +142,7 @@ def decode(body: bytes, label: str) -> QueryProgress:
     Raises:
         InvalidLogError: the body is damaged; the text names it as `label`.
     """
-    return read(QueryProgress, parse(body, label, "archive"), label)
+    return read(QueryProgress, parse(body, label, versions.ARCHIVE), label)
 
 
 def read_archive(log: LogStore, archive: str) -> QueryProgress:

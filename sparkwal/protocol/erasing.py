@@ -3,10 +3,10 @@
 import json
 from dataclasses import replace
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, NewerFormatError
 from sparkwal.format import arrowfile
-from sparkwal.format.checked import NEWER
 from sparkwal.format.header import CommitHeader, Header, to_json
+from sparkwal.format.versions import NEWER
 from sparkwal.protocol.slots import SlotRecord, TornRecord, open_slot
 from sparkwal.store.base import Front, LogStore
 
@@ -75,4 +75,4 @@ def _check_fields(record: SlotRecord, name: str) -> None:
     """Check that a new header loses no field of this one."""
     lost = json.loads(record.text).keys() - json.loads(to_json(record.header)).keys()
     if lost:
-        raise InvalidLogError(f"{name}: it has the fields {sorted(lost)}; {NEWER} record")
+        raise NewerFormatError(f"{name}: it has the fields {sorted(lost)}; {NEWER} record")

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkwal import events
-from sparkwal.errors import FencedError, InvalidLogError, OptionError
+from sparkwal.errors import FencedError, InvalidLogError, NewerFormatError, OptionError
+from sparkwal.format import versions
 from sparkwal.format.checked import Whole, parse, plain, prepare, read, to_json
 from sparkwal.protocol.leadership import Leadership
 
-_VERSION = 7
 # A session's file keeps this many ended runs before the newest one. Each run is noted once.
 _MAX_ENDED = 1000
 
@@ -140,7 +140,11 @@ class Hints:
         return self.folder / f"{self._log}-{short_hash(leader_id)}.json"
 
     def load(self, leader_id: str) -> Hint | None:
-        """This leader's hint, or None if it is missing or cannot be trusted."""
+        """This leader's hint, or None if it is missing or cannot be trusted.
+
+        Raises:
+            NewerFormatError: a newer version wrote it; it may be the note of a takeover.
+        """
         hint = self._read(self._file(leader_id))
         match hint:
             case Planned():
@@ -153,11 +157,15 @@ class Hints:
         try:
             if not self._private():
                 return None
-            document = parse(file.read_bytes(), str(file), "hint")
+            document = parse(file.read_bytes(), str(file), versions.NOTE)
+            version = document.get("version")
+            versions.check(versions.HINT, version, str(file))
             kind = _STATES.get(str(document.get("state")))
-            if document.get("version") != _VERSION or kind is None:
+            if version != versions.VERSIONS[versions.HINT] or kind is None:
                 return None
             return read(kind, document, str(file))
+        except NewerFormatError:
+            raise
         except (OSError, InvalidLogError):
             return None
 
@@ -166,7 +174,9 @@ class Hints:
         return self._write(self._file(leader_id), hint)
 
     def _write(self, file: Path, hint: Hint) -> bool:
-        text = to_json({"version": _VERSION, "state": _NAMES[type(hint)], **plain(hint)})
+        version = versions.VERSIONS[versions.HINT]
+        state = {"version": version, "state": _NAMES[type(hint)], **plain(hint)}
+        text = to_json(versions.NOTE, state)
         # No other process writes this draft, and this one writes one at a time.
         draft = file.with_suffix(f".{os.getpid()}")
         try:
@@ -210,7 +220,13 @@ class Hints:
         with suppress(OSError):
             for file in self.folder.glob(f"{self._log}-*.json"):
                 if file != self._file(by.leader_id):
-                    self._write(file, fence(self._read(file), by))
+                    self._write(file, fence(self._fenced(file), by))
+
+    def _fenced(self, file: Path) -> Hint | None:
+        """The hint of a leader that is fenced. Of a newer one only the takeover is noted."""
+        with suppress(NewerFormatError):
+            return self._read(file)
+        return None
 
     def has_ended(self, run_id: str | None) -> bool:
         """Whether this run of a query has certainly ended."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwal.errors import OptionError
+from sparkwal.format import versions
 from sparkwal.format.limits import json_in
 from sparkwal.protocol.hint import short_hash
 
@@ -73,7 +74,9 @@ class Holds:
             if log_id is None:
                 continue
             try:
-                file_spans = json_in(file.read_bytes())["spans"]
+                document = json_in(file.read_bytes())
+                versions.check_optional(versions.NOTE, document, str(file))
+                file_spans = document["spans"]
                 spans[log_id] += [(int(begin), int(end)) for begin, end in file_spans]
             except (OSError, ValueError, TypeError, KeyError):
                 raise OptionError(

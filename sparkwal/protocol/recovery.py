@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from sparkwal.errors import InvalidLogError, StoreUnavailableError
+from sparkwal.errors import InvalidLogError, NewerFormatError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.protocol import chain
 from sparkwal.protocol.liveness import Run, Slot, run_to, settled_run
@@ -372,7 +372,7 @@ def _intact(
             record = read_any(log, position, window, WHOLE)
         except InvalidLogError as error:
             before = last_listed(log, window, position) if tolerant and position else -1
-            if before < 0 or isinstance(error, WrongWindow):
+            if before < 0 or isinstance(error, (NewerFormatError, WrongWindow)):
                 raise
             record = None
         if record is None and tolerant and position:

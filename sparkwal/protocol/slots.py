@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sparkwal import events
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, NewerFormatError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, check_parts
 from sparkwal.format.segment import Copied
@@ -156,6 +156,8 @@ def read_slot(
     try:
         fetched = fetch_slot(log, position, window, size, get_range)
         return open_again(log, position, window, fetched, size)
+    except NewerFormatError:
+        raise
     except InvalidLogError:
         if not tolerant:
             raise
@@ -211,6 +213,8 @@ def read_any(
         return read_slot(log, position, window, size)
     except TornRecord as torn:
         return torn
+    except NewerFormatError:
+        raise
     except InvalidLogError:
         if not tolerant:
             raise

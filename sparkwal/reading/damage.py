@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, NewerFormatError
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.records import AnotherLog
@@ -65,4 +65,4 @@ class DamagePolicy:
 
     def ends_before(self, error: InvalidLogError) -> bool:
         """Whether the read ends before this damage, without an error."""
-        return self.stops and not isinstance(error, AnotherLog)
+        return self.stops and not isinstance(error, (AnotherLog, NewerFormatError))

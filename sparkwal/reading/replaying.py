@@ -19,8 +19,8 @@ import msgspec
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import keys, schema
+from sparkwal.errors import InvalidLogError, NewerFormatError, OptionError
+from sparkwal.format import keys, schema, versions
 from sparkwal.format.checked import Whole
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.merging import union_of
@@ -36,8 +36,6 @@ from sparkwal.reading.sequencers import no_log_at
 from sparkwal.reading.several import look_at_all
 from sparkwal.store.base import LogStore, first_entries
 from sparkwal.store.parallel import run_parallel
-
-_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,7 @@ def progress_of(cursor: str) -> dict[str, Progress]:
 
     Raises:
         OptionError: the text is damaged, or no cursor.
+        NewerFormatError: a newer version wrote it.
     """
     damaged = OptionError(
         "the cursor is damaged or not a replay's: use the one that was saved before, or none to "
@@ -109,10 +108,13 @@ def progress_of(cursor: str) -> dict[str, Progress]:
     )
     try:
         outer = json.loads(cursor)
-        if outer["format"] != _FORMAT or crc32(outer["logs"].encode()) != outer["crc32"]:
+        versions.check(versions.CURSOR, outer[versions.FIELD], "the cursor")
+        if crc32(outer["logs"].encode()) != outer["crc32"]:
             raise damaged
         return _PROGRESS.decode(outer["logs"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except NewerFormatError:
+        raise
+    except (InvalidLogError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise damaged from None
 
 
@@ -174,7 +176,13 @@ class Replay(Iterator[Entry]):
     def cursor(self) -> str:
         """One line of text. The next replay begins after the last entry that this one returned."""
         body = json.dumps(dict(sorted(self._progress.items())))
-        return json.dumps({"format": _FORMAT, "crc32": crc32(body.encode()), "logs": body})
+        return json.dumps(
+            {
+                versions.FIELD: versions.VERSIONS[versions.CURSOR],
+                "crc32": crc32(body.encode()),
+                "logs": body,
+            }
+        )
 
     @property
     def schema(self) -> pa.Schema:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from sparkwal import events
-from sparkwal.errors import CollectedError, InvalidLogError
+from sparkwal.errors import CollectedError, InvalidLogError, NewerFormatError
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import Mark, SegmentHeader
 from sparkwal.format.merging import narrower
@@ -153,6 +153,9 @@ def unusable_blocks(log: LogRange, blocks: Sequence[int], *, whole: bool = False
     reasons: dict[int, str] = {}
     opened: dict[int, Opened] = {}
     for block, item in open_blocks(log.log, log.window, blocks):
+        if isinstance(item, NewerFormatError):
+            # A maker of this version would only replace it again and again.
+            raise item
         fault = str(item) if isinstance(item, InvalidLogError) else ""
         if isinstance(item, Opened):
             fault = _fault_of(log, item) if whole else ""

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import schema
+from sparkwal.format import schema, versions
 from sparkwal.format.merging import union_of
 from sparkwal.format.schema import cut
 from sparkwal.lifecycle.leases import leased
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 # _NOT_BEFORE + sequencer: startingTimestamp, until the log reaches it. A restart needs it.
 _FROM = "from:"
 _NOT_BEFORE = "not before:"
+# The version of the offset. Version 1 has none.
+_FORMAT = "format:"
 _NOTES = LOG_ID, _FROM, _NOT_BEFORE
 # The size of an Arrow batch, of which the JVM holds several at once.
 _LARGEST_BATCH = 16 * 2**20
@@ -133,7 +135,11 @@ class Logs:
 
         Raises:
             InvalidLogError: the offset belongs to another source, or to more logs than this read.
+            NewerFormatError: a newer version wrote it.
         """
+        if _FORMAT in offset:
+            number = int(offset[_FORMAT]) if str(offset[_FORMAT]).isdecimal() else None
+            versions.check(versions.OFFSET, number, "the offset in the checkpoint")
         positions = {name: value for name, value in offset.items() if isinstance(value, int)}
         others = [key for key in offset if key not in positions and not key.startswith(_NOTES)]
         several, single = self._options.sequencers, self._options.sequencer

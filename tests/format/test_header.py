@@ -327,7 +327,7 @@ def test_a_number_that_contradicts_the_position_is_refused(header: Header) -> No
 
 def test_a_newer_format_advises_to_upgrade() -> None:
     document = {**json.loads(to_json(LEADER)), "format": 2}
-    with pytest.raises(InvalidLogError, match="format 2, expected 1.*upgrade"):
+    with pytest.raises(InvalidLogError, match="format 2, and this sparkwal reads up to 1.*Upgrade"):
         decode(json.dumps(document).encode())
 
 

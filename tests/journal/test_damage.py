@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.errors import JournalEncodeError, JournalReadError, OptionError
+from sparkwal.errors import JournalEncodeError, JournalReadError, NewerFormatError, OptionError
 from sparkwal.journal import segment
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.files import make_segment, segment_name
@@ -419,14 +419,8 @@ def test_a_schema_that_no_header_holds_is_refused_when_it_is_written() -> None:
     assert segments(folder) == []
 
 
-@pytest.mark.parametrize(
-    ("version", "reason"),
-    [({"version": 2}, "version 2: this sparkwal reads 1"), ({}, "its header is not readable")],
-)
-def test_a_segment_of_another_version_stops_the_replay(
-    version: dict[str, int], reason: str
-) -> None:
-    folder, written = small_journal(closed=True)
+def with_version(folder: MemoryFolder, version: dict[str, int]) -> None:
+    """Give the last segment of a journal another version, or none."""
     name = segments(folder)[-1]
     body = folder.bytes_of(name)
     _, length, _ = struct.unpack_from("<8sII", body)
@@ -435,8 +429,22 @@ def test_a_segment_of_another_version_stops_the_replay(
     document = json.dumps(plain | version).encode()
     head = struct.pack("<8sII", b"SWJRNL1\n", len(document), zlib.crc32(document))
     folder.put(name, head + document + body[16 + length :])
+
+
+def test_a_segment_without_a_version_stops_the_replay() -> None:
+    folder, _ = small_journal(closed=True)
+    with_version(folder, {})
     run = open_journal(folder, settings=TINY)
-    assert reason in run.only("replay_stopped").reason
+    assert "its header is not readable" in run.only("replay_stopped").reason
+
+
+def test_a_segment_of_a_newer_version_is_not_taken_for_damage() -> None:
+    folder, _ = small_journal(closed=True)
+    with_version(folder, {"version": 2})
+    before = {name: folder.bytes_of(name) for name in folder.names()}
+    with pytest.raises(NewerFormatError, match=r"format 2, and .* reads up to 1: .*Upgrade"):
+        open_journal(folder, settings=TINY)
+    assert {name: folder.bytes_of(name) for name in folder.names()} == before
 
 
 @pytest.mark.parametrize("name", [segment_name(0), segment_name(7), "cursor", "accepted"])

@@ -34,14 +34,13 @@ WITHOUT_SPARK: dict[str, Callable[[], Expected]] = {
     "collected": writing.collected,
     "journal": writing.journal,
     "quarantined": writing.quarantined,
+    "leases": writing.leases,
+    "lake": writing.lake,
+    "keyed": writing.keyed,
 }
 WITH_SPARK: dict[str, Callable[[SparkSession], Expected]] = {
     "batches": streaming.batches,
     "files": streaming.files,
-    "rate": streaming.rate,
-    "consumers": streaming.consumers,
-    "lake": streaming.lake,
-    "keyed": streaming.keyed,
 }
 
 

@@ -15,9 +15,11 @@ import pyarrow as pa
 import sparkwal
 from sparkwal.errors import SparkWalError, StoreUnavailableError
 from sparkwal.format import keys
+from sparkwal.format.lifecycle_record import MERGE
 from sparkwal.protocol import archive
 from sparkwal.store.base import Transient
 from sparkwal.store.local import LocalStore
+from tests.lifecycle.lakes import Lake
 from tests.stored.place import LOG, PLACE, age
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -246,3 +248,54 @@ def _in_child(work: Any) -> list[Row]:
     child.join()
     assert child.exitcode == 9
     return rows(*range(1, 8))
+
+
+def leases() -> Expected:
+    """A read in the middle of a log, which holds a lease, and the cursor of a replay."""
+    written = append(range(5))
+    replay = sparkwal.Log(str(LOG)).replay()
+    seen = [next(replay) for _ in range(2)]
+    # It is closed when the log is stored, and the lease must be there then.
+    _open_reads.append(sparkwal.Log(str(LOG), lease="3650d").scan(start=2))
+    replayed = sum(batch.num_rows for entry in seen for batch in entry.rows)
+    return expected(("default", written), cursor=replay.cursor, replayed=replayed, held=2)
+
+
+_open_reads: list[pa.RecordBatchReader] = []
+
+
+def lake() -> Expected:
+    """Two logs with one table: floors that moved, and a range that is open."""
+    logs = {name: Lake(PLACE, sequencer=name) for name in ("a", "b")}
+    for number, of_log in enumerate(logs.values()):
+        of_log.append(rows(10 * number, 10 * number + 1))
+        of_log.compact()
+        of_log.floor(2)
+        of_log.append(rows(10 * number + 2))
+    logs["b"].compact("intent")
+    return {"current": {"a": rows(0, 1, 2), "b": rows(10, 11, 12)}}
+
+
+def keyed() -> Expected:
+    """A log with a table by keys, and a deleted key whose sequence is kept."""
+    schema = pa.schema([*SCHEMA, ("seq", pa.int64()), ("gone", pa.bool_())])
+    of_log = Lake(
+        PLACE,
+        MERGE,
+        ["id"],
+        sequence_by="seq",
+        delete_when="gone",
+        tombstone_horizon_ms=10**12,
+    )
+
+    def change(number: int, v: str, seq: int, gone: bool = False) -> Row:
+        return {"id": number, "v": v, "seq": seq, "gone": gone}
+
+    of_log.append([change(1, "a", 1), change(2, "b", 1), change(3, "c", 1)], schema)
+    of_log.compact()
+    of_log.append([change(1, "", 5, gone=True), change(2, "b2", 2)], schema)
+    of_log.compact()
+    # Older than the delete of its key.
+    of_log.append([change(1, "late", 4), change(4, "d", 1)], schema)
+    last = [change(2, "b2", 2), change(3, "c", 1), change(4, "d", 1)]
+    return {"current": {"default": last}}
