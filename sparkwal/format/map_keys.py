@@ -53,14 +53,16 @@ def _row(array: pa.Array) -> int | None:
     kind = array.type
     if not has_map(kind):
         return None
+    rows: list[int | None] = []
     if types.is_struct(kind):
-        rows = [row for child in array.flatten() if (row := _row(child)) is not None]
-        return min(rows, default=None)
-    parts = as_lists(array)
-    rows = [_repeated_in(parts[0])] if types.is_map(kind) else []
-    for part in parts:
-        inner = _row(part.flatten())
-        rows.append(None if inner is None else pc.list_parent_indices(part)[inner].as_py())
+        rows += map(_row, array.flatten())
+    else:
+        parts = as_lists(array)
+        if types.is_map(kind):
+            rows.append(_repeated_in(parts[0]))
+        for part in parts:
+            inner = _row(part.flatten())
+            rows.append(None if inner is None else pc.list_parent_indices(part)[inner].as_py())
     return min((row for row in rows if row is not None), default=None)
 
 

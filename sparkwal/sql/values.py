@@ -1,6 +1,7 @@
 """Values and names that DuckDB cannot take from Arrow, or would return as others."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -91,10 +92,14 @@ def exact_intervals(result: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
         return result
     names = zip(values, result.columns, strict=True)
     shown = ", ".join(f"{value} AS {quoted(name)}" for value, name in names)
-    return result.query("_result", f"SELECT {shown} FROM _result AS r({', '.join(columns)})")
+    query = f"SELECT {shown} FROM _result AS r({', '.join(columns)})"
+    exact = result.query("_result", query)
+    # Only a statement without a result returns None.
+    assert exact is not None
+    return exact
 
 
-def _exact(value: str, kind: duckdb.sqltypes.DuckDBPyType) -> str:
+def _exact(value: str, kind: Any) -> str:
     """The SQL of a value without intervals that overflow; `value` if it has none."""
     if kind.id == "interval":
         micros = f"(hour({value}) * 3600000000 + minute({value}) * 60000000 + microsecond({value}))"
@@ -104,8 +109,7 @@ def _exact(value: str, kind: duckdb.sqltypes.DuckDBPyType) -> str:
         fits = f"{micros} BETWEEN -{_MOST_US} AND {_MOST_US}"
         return f"CASE WHEN {fits} THEN {value} ELSE {months} + {days} + {rest} END"
     if kind.id in ("list", "array"):
-        exact = _exact("item", kind.children[0][1])
-        return value if exact == "item" else f"list_transform({value}, lambda item: {exact})"
+        return _exact_items(value, kind.children[0][1])
     if kind.id == "struct":
         fields = [(name, f"{value}.{quoted(name)}", inner) for name, inner in kind.children]
         exacts = [(name, field, _exact(field, inner)) for name, field, inner in fields]
@@ -114,8 +118,14 @@ def _exact(value: str, kind: duckdb.sqltypes.DuckDBPyType) -> str:
         packed = ", ".join(f"{quoted(name)} := {exact}" for name, _, exact in exacts)
         return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({packed}) END"
     if kind.id == "map":
-        keys, values = f"map_keys({value})", f"map_values({value})"
-        parts = [(keys, kind.children[0][1]), (values, kind.children[1][1])]
-        exact_parts = [_exact(part, duckdb.list_type(inner)) for part, inner in parts]
-        return value if exact_parts == [keys, values] else f"map({', '.join(exact_parts)})"
+        parts = [f"map_keys({value})", f"map_values({value})"]
+        exact_parts = [
+            _exact_items(part, inner) for part, (_, inner) in zip(parts, kind.children, strict=True)
+        ]
+        return value if exact_parts == parts else f"map({', '.join(exact_parts)})"
     return value
+
+
+def _exact_items(values: str, kind: Any) -> str:
+    exact = _exact("item", kind)
+    return values if exact == "item" else f"list_transform({values}, lambda item: {exact})"
