@@ -132,7 +132,10 @@ def position_of(at: object) -> int | None:
         return int(text) if re.fullmatch("[0-9]{1,11}", text) else None
     if isinstance(at, bool) or not isinstance(at, SupportsIndex):
         return None
-    number = operator.index(at)
+    try:
+        number = operator.index(at)
+    except TypeError:  # an array or a null may have the method
+        return None
     return number if number >= 0 else None
 
 

@@ -503,7 +503,8 @@ def test_a_fork_of_a_log_with_wide_windows(logs: Logs) -> None:
 
 
 @pytest.mark.parametrize(
-    "at", [-1, True, np.True_, "yesterday", 1.5, np.float64(3), None, "-3", "1e3"]
+    "at",
+    [-1, True, np.True_, "yesterday", 1.5, np.float64(3), None, "-3", "1e3", np.arange(2), pa.NULL],
 )
 def test_a_wrong_place_is_refused(at: Any) -> None:
     with pytest.raises(OptionError, match="a position such as 70412 or a moment"):
