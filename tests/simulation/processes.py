@@ -199,7 +199,7 @@ class Repeating:
     """A query that gives the same rows whenever Spark repeats a microbatch, and is known to;
     `queries` and `transactions` compare them."""
 
-    def capture(self, batch_id: int, last: Checkpoint | None) -> None:
+    def capture(self, batch_id: int, last: Checkpoint | None, *, again: bool) -> None:
         pass
 
     def without_rows(self, *_: object, **__: object) -> None:
