@@ -41,6 +41,8 @@ SPATIAL: Version = (4, 1)
 READ_LIMITS: Version = (4, 2)
 # A source and a sink may have names, and a newer format of checkpoints keeps them.
 NAMED_SOURCES: Version = (4, 2)
+# `trigger(realTime=…)` of PySpark.
+REAL_TIME: Version = (4, 2)
 # `to_arrow_schema` has a parameter for the time zone of timestamps. In older Sparks it is UTC.
 ARROW_TIMEZONE: Version = (4, 2)
 

@@ -13,6 +13,7 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import SinkOptions
+from sparkwal.spark.declared import check_declared
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.sink import VIEW, BatchWriter, StreamWriter, no_table
 from sparkwal.spark.source import BatchReader, PlannedReader, StreamReader, log_schema, unpacked
@@ -67,12 +68,14 @@ class WeaselWalDataSource(PickledByValue, DataSource):
 
     def reader(self, schema: StructType) -> BatchReader | PlannedReader:
         with readable_errors():
+            check_declared(schema)
             if (planned := self.options.get(PLANNED)) is not None:
                 return PlannedReader(self._options(SourceOptions), schema, unpacked(planned))
             return BatchReader(self._options(SourceOptions), schema, self.parallelism)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         with readable_errors():
+            check_declared(schema)
             return StreamReader(self._options(SourceOptions), schema, self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

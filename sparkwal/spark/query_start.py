@@ -42,6 +42,9 @@ def refuse_at_start(session: Any, jvm: Any, query_id: str) -> None:
         query = session.streams().get(query_id).streamingQuery()
         if query.sink().name() != WeaselWalDataSource.name():
             return
+        if query.trigger().getClass().getSimpleName() == "ContinuousTrigger":
+            # Such a query does not check a mark.
+            return
         error = _refusal(query)
         if error is not None:
             text = f"{type(error).__module__}.{type(error).__name__}: {error}"

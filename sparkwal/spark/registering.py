@@ -20,8 +20,8 @@ from sparkwal import events
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.options import spark_versions
 from sparkwal.protocol.hint import note_ended
-from sparkwal.spark.catalog_tables import refuse_tables
 from sparkwal.spark.datasource import WeaselWalDataSource
+from sparkwal.spark.pyspark_methods import check_methods
 from sparkwal.spark.query_start import refuse_at_start
 from sparkwal.spark.sink import ended_runs_file
 
@@ -59,7 +59,7 @@ def register_once(spark: SparkSession, *, listen: bool = True) -> None:
         _register(spark, WeaselWalDataSource)
     else:
         _register_classic(spark, session, listen=listen)
-    refuse_tables(spark, WeaselWalDataSource.name())
+    check_methods(spark, WeaselWalDataSource.name())
     _registered.add(spark)
 
 

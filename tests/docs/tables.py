@@ -27,6 +27,7 @@ from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
 from sparkwal.reading.verification import VerifyOptions
 from tests.docs.support import Support, parent
 from tests.docs.support import results as support_of_sparks
+from tests.spark.ways import WAYS
 from tests.values.awkward import REFUSED
 from tests.values.doors import NO_JSON, NO_PANDAS, NO_PARQUET, NO_SQL
 
@@ -159,6 +160,18 @@ def _typed_dict(name: str, base: str, kind: type[StoreOptions], *left_out: str) 
     return "\n".join(lines) + "\n"
 
 
+def ways() -> str:
+    """One row for each outcome of what is asked of Spark, after a row with its kind."""
+    rows = []
+    for kind, each in WAYS.items():
+        names: dict[str, list[str]] = {}
+        for way in each:
+            happens = f"refused: {way.refused}" if way.refused else way.note or "taken"
+            names.setdefault(happens, []).append(way.name)
+        rows += [[f"**{kind}**", ""], *([", ".join(asked), how] for how, asked in names.items())]
+    return _lines(["asked for", "what happens"], rows)
+
+
 # Role → the policies that it has. The last one is its own; the others stand above it.
 ROLES = {
     "writer": ("writer",),
@@ -279,6 +292,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("security.md", "## Policies"): policies,
     ("metrics.md", "## All metrics"): metrics,
     ("sql.md", "## Values that not all readers hold"): values,
+    ("options.md", "## Triggers, modes and layouts"): ways,
     **{("options.md", f"## {section}"): partial(option_table, section) for section in SECTIONS},
 }
 

@@ -253,13 +253,18 @@ def test_a_mistake_is_answered_by_one_line(
     assert objects(folder) == before
 
 
-def test_a_table_of_the_catalog_is_refused(spark: SparkSession, folder: Path) -> None:
+def test_a_table_that_is_created_past_pyspark_is_refused_by_the_source(
+    spark: SparkSession, folder: Path
+) -> None:
+    """The SQL of spark-sql and of Scala."""
+    sql = spark._jsparkSession.sql
     given = f"USING weaselwal OPTIONS (path '{folder}/log')"
-    shown = refused(lambda: spark.sql(f"CREATE TABLE refused {given}"))
+    shown = refused(lambda: sql(f"CREATE TABLE refused {given}"))
     assert_one_error(shown, "OptionError", "cannot be a table of the catalog", "TEMPORARY VIEW")
     assert not spark.catalog.tableExists("refused")
-    # The data source gets this option only when it is read.
-    spark.sql(f"CREATE TABLE unread (id bigint) {given}")
+    # With columns, Spark does not call the source before the table is used.
+    sql(f"CREATE TABLE unread (id bigint) USING weaselwal LOCATION '{folder}/log'")
+    before = objects(folder)
     try:
         shown = refused(lambda: spark.table("unread").collect())
         assert_one_error(shown, "OptionError", "option path is missing", "TEMPORARY VIEW")
@@ -267,14 +272,13 @@ def test_a_table_of_the_catalog_is_refused(spark: SparkSession, folder: Path) ->
         assert_one_error(shown, "OptionError", "option path is missing")
     finally:
         spark.sql("DROP TABLE unread")
+    assert objects(folder) == before
     # Spark keeps the path of this one to itself.
     create = f"CREATE TABLE refused USING weaselwal OPTIONS (path '{folder}/as-table')"
-    shown = refused(lambda: spark.sql(f"{create} AS SELECT 1L AS id"))
+    shown = refused(lambda: sql(f"{create} AS SELECT 1L AS id"))
     assert_one_error(shown, "OptionError", "TEMPORARY VIEW")
     assert not spark.catalog.tableExists("refused")
     assert not (folder / "as-table").exists()
-    spark.sql(f"CREATE TEMPORARY VIEW works {given}")
-    assert spark.table("works").count() == 3
 
 
 def _writer(frame: DataFrame, folder: Path) -> DataFrameWriter:

@@ -48,6 +48,20 @@ query = (stream.writeStream.format("weaselwal").option("checkpointLocation", pat
 query.awaitTermination()
 copied = spark.read.format("weaselwal").load(path + "-copy")
 print("sum", type(spark).__module__, copied.agg({"id": "sum"}).collect()[0][0])
+declared = spark.read.format("weaselwal").schema("id BIGINT NOT NULL").load(path)
+print("nullable", declared.schema["id"].nullable, declared.where("id IS NOT NULL").count())
+writer = stream.writeStream.format("weaselwal").option("checkpointLocation", path + "-no")
+ways = [
+    lambda: writer.trigger(continuous="1 second").start(path + "-no"),
+    lambda: spark.range(1).write.partitionBy("id").save(path + "-no", "weaselwal", "append"),
+    lambda: spark.sql("CREATE TABLE t (id BIGINT) USING weaselwal LOCATION '" + path + "'"),
+    lambda: spark.catalog.createTable("t", path, "weaselwal"),
+]
+for way in ways:
+    try:
+        way()
+    except sparkwal.errors.OptionError as error:
+        print("refused", str(error)[:20])
 spark.stop()
 """
 
@@ -161,6 +175,9 @@ def test_spark_connect_writes_and_reads(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
     shown = run(CONNECT, tmp_path / "log", [SOURCE.parent])
     assert "sum pyspark.sql.connect.session 45" in shown
+    assert "nullable True 10" in shown
+    assert shown.count("refused a log ") == 4
+    assert not (tmp_path / "log-no").exists()
     assert [commit.rows for commit in commits(tmp_path / "log-copy")] == [10]
 
 
