@@ -37,7 +37,7 @@ from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
 from sparkwal.reading.metadata import check_writable
 from sparkwal.spark.interfaces import DataSourceStreamArrowWriter
 from sparkwal.spark.readable import readable_errors
-from sparkwal.spark.unpickling import PickledByValue
+from sparkwal.spark.unpickling import PickledByValue, shorten_collections
 from sparkwal.store.base import LogStore
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.path import is_local
@@ -85,6 +85,7 @@ class _Writer(PickledByValue):
         # Plan here, once. Spark pickles the writer twice for the tasks of a microbatch, and calls
         # streamWriter() also without writing.
         if self.plan is None:
+            shorten_collections()
             with readable_errors(pickling=True):
                 self.plan = self._make_plan()
         # Pickle only what tasks and commits need: every task waits until this is unpickled.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +25,7 @@ from sparkwal.options.writing import SinkOptions
 from sparkwal.spark.datasource import WeaselWalDataSource
 from sparkwal.spark.sink import BatchWriter, StreamWriter
 from sparkwal.spark.source import BatchReader, StreamReader
+from sparkwal.spark.unpickling import shorten_collections
 
 SCHEMA = StructType([StructField("id", LongType())])
 
@@ -73,6 +77,52 @@ def test_the_sentence_adds_little_to_what_travels(tmp_path: Path) -> None:
     reader = made(BatchReader, tmp_path)
     state = pickle.dumps(reader.__getstate__())
     assert len(CPickleSerializer().dumps(reader)) - len(state) < 1600
+
+
+@pytest.fixture
+def loaded() -> Iterator[list[object]]:
+    """As many objects as libraries have that a worker loads."""
+    yield [[] for _ in range(20_000)]
+    gc.unfreeze()
+
+
+def collected(loaded: list[object]) -> bool:
+    """Whether the garbage collector goes through these objects."""
+    found = {id(each) for each in gc.get_objects()}
+    return any(id(each) in found for each in loaded)
+
+
+def test_collections_in_a_worker_pass_over_what_its_first_task_loaded(
+    loaded: list[object], tmp_path: Path
+) -> None:
+    pickled = CPickleSerializer().dumps(made(WeaselWalDataSource, tmp_path))
+    assert collected(loaded)
+    CPickleSerializer().loads(pickled)
+    assert not collected(loaded)
+
+
+def test_collections_in_a_planner_pass_over_what_it_loaded(
+    loaded: list[object], tmp_path: Path, spark: SparkSession
+) -> None:
+    CPickleSerializer().dumps(made(StreamWriter, tmp_path))
+    assert not collected(loaded)
+
+
+def test_what_tasks_leave_is_still_collected(loaded: list[object]) -> None:
+    class Cycle:
+        own: object
+
+    shorten_collections()
+    passed_over = gc.get_freeze_count()
+    cycle = Cycle()
+    cycle.own = cycle
+    left = weakref.ref(cycle)
+    del cycle
+    # The next task of the worker: few objects are new.
+    shorten_collections()
+    assert gc.get_freeze_count() <= passed_over
+    gc.collect()
+    assert left() is None
 
 
 CLUSTER = """
