@@ -113,7 +113,7 @@ def measure_write(
     sizes: dict[str, int] = {}
 
     def run(name: str) -> float:
-        place = new_place()
+        place = PEERS[name].at(new_place())
         seconds = write(spark, name, source, place)
         sizes[name] = stored(place)
         remove(place)
@@ -142,7 +142,7 @@ def measure_read(
             idle = spark.read.format("python-noop").schema(rows.schema).option("rows", rows.count())
             runs[name] = functools.partial(read, idle.load)
         elif reader is not None:
-            places.append(place := new_place())
+            places.append(place := PEERS[name].at(new_place()))
             write(spark, name, source, place)
             runs[name] = functools.partial(read, functools.partial(reader, spark, place))
     taken = _in_turns("bulk read", runs, repeats, report)

@@ -23,7 +23,7 @@ from rich.console import Console
 
 import sparkwal
 from benchmarks.measuring import BUCKET, delayed, dollars, numbers, store
-from benchmarks.peers import S3A
+from benchmarks.peers import S3A, S3A_AT_BEST
 from benchmarks.report import Goal, save, show_goals, table
 from sparkwal.cli.main import main as sparkwal_command
 from sparkwal.lifecycle.cycle import Run
@@ -108,7 +108,7 @@ class Stores:
 
 def _session(stores: Stores) -> SparkSession:
     """Spark as the job of compaction starts it."""
-    settings = {**S3A}
+    settings = {**S3A, **S3A_AT_BEST}
     for bucket, endpoint in ((BUCKET, stores.url), (COUNTED, stores.proxy)):
         settings[f"fs.s3a.bucket.{bucket}.endpoint"] = endpoint
     return start_session(

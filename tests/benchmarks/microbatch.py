@@ -46,12 +46,22 @@ class Length:
 
 @dataclass(frozen=True)
 class Run:
-    """One query: addBatch and the whole trigger of each microbatch, and all requests that belong
-    to them."""
+    """One query: Spark's durations of each microbatch, in milliseconds by their names, and all
+    requests that belong to them."""
 
-    add_batch_ms: list[float]
-    trigger_ms: list[float]
+    durations: list[Mapping[str, int]]
     requests: Counter[str]
+
+    def ms(self, name: str) -> list[float]:
+        return [float(each.get(name, 0)) for each in self.durations]
+
+    @property
+    def add_batch_ms(self) -> list[float]:
+        return self.ms("addBatch")
+
+    @property
+    def trigger_ms(self) -> list[float]:
+        return self.ms("triggerExecution")
 
 
 def reset(proxy: str) -> None:
@@ -78,7 +88,8 @@ def run_query(
     """Run one peer's query, whose time is only the sink's.
 
     Args:
-        checkpoint: its folder or URL; a new folder on this machine if None.
+        checkpoint: its folder or URL; a new folder on this machine if None, and on S3 where the
+            peer needs S3A.
         conf: settings of Spark, beside the peer's own.
     """
     folder = tempfile.mkdtemp(prefix="sparkwal-benchmark-")
@@ -88,39 +99,41 @@ def run_query(
         .load()
     )
     reset(place.endpoint)
-    writer = PEERS[name].write(rows.writeStream, place)
+    peer = PEERS[name]
+    place = peer.at(place)
+    if checkpoint is None:
+        checkpoint = f"{place.s3a}-checkpoint" if peer.jvm else folder
+    writer = peer.write(rows.writeStream, place)
     # A query keeps the settings that it began with.
-    conf = {**PEERS[name].conf, **conf}
+    conf = {**peer.conf, **conf}
     for key, value in conf.items():
         spark.conf.set(key, value)
-    query = writer.option("checkpointLocation", checkpoint or folder).start()
+    query = writer.option("checkpointLocation", checkpoint).start()
     for key in conf:
         spark.conf.unset(key)
     begun = time.monotonic()
     try:
         while True:
-            # Seldom: each look costs the machine something.
+            # Seldom, and at the last progress alone: each look costs the machine something.
             time.sleep(0.25)
             failed = query.exception()
             if failed is not None:
                 raise failed
-            done = [p for p in query.recentProgress if p.numInputRows]
+            last = query.lastProgress
             # The last shows only when the one before it ended.
-            measured = len(done) - length.warm - 1
+            measured = last.batchId - length.warm if last is not None else 0
             late = time.monotonic() - begun > length.seconds
             if measured >= length.measured or (late and measured >= length.least):
                 break
+        done = [p for p in query.recentProgress if p.numInputRows]
+        measured = min(len(done) - length.warm - 1, length.measured)
     finally:
         query.stop()
         shutil.rmtree(folder, ignore_errors=True)
     counted = done[length.warm : length.warm + measured]
     begin, end = started(counted[0]), started(done[length.warm + measured])
     requests = Counter(r["kind"] for r in seen(place.endpoint) if begin <= r["started"] < end)
-    return Run(
-        [float(p.durationMs["addBatch"]) for p in counted],
-        [float(p.durationMs["triggerExecution"]) for p in counted],
-        requests,
-    )
+    return Run([p.durationMs for p in counted], requests)
 
 
 def started(progress: StreamingQueryProgress) -> float:

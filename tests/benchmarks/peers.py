@@ -6,14 +6,17 @@ import functools
 import io
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
 
 import sparkwal
+from jars import Module, fetch
+from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.options import spark_versions
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY, log_options, s3_client
 from support.session import ROOT
@@ -23,20 +26,35 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-# Peers at their best: uploads from memory, connections enough, and no request that only checks
-# for objects of others.
+# What S3A needs to reach the server at all.
 S3A = {
-    "fs.s3a.performance.flags": "*",
     "fs.s3a.access.key": ACCESS_KEY,
     "fs.s3a.secret.key": SECRET_KEY,
     "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
     "fs.s3a.endpoint.region": REGION,
     "fs.s3a.path.style.access": "true",
     "fs.s3a.connection.ssl.enabled": "false",
+}
+# S3A at its best: no request that only checks for objects of others, connections enough, uploads
+# from memory.
+S3A_AT_BEST = {
+    "fs.s3a.performance.flags": "*",
     "fs.s3a.connection.maximum": "200",
     "fs.s3a.threads.max": "64",
     "fs.s3a.fast.upload.buffer": "bytebuffer",
 }
+# Spark's checkpoint manager for stores that show an object only when its upload is complete: it
+# writes a file in place, where the default writes a temporary one and copies it. It is no part of
+# PySpark. Its newest release also fits Spark 4.2.
+CLOUD = Module("org.apache.spark", "spark-hadoop-cloud_2.13", "4.1.1")
+ABORTABLE = {
+    FILE_MANAGER: "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+}
+
+
+def best_bucket(bucket: str) -> str:
+    """S3A keeps one client for each bucket, so a second configuration needs a second bucket."""
+    return f"{bucket}-best"
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,11 @@ class Place:
     endpoint: str
     bucket: str
     key: str
+
+    @property
+    def at_best(self) -> Place:
+        """The same key in the bucket that S3A reaches with the settings `S3A_AT_BEST`."""
+        return replace(self, bucket=best_bucket(self.bucket))
 
     @property
     def s3(self) -> str:
@@ -76,7 +99,8 @@ class Peer:
     """One way to write a stream to S3 and, if it has one, to read it back.
 
     Attributes:
-        jvm: writes by S3A and needs its jars.
+        jvm: writes by S3A and needs its jars. Its checkpoint is on S3 too.
+        best: S3A has the settings `S3A_AT_BEST`, and Spark the checkpoint manager `ABORTABLE`.
         conf: settings of Spark while its query starts.
         microbatches, bulk: whether it differs from the other peers in this benchmark.
     """
@@ -85,9 +109,14 @@ class Peer:
     write: Writer
     read: Reader | None = None
     jvm: bool = False
+    best: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
     microbatches: bool = True
     bulk: bool = True
+
+    def at(self, place: Place) -> Place:
+        """Where this peer writes."""
+        return place.at_best if self.best else place
 
 
 def _weaselwal(writer: DataStreamWriter, place: Place, **more: str) -> DataStreamWriter:
@@ -108,6 +137,14 @@ def _parquet(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
 
 def _delta(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
     return writer.format("delta").option("path", place.s3a)
+
+
+def _read_parquet(spark: SparkSession, place: Place) -> DataFrame:
+    return spark.read.parquet(place.s3a)
+
+
+def _read_delta(spark: SparkSession, place: Place) -> DataFrame:
+    return spark.read.format("delta").load(place.s3a)
 
 
 @functools.cache
@@ -133,7 +170,12 @@ def _foreach_batch(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
     return writer.foreachBatch(put)
 
 
+def _jvm_noop(writer: DataStreamWriter, place: Place) -> DataStreamWriter:
+    return writer.format("noop")
+
+
 PEERS: Mapping[str, Peer] = {
+    "jvm-noop": Peer("Spark's no-op sink", _jvm_noop, bulk=False),
     "noop": Peer("no-op Python sink", _noop),
     "weaselwal": Peer(
         "sparkwal, rows as objects",
@@ -159,22 +201,26 @@ PEERS: Mapping[str, Peer] = {
     ),
     # In bulk all rows at once do not fit the driver.
     "foreachbatch": Peer("foreachBatch + boto3", _foreach_batch, bulk=False),
-    "parquet": Peer(
-        "parquet sink", _parquet, lambda spark, place: spark.read.parquet(place.s3a), jvm=True
-    ),
-    "delta": Peer(
-        "Delta sink",
-        _delta,
-        lambda spark, place: spark.read.format("delta").load(place.s3a),
-        jvm=True,
+    "parquet": Peer("parquet sink, as installed", _parquet, _read_parquet, jvm=True),
+    "parquet-best": Peer(
+        "parquet sink, at its best", _parquet, _read_parquet, jvm=True, best=True, conf=ABORTABLE
     ),
     # Out of the box Delta reads its own log in 50 tasks, which cost two cores more than S3 does.
-    "delta-tuned": Peer(
-        "Delta sink, tuned",
+    # conf/ sets fewer.
+    "delta": Peer(
+        "Delta sink, as installed",
         _delta,
+        _read_delta,
         jvm=True,
-        conf={"spark.databricks.delta.snapshotPartitions": "2"},
-        bulk=False,
+        conf={"spark.databricks.delta.snapshotPartitions": "50"},
+    ),
+    "delta-best": Peer(
+        "Delta sink, at its best",
+        _delta,
+        _read_delta,
+        jvm=True,
+        best=True,
+        conf={**ABORTABLE, "spark.databricks.delta.snapshotPartitions": "2"},
     ),
 }
 
@@ -183,7 +229,7 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
     """Spark on two cores with what these peers need.
 
     Args:
-        endpoints: bucket → the URL by which S3A reaches it.
+        endpoints: bucket → the URL by which S3A reaches it and its twin of `best_bucket`.
     """
     from pyspark.sql import SparkSession
 
@@ -198,9 +244,21 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
         for key, value in S3A.items():
             builder = builder.config(f"spark.hadoop.{key}", value)
         for bucket, endpoint in endpoints.items():
-            builder = builder.config(f"spark.hadoop.fs.s3a.bucket.{bucket}.endpoint", endpoint)
+            as_installed = {"fs.s3a.endpoint": endpoint}
+            of_buckets = {
+                bucket: as_installed,
+                best_bucket(bucket): {**as_installed, **S3A_AT_BEST},
+            }
+            for name, settings in of_buckets.items():
+                for key, value in settings.items():
+                    own = key.replace("fs.s3a.", f"fs.s3a.bucket.{name}.")
+                    builder = builder.config(f"spark.hadoop.{own}", value)
+        # This jar alone: what it depends on is of another Hadoop than Spark's own.
+        with tempfile.TemporaryDirectory() as home:
+            jars = fetch([CLOUD], Path(home), transitive=False)
+        builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(jars))
         packages = [spark_versions.hadoop_aws(pyspark.__version__)]
-        if {"delta", "delta-tuned"} & set(peers):
+        if {"delta", "delta-best"} & set(peers):
             packages.append(spark_versions.delta_package(pyspark.__version__))
             for key, value in spark_versions.DELTA_SETTINGS.items():
                 builder = builder.config(key, value)

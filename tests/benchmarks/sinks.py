@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks import bulk, long_logs, microbatch
 from benchmarks.measuring import BUCKET, delayed, numbers, store
-from benchmarks.peers import PEERS, Place, start_session
+from benchmarks.peers import PEERS, Place, best_bucket, start_session
 from benchmarks.report import draw, show
 from sparkwal.testing.servers import make_bucket
 
@@ -175,6 +175,8 @@ def _measure(
         endpoints = {buckets[ms]: proxies[ms] for ms in latencies} | {BUCKET: server}
         for bucket in buckets.values():
             make_bucket(server, bucket)
+        for bucket in endpoints:
+            make_bucket(server, best_bucket(bucket))
         spark = start_session(peers, endpoints)
         stack.callback(spark.stop)
         jvm: Any = spark.sparkContext._jvm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,10 +19,11 @@ from rich.console import Console
 import sparkwal
 from benchmarks.measuring import BUCKET, Bare, delayed, store
 from benchmarks.microbatch import PUT_BYTES, Length, Run, requests_of, run_query, seldom_puts
-from benchmarks.peers import Place, start_session
+from benchmarks.peers import ABORTABLE, Place, best_bucket, start_session
 from benchmarks.report import Goal, save, show_goals, table
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.options.spark_versions import checkpoint_file_manager
+from sparkwal.testing.servers import make_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +42,8 @@ class Row:
     """One sink with the place of its checkpoint.
 
     Attributes:
-        checkpoint: a folder or URL for the query at that place, which must be fresh; None for a
-            local folder of this machine.
+        checkpoint: a folder or URL for the query at that place, which must be fresh; None for the
+            one of `run_query`.
     """
 
     title: str
@@ -57,7 +59,11 @@ def _from_log(place: Place) -> str:
 
 
 def _on_s3(place: Place) -> str:
-    return f"s3a://{place.bucket}/{place.key}-checkpoint"
+    return f"{place.s3a}-checkpoint"
+
+
+def _on_s3_at_best(place: Place) -> str:
+    return _on_s3(place.at_best)
 
 
 ROWS: Mapping[str, Row] = {
@@ -67,11 +73,27 @@ ROWS: Mapping[str, Row] = {
     ),
     "noop": Row("no-op Python sink, disk", "noop", None, LOCAL_FILES),
     "noop-forks": Row("no-op Python sink, disk, Spark's files", "noop", None, SPARKS_CHOICE),
-    "sparkwal-s3a": Row("sparkwal, s3a", "inlined", _on_s3, {}),
-    "parquet": Row("parquet sink, s3a", "parquet", _on_s3, {}),
-    "delta": Row("Delta sink, tuned, s3a", "delta-tuned", _on_s3, {}),
+    "jvm-noop": Row("Spark's no-op sink, disk", "jvm-noop", None, LOCAL_FILES),
+    "sparkwal-s3a": Row("sparkwal, s3a as installed", "inlined", _on_s3, {}),
+    "sparkwal-s3a-best": Row("sparkwal, s3a at its best", "inlined", _on_s3_at_best, ABORTABLE),
+    "parquet": Row("parquet sink, as installed, s3a", "parquet", None, {}),
+    "parquet-best": Row("parquet sink, at its best, s3a", "parquet-best", None, {}),
+    "delta": Row("Delta sink, as installed, s3a", "delta", None, {}),
+    "delta-best": Row("Delta sink, at its best, s3a", "delta-best", None, {}),
 }
 MEASURED = [name for name in ROWS if name != "noop-forks"]
+# The rows of the project's README, and their titles there.
+README = {
+    "sparkwal": "sparkwal",
+    "parquet-best": "Spark's parquet sink, at its best",
+    "parquet": "the same, as installed",
+    "delta-best": "Delta sink, at its best",
+    "delta": "the same, as installed",
+}
+
+
+# Spark's names of the parts of a trigger, in their order.
+PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
@@ -80,8 +102,21 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
         "trigger_ms": statistics.median(statistics.median(run.trigger_ms) for run in runs),
         "add_batch_ms": statistics.median(statistics.median(run.add_batch_ms) for run in runs),
         "medians_ms": [statistics.median(run.trigger_ms) for run in runs],
+        "parts_ms": {
+            name: statistics.median(statistics.median(run.ms(name)) for run in runs)
+            for name in PARTS
+        },
         **requests_of(runs),
     }
+
+
+def _brief(found: Mapping[str, Any]) -> str:
+    each = found["requests_per_microbatch"]
+    return f"{found['trigger_ms']:.0f} ms, {each:g} requests: {_kinds(found)}"
+
+
+def _kinds(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"{n:g} {kind}" for kind, n in found["requests"].items())
 
 
 def goals(found: Mapping[str, Any], put_ms: float) -> Iterator[Goal]:
@@ -94,7 +129,7 @@ def goals(found: Mapping[str, Any], put_ms: float) -> Iterator[Goal]:
     if objects := found.get("sparkwal-objects"):
         each = objects["requests_per_microbatch"]
         yield Goal("the same, 2 partitions as objects", "3 (P+1)", f"{each:g}", each <= 3)
-    for name, wanted in (("parquet", 9), ("delta", 14)):
+    for name, wanted in (("parquet-best", 5), ("delta-best", 8)):
         if name in found:
             ratio = found[name]["trigger_ms"] / trigger
             what = f"trigger against {ROWS[name].title}"
@@ -113,6 +148,16 @@ def goals(found: Mapping[str, Any], put_ms: float) -> Iterator[Goal]:
             )
     cost = ours["dollars_per_million"]
     yield Goal("requests of a million microbatches", "$5.00", f"${cost:.2f}", cost <= 5)
+
+
+def readme_table(found: Mapping[str, Any]) -> Iterator[str]:
+    """The table of the project's README, of the rows that were measured."""
+    yield "| sink | trigger (p50) | requests | price of a million triggers |"
+    yield "|---|---|---|---|"
+    for name, title in README.items():
+        if (row := found.get(name)) is not None:
+            each, price = row["requests_per_microbatch"], row["dollars_per_million"]
+            yield f"| {title} | {row['trigger_ms']:,.0f} ms | {each:.0f} | ${price:,.0f} |"
 
 
 def measure(
@@ -135,10 +180,7 @@ def measure(
             )
             if turn:
                 runs[name].append(run)
-                console.print(
-                    f"{turn}/{repeats} {row.title}: {statistics.median(run.trigger_ms):.0f} ms, "
-                    f"{run.requests.total() / len(run.trigger_ms):.1f} requests"
-                )
+                console.print(f"{turn}/{repeats} {row.title}: {_brief(summary([run]))}")
     return {name: summary(found) for name, found in runs.items()}
 
 
@@ -164,11 +206,13 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
     wanted = [name.strip() for name in rows.split(",")]
     if unknown := set(wanted) - set(ROWS):
         raise click.BadParameter(f"{unknown.pop()!r} is none of {', '.join(ROWS)}")
+    before = os.getloadavg()
     with ExitStack() as stack:
         server = stack.enter_context(store())
+        make_bucket(server, best_bucket(BUCKET))
         proxy = stack.enter_context(delayed(server, latency))
         peers = [ROWS[name].peer for name in wanted]
-        if any(ROWS[name].checkpoint is _on_s3 for name in wanted):
+        if {"sparkwal-s3a", "sparkwal-s3a-best"} & set(wanted):
             peers.append("parquet")  # its jars reach the checkpoint
         spark = start_session(peers, {BUCKET: proxy})
         stack.callback(spark.stop)
@@ -177,7 +221,12 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
         put_ms = 1000 * statistics.median(puts)
         length = Length(measured=microbatches, seconds=60)
         found = measure(spark, wanted, places, repeats, length)
-    results = {"latency_ms": latency, "put_ms": put_ms, "rows": found}
+    results = {
+        "latency_ms": latency,
+        "put_ms": put_ms,
+        "load": {"before": before, "after": os.getloadavg()},
+        "rows": found,
+    }
     if output is not None:
         save(results, output, console)
     title = f"Whole triggers, +{latency} ms; a conditional PUT takes {put_ms:.1f} ms"
@@ -188,10 +237,17 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
             f"{x['trigger_ms']:.0f}",
             f"{x['add_batch_ms']:.0f}",
             f"{x['requests_per_microbatch']:g}",
-            ", ".join(f"{n:g} {kind}" for kind, n in x["requests"].items()),
+            _kinds(x),
             f"{x['dollars_per_million']:,.2f}",
         )
         for name, x in found.items()
     ]
     console.print(table(title, columns, lines))
+    parts = [
+        (ROWS[name].title, *(f"{x['parts_ms'][p]:.0f}" for p in PARTS)) for name, x in found.items()
+    ]
+    console.print(table("The parts of a trigger, ms", ["", *PARTS], parts))
     show_goals(goals(found, put_ms), console)
+    loads = [", ".join(f"{each:.2f}" for each in load) for load in (before, os.getloadavg())]
+    console.print(f"load average: {loads[0]} before; {loads[1]} after")
+    click.echo("\n".join(readme_table(found)))

@@ -85,6 +85,29 @@ def test_a_whole_trigger_is_one_put(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_peer_at_its_best_makes_half_the_requests(tmp_path: Path) -> None:
+    output = tmp_path / "triggers.json"
+    done = run(
+        "triggers",
+        "--latency",
+        0,
+        "--repeats",
+        1,
+        "--microbatches",
+        8,
+        "--output",
+        output,
+        "--rows",
+        "parquet,parquet-best",
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(output.read_text())["rows"]
+    each = {name: found["requests_per_microbatch"] for name, found in rows.items()}
+    assert each["parquet-best"] < 0.6 * each["parquet"]
+    assert "| Spark's parquet sink, at its best |" in done.stdout
+
+
+@pytest.mark.slow
 def test_scale_counts_the_protocols_own_requests(tmp_path: Path) -> None:
     output = tmp_path / "scale.json"
     done = run(
