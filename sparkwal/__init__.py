@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,10 @@ def register(spark: SparkSession) -> None:
 
     register_once(spark)
 
+
+# pyarrow imports this for pandas, and Python refuses the import after the main thread has ended.
+with suppress(RuntimeError):
+    import_module("concurrent.futures.thread")
 
 # Imported at the first use: Spark's Python workers import this package for every sink.
 _LAZY = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from contextvars import copy_context
 from functools import partial
-from typing import Self, Unpack
+from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -19,9 +19,13 @@ from sparkwal.errors import BackPressureError, SparkWalError
 from sparkwal.events import Event
 from sparkwal.journal.safe_threading import Flag
 from sparkwal.options.keywords import AppenderKeywords
+from sparkwal.store.threads import run_in_thread
 
 # The limit of appends that are accepted before the journal is synced.
 _MAX_UNSYNCED = 1000
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _Accepted = asyncio.Future[Ticket]
 _Results = list[tuple[_Accepted, Ticket | BaseException]]
@@ -61,13 +65,12 @@ class AsyncAppender:
             Appender, path, schema, producer_id=producer_id, on_event=on_event, **options
         )
         self._appender: Appender | None = None
-        # The event loop must not wait for a disk, so one thread accepts appends that wait for room
-        # or for a journal, in order.
-        self._thread = ThreadPoolExecutor(1, "sparkwal-accept")
+        # The event loop must not wait for a disk, so another thread accepts appends that wait for
+        # room or for a journal, in order.
         self._waiting: deque[tuple[CheckedRows, bool, _Accepted]] = deque()
         # The first waiting append waits for room.
         self._is_full = False
-        # Only the event loop uses these: the thread is at work; the number of waiting calls.
+        # Only the event loop uses these: a thread is at work; the number of waiting calls.
         self._is_accepting = False
         self._in_turn = 0
 
@@ -91,7 +94,7 @@ class AsyncAppender:
                 appender.close()
             return appender
 
-        opening = asyncio.ensure_future(asyncio.to_thread(open_it))
+        opening = _in_thread(open_it)
         try:
             self._appender = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -100,7 +103,7 @@ class AsyncAppender:
             cancelled.set()
             await asyncio.wait([opening])
             with suppress(SparkWalError):
-                await asyncio.to_thread(opening.result().close)
+                await _in_thread(opening.result().close)
             raise
         return self
 
@@ -174,8 +177,7 @@ class AsyncAppender:
                 done.set_result(result)
         self._is_accepting = bool(self._waiting)
         if self._is_accepting:
-            loop = asyncio.get_running_loop()
-            loop.run_in_executor(self._thread, self._accept_some).add_done_callback(self._deliver)
+            _in_thread(self._accept_some).add_done_callback(self._deliver)
 
     def _accept_some(self) -> _Results:
         """Accept waiting appends while there is room, and sync a journal once for all of them."""
@@ -235,7 +237,7 @@ class AsyncAppender:
             TimeoutError: some rows are not durable yet.
             SparkWalError: the error that stopped the appender.
         """
-        await asyncio.to_thread(self.appender.flush, timeout)
+        await _in_thread(self.appender.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
         """Send all accepted rows and wait until they are durable, as `Appender.close`.
@@ -248,7 +250,12 @@ class AsyncAppender:
             TimeoutError: some rows are not durable yet.
             SparkWalError: the error that stopped the appender, unless a call has raised it.
         """
-        await asyncio.to_thread(self.appender.close, timeout)
+        await _in_thread(self.appender.close, timeout)
+
+
+def _in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+    """As `asyncio.to_thread`, also after the main thread has ended."""
+    return asyncio.wrap_future(run_in_thread(copy_context().run, function, *args, **kwargs))
 
 
 async def durable(ticket: Ticket) -> int:

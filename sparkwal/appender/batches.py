@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.journal.safe_threading import Waiters
+from sparkwal.store.threads import start_daemon
 
 _logger = logging.getLogger("sparkwal")
 
@@ -111,8 +112,7 @@ class Callbacks:
         # Another `put` of the same thread may interrupt `put` anywhere.
         self._wakes: SimpleQueue[bool] = SimpleQueue()
         self._ended = False
-        self._thread = threading.Thread(target=self._run, name="sparkwal-callbacks", daemon=True)
-        self._thread.start()
+        self._thread = start_daemon(self._run, "callbacks")
 
     def add(self, sequence: int, is_done: Callable[[], bool], callback: Callable[[], None]) -> None:
         """Run the callback after the append of this sequence is done and `wake` is called."""

@@ -15,6 +15,7 @@ from sparkwal.journal.safe_threading import Flag
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
+from sparkwal.store.threads import start_daemon
 
 _logger = logging.getLogger("sparkwal")
 
@@ -33,8 +34,7 @@ class Subscriber:
         self._lock = threading.RLock()
         self._woken = Flag()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="sparkwal-events", daemon=True)
-        self._thread.start()
+        self._thread = start_daemon(self._run, "events")
 
     def publish(self, event: Event) -> None:
         """Queue an event without blocking. Beyond 10,000 events the oldest are dropped and

@@ -8,7 +8,6 @@ entry is in the log or is sent again, never both.
     sending, away → ended (`end`: the appender is closed)
 """
 
-import threading
 from contextlib import suppress
 
 import pyarrow as pa
@@ -32,6 +31,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.journal.safe_threading import Flag
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.records import live_records
+from sparkwal.store.threads import start_daemon
 
 # The seconds between two attempts to lead the log: doubled from the first value to the last.
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
@@ -82,7 +82,7 @@ class JournalSender:
             raise
 
     def _start(self) -> None:
-        threading.Thread(target=self._run, name="sparkwal-journal", daemon=True).start()
+        start_daemon(self._run, "journal")
 
     def decided(self, sequence: int, position: int) -> None:
         """See `SessionListener`."""

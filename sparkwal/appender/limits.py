@@ -16,6 +16,7 @@ from sparkwal.journal.safe_threading import Flag
 from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.records import about_bytes
+from sparkwal.store.threads import start_daemon
 
 _logger = logging.getLogger("sparkwal")
 
@@ -67,7 +68,7 @@ class SizeWatch:
         """
         self._refuse = refuse
         self._settle()
-        threading.Thread(target=self._watch, name="sparkwal-size", daemon=True).start()
+        start_daemon(self._watch, "size")
 
     def add(self, position: int, size: int) -> None:
         """Count a record that is in flight."""

@@ -16,7 +16,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.slots import SlotRecord, open_slot
 from sparkwal.reading.segmenting import Block, Unfit, encoded
 from sparkwal.reading.segments import mark_of
-from sparkwal.store.hedge import run_in_daemon
+from sparkwal.store.threads import run_in_daemon
 
 # The limit of bytes of a block's records, as stored. Memory holds at most two blocks: one that is
 # gathered and one that is encoded.

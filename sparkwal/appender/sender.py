@@ -49,7 +49,7 @@ from sparkwal.protocol.pipeline import Pipeline
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.takeover import Claim, lead
 from sparkwal.store.conditional_put import prove_put_if_absent
-from sparkwal.store.hedge import run_in_daemon
+from sparkwal.store.threads import run_in_daemon, start_daemon
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,7 @@ class Session:
         self._retried = context.log.store.retries
         if self._watch is not None:
             self._watch.start(self._refuse)
-        self._thread = threading.Thread(target=self._run, name="sparkwal-send", daemon=True)
-        self._thread.start()
+        start_daemon(self._run, "send")
 
     @property
     def in_flight(self) -> int:

@@ -26,6 +26,7 @@ from sparkwal.journal.quarantine import Quarantine
 from sparkwal.journal.safe_threading import Flag
 from sparkwal.journal.segment import entry_size
 from sparkwal.journal.storage import Bytes, Folder
+from sparkwal.store.threads import start_daemon
 
 Publish = Callable[[Event], None]
 ALWAYS = "always"
@@ -103,7 +104,7 @@ class Journal:
         self._synced = self.last
         self.on_accepted: Callable[[], None] = lambda: None
         if settings.sync == INTERVAL:
-            threading.Thread(target=self._sync_often, name="sparkwal-journal", daemon=True).start()
+            start_daemon(self._sync_often, "journal")
 
     @property
     def accepted(self) -> int:

@@ -5,7 +5,6 @@ import json
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
 from sparkwal.format.limits import json_in
 from sparkwal.lifecycle.table import Change, TableState
 from sparkwal.protocol.clock import SYSTEM
+from sparkwal.store.threads import run_in_thread
 
 # Up to this number of new versions, read all of them; for more, select with the checkpoint.
 _FEW = 20
@@ -227,15 +227,15 @@ class DeltaLog:
     def _fetch(self, versions: Iterable[int]) -> None:
         """Read the commits that were not read yet, newest first, up to the first missing one."""
         unread = sorted({*versions} - self._commits.keys(), reverse=True)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for begin in range(0, len(unread), _AT_ONCE):
-                some = unread[begin : begin + _AT_ONCE]
-                bodies = [*pool.map(self._read, some)]
-                for version, body in zip(some, bodies, strict=True):
-                    if body is not None:
-                        self._commits[version] = _parse_commit(version, body)
-                if None in bodies:
-                    return
+        for begin in range(0, len(unread), _AT_ONCE):
+            some = unread[begin : begin + _AT_ONCE]
+            reads = [run_in_thread(self._read, version) for version in some]
+            bodies = [read.result() for read in reads]
+            for version, body in zip(some, bodies, strict=True):
+                if body is not None:
+                    self._commits[version] = _parse_commit(version, body)
+            if None in bodies:
+                return
 
     def _read(self, version: int) -> bytes | None:
         try:

@@ -24,6 +24,7 @@ from sparkwal.metrics import table
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, Reporter, start_once
 from sparkwal.options.keywords import SourceKeywords
+from sparkwal.store.threads import start_daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +106,7 @@ class _Watch(StreamingQueryListener):
         for metric in (table.FENCED, table.DROPPED):
             meter.add(metric, 0, *following.labels)
         spark.streams.addListener(self)
-        threading.Thread(target=self._run, name="sparkwal-metrics", daemon=True).start()
+        start_daemon(self._run, "metrics")
 
     @cached_property
     def _jlistener(self) -> Any:

@@ -15,7 +15,7 @@ import tempfile
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -37,6 +37,7 @@ from sparkwal.sql.values import (
     place_columns,
     quoted,
 )
+from sparkwal.store.threads import run_in_thread
 
 # A log may have one row in each commit, so rows are joined into batches of this size for DuckDB.
 _SCAN_ROWS = 16_384
@@ -316,13 +317,14 @@ def run_query(relations: Mapping[str, Callable[[], Relation]], query: str) -> pa
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, call: Callable[[], Any]) -> Any:
     """The result of a call that runs in a thread, so that Ctrl-C can interrupt DuckDB."""
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(call)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            connection.interrupt()
-            raise
+    called = run_in_thread(call)
+    try:
+        return called.result()
+    except KeyboardInterrupt:
+        connection.interrupt()
+        # The connection is closed next, so the call must have ended.
+        wait([called])
+        raise
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.base import Store
 from sparkwal.store.conformance import objects, races
 from sparkwal.store.conformance.suite import StoreUnderTest, Trial, Wrong, content
-from sparkwal.store.hedge import run_in_daemon
 from sparkwal.store.parallel import run_parallel
+from sparkwal.store.threads import run_in_daemon
 
 # One round may miss a store that checks the key first and writes later.
 _TRIAL = Trial(rounds=3, threads=8)

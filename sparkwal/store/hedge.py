@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from sparkwal import events
 from sparkwal.store.base import NotFound, Transient
+from sparkwal.store.threads import run_in_daemon
 
 R = TypeVar("R")
 
@@ -40,8 +41,6 @@ _RESERVE = 1.0
 _PATIENCE = 10.0
 _LEAST = 5.0
 _MOST = 60.0
-# An idle thread ends after so many seconds.
-_IDLE = 5.0
 
 
 class Pace:
@@ -235,63 +234,3 @@ class Call(Generic[R]):
             error for error in failures if isinstance(error, Transient) and not error.unreachable
         )
         raise next(unknown, failures[0])
-
-
-# The queue of the worker threads. They are daemons, so that an attempt whose result is not needed
-# does not delay the end of the process.
-_tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
-# One item for each idle thread. A semaphore could stay locked: a signal handler may raise in it.
-_idle: SimpleQueue[None] = SimpleQueue()
-
-
-def _forget_parent() -> None:
-    """Begin without threads after a fork."""
-    global _tasks, _idle
-    _tasks = SimpleQueue()
-    _idle = SimpleQueue()
-
-
-def _claim_idle() -> bool:
-    """Reserve an idle thread for a task. False if there is none."""
-    try:
-        _idle.get_nowait()
-    except Empty:
-        return False
-    return True
-
-
-os.register_at_fork(after_in_child=_forget_parent)
-
-
-def run_in_daemon(task: Callable[[], None]) -> None:
-    """Run a task in a daemon thread, or in this thread if no thread can start.
-
-    The task must not raise.
-    """
-    # Put the task first: a thread that finishes its task at this moment takes it without a wait.
-    _tasks.put(task)
-    if not _claim_idle():
-        try:
-            threading.Thread(target=_work, name="sparkwal-request", daemon=True).start()
-        except RuntimeError:  # The interpreter is shutting down.
-            try:
-                unstarted = _tasks.get_nowait()
-            except Empty:
-                # A thread that finished its task took this one, so it is not idle.
-                _claim_idle()
-            else:
-                unstarted()
-
-
-def _work() -> None:
-    while True:
-        try:
-            task = _tasks.get(timeout=_IDLE)
-        except Empty:
-            # If the claim fails, this thread was claimed a moment ago, and its task comes.
-            if _claim_idle():
-                return
-            continue
-        task()
-        del task  # An idle thread must not hold the body of a request.
-        _idle.put(None)

@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +27,7 @@ from sparkwal.store.base import (
 )
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.hedge import Call, Pace, Request
+from sparkwal.store.threads import run_in_thread
 
 if TYPE_CHECKING:
     from sparkwal.store.s3_get import SentObject
@@ -294,14 +295,13 @@ class RetryingUpload:
         self._upload = upload
         self._key = key
         self._in_flight = in_flight
-        self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="sparkwal-part")
         # The parts in flight. A failed part stays here, so that each later call raises its error.
         self._parts: set[Future[None]] = set()
         self._stopped = False
 
     def part(self, number: int, offset: int, body: bytes) -> None:
         self._wait(0 if len(self._parts) < self._in_flight else None, FIRST_COMPLETED)
-        sending = self._pool.submit(
+        sending = run_in_thread(
             self._store.attempt,
             "part",
             self._key,
@@ -317,7 +317,6 @@ class RetryingUpload:
     def complete(self) -> bool:
         """Create the object, as `Upload.complete` does."""
         self._wait(None, FIRST_EXCEPTION)
-        self._pool.shutdown()
         return self._store.attempt(
             "complete", self._key, self._upload.complete, size=0, writes=True
         )
@@ -327,7 +326,7 @@ class RetryingUpload:
         self._stopped = True
         # Wait for the parts in flight: a part that arrives after the abort would stay in the store,
         # and cost money.
-        self._pool.shutdown(cancel_futures=True)
+        wait(self._parts)
         try:
             self._store.attempt("abort", self._key, self._upload.abort)
         except SparkWalError as error:

@@ -469,6 +469,64 @@ def test_rows_that_cannot_be_written_at_the_interpreters_end_are_logged_with_the
     wal.close()
 
 
+LATE = """
+import asyncio, atexit, sys, threading, time
+import pyarrow as pa
+import sparkwal
+
+path, when = sys.argv[1:]
+schema = pa.schema([("v", pa.int64())])
+
+async def append() -> None:
+    journal = path + "-journal"
+    async with sparkwal.AsyncAppender(path, schema, producer_id="q", journal=journal) as wal:
+        await wal.append([{"v": 1}])
+
+def work():
+    with sparkwal.Appender(path, schema, producer_id="p") as wal:
+        wal.append([{"v": 0}]).result()
+    asyncio.run(append())
+    log = sparkwal.Log(path)
+    assert sparkwal.verify(path).ok
+    assert log.sql("SELECT count(*) AS n FROM log").read_all().to_pylist() == [{"n": 2}]
+    print(list(log.to_pandas()["v"]))
+
+if when == "thread":
+    threading.Thread(target=lambda: (threading.main_thread().join(), work())).start()
+else:
+    atexit.register(work)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("when", ["thread", "atexit"])
+def test_logs_and_appenders_open_after_the_main_thread_has_ended(tmp_path: Path, when: str) -> None:
+    if when == "atexit" and sys.version_info >= (3, 12):
+        pytest.skip("no thread can start there")
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, tmp_path / "log", when],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "[0, 1]\n", done.stderr
+
+
+def test_an_appender_that_can_start_no_thread_is_refused_in_one_sentence(
+    faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `atexit` from Python 3.12 on."""
+
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(OptionError, match="no thread can start"):
+            faulty.appender()
+    assert faulty.gap() == 0
+
+
 def test_without_another_thread_the_last_rows_are_sent_all_the_same(
     faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue as RealQueue
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from typing import Any
 
 from greenlet import greenlet
 
-from sparkwal.store import hedge
+from sparkwal.store import threads
 from tests.simulation.machine import Machine
 
 
@@ -215,7 +214,7 @@ class SimpleQueue:
 
 
 class _Future:
-    """The result of `Pool.submit`."""
+    """The result of `run_in_thread`."""
 
     def __init__(self) -> None:
         self._done = Event()
@@ -236,24 +235,15 @@ class _Future:
         return self._result
 
 
-class Pool:
-    """Replaces `ThreadPoolExecutor`. Each task has its own thread, and callers keep to the
-    width."""
-
-    def __init__(self, width: int, thread_name_prefix: str = "") -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> _Future:
-        future = _Future()
-        Machine.current.start(lambda: future.run(function, arguments))
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        pass
+def run_in_thread(function: Callable[..., Any], *arguments: Any) -> _Future:
+    """`store.threads.run_in_thread`."""
+    future = _Future()
+    Machine.current.start(lambda: future.run(function, arguments))
+    return future
 
 
 def run_in_daemon(task: Callable[[], None]) -> None:
-    """`store.hedge.run_in_daemon`: threads that have ended a task take the next, as there."""
+    """`store.threads.run_in_daemon`: threads that have ended a task take the next, as there."""
     idle = Machine.current.idle
     if not idle:
         idle.append(inbox := SimpleQueue())
@@ -287,8 +277,8 @@ _THREADING = _Threading(
 _INSTEAD = (
     (threading, _THREADING),
     (RealQueue, SimpleQueue),
-    (ThreadPoolExecutor, Pool),
-    (hedge.run_in_daemon, run_in_daemon),
+    (threads.run_in_thread, run_in_thread),
+    (threads.run_in_daemon, run_in_daemon),
 )
 
 

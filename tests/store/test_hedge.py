@@ -19,7 +19,7 @@ from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
-from sparkwal.store import hedge
+from sparkwal.store import threads as store_threads
 from sparkwal.store.base import NotFound, Store, Transient
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.config import RetryPolicy
@@ -342,7 +342,7 @@ def test_a_store_that_stands_still_is_given_ever_more_time() -> None:
 
 
 def test_an_idle_thread_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hedge, "_IDLE", 0.05)
+    monkeypatch.setattr(store_threads, "_IDLE", 0.05)
 
     class Noting(LocalStore):
         thread = threading.current_thread()
@@ -369,18 +369,18 @@ def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
 
         def start(self) -> None:
             # A thread that ended its task just now takes this one.
-            hedge._idle.put(None)
-            hedge._tasks.get()()
+            store_threads._idle.put(None)
+            store_threads._tasks.get()()
             raise RuntimeError("can't start new thread")
 
     child = os.fork()  # without the threads of other tests
     if child == 0:
         signal.alarm(30)
         try:
-            monkeypatch.setattr(hedge, "threading", SimpleNamespace(Thread=Refused))
-            hedge.run_in_daemon(lambda: ran.append("once"))
+            monkeypatch.setattr(store_threads, "threading", SimpleNamespace(Thread=Refused))
+            store_threads.run_in_daemon(lambda: ran.append("once"))
         finally:
-            os._exit(0 if ran == ["once"] and hedge._idle.empty() else 1)
+            os._exit(0 if ran == ["once"] and store_threads._idle.empty() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

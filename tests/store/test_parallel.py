@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkwal.store import hedge
+from sparkwal.store import threads as store_threads
 from sparkwal.store.parallel import Range, read_parallel, run_parallel
 from sparkwal.testing.memory import MemoryStore
 
@@ -23,7 +23,7 @@ def ours() -> set[threading.Thread]:
 
 @pytest.fixture(autouse=True)
 def _idle_threads_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hedge, "_IDLE", 0.05)
+    monkeypatch.setattr(store_threads, "_IDLE", 0.05)
 
 
 def wait_for_no_thread_but(before: set[threading.Thread]) -> None:

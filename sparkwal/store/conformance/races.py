@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from itertools import cycle, islice
@@ -12,6 +12,7 @@ from typing import Any
 from sparkwal.store.base import Store, Transient
 from sparkwal.store.conformance.suite import Observation, StoreUnderTest, content, must
 from sparkwal.store.s3 import S3Store
+from sparkwal.store.threads import run_in_thread
 
 # Seconds that a racer waits for the others.
 _PATIENCE = 30.0
@@ -182,10 +183,9 @@ def _race(
         # Racers that lost a reply, and may have won nevertheless.
         unsure: set[bytes] = set()
         run = partial(_run, tested, threading.Barrier(len(racers)), unsure)
-        # Leave the pool first, so that all racers end before an error is raised: a late put would
-        # leave its object behind.
-        with ThreadPoolExecutor(len(racers), thread_name_prefix="sparkwal-proof") as pool:
-            running = {body: pool.submit(run, body, race) for body, race in racers.items()}
+        running = {body: run_in_thread(run, body, race) for body, race in racers.items()}
+        # All racers must end before an error is raised: a late put would leave its object behind.
+        wait(running.values())
         winners = [body for body, future in running.items() if future.result()]
         race = f"{len(racers)} raced for one key (round {number}, seed {tested.trial.seed})"
         must(
