@@ -14,7 +14,7 @@ from sparkwal.format import keys
 from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import LogStore
 from sparkwal.store.open import open_store
-from sparkwal.store.path import bucket_and_prefix, folder, is_local, overlap
+from sparkwal.store.path import bucket_and_prefix, check_meant, folder, is_local, overlap
 
 _DELTA = "_delta_log"
 # The folders inside a log. A log in one of them would be read as objects of the outer log.
@@ -104,6 +104,7 @@ def journal_folder(path: str, log: str) -> Path:
     """
     if not is_local(path):
         raise OptionError(f"journal is {path!r}; a folder on this machine's disk is expected")
+    check_meant(path)
     journal = folder(path)
     if is_journal(journal):
         return journal

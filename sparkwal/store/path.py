@@ -12,6 +12,12 @@ _SCHEME = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)|(file|s3[an]?|https?|hdfs|gs|abfss?|dbfs):", re.IGNORECASE
 )
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
+# What a shell or another system replaces: ~, a variable, a drive or a share of Windows.
+_HOME = re.compile(r"~[^/\\]*")
+_VARIABLE = re.compile(r"\$[A-Za-z_{(]|%[A-Za-z_]+%")
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|[A-Za-z]:$|\\\\")
+# Where Databricks mounts its file systems. macOS mounts disks below /Volumes.
+_MOUNTS = ("/dbfs", "/Volumes")
 _SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"
 
 
@@ -63,7 +69,10 @@ def is_local(path: str) -> bool:
 
 def absolute(path: str) -> str:
     """`path` in a form that does not depend on the working directory."""
-    return str(folder(path)) if is_local(path) else path
+    if not is_local(path):
+        return path
+    check_meant(path)
+    return str(folder(path))
 
 
 def bucket_and_prefix(path: str) -> tuple[str, str]:
@@ -111,18 +120,65 @@ def folder(path: str) -> Path:
     if not path:
         raise OptionError(f"the path is empty; {_SUPPORTED}")
     if _SCHEME.match(path):
-        # file:/x and file:///x are the same; file://x/y names another machine.
-        location = path.partition(":")[2]
-        if location.startswith("//"):
-            host, slash, tail = location[2:].partition("/")
-            if host not in ("", "localhost") or not slash:
-                shown = "***" if "@" in host or ":" in host else host
-                raise OptionError(f"the path names the host {shown!r}; use file:///folder")
-            location = "/" + tail
-        path = location
+        path = _without_scheme(path)
     if "\0" in path:
         raise OptionError("the path has a zero byte in it; correct it")
     return Path(os.path.abspath(path))
+
+
+def _without_scheme(path: str) -> str:
+    """The folder of a file: URL. file:/x and file:///x are the same.
+
+    Raises:
+        OptionError: it names another machine, as file://x/y does, or no folder.
+    """
+    location = path.partition(":")[2]
+    if location.startswith("//"):
+        host, slash, tail = location[2:].partition("/")
+        if host not in ("", "localhost") or not slash:
+            shown = "***" if "@" in host or ":" in host else host
+            raise OptionError(f"the path names the host {shown!r}; use file:///folder")
+        return "/" + tail
+    if not location:
+        raise OptionError("the path names no folder; use file:///folder")
+    return location
+
+
+def check_meant(path: str) -> None:
+    """Check that a local path is no name that a shell or another system replaces.
+
+    Such a name would become a new folder, and the rows in it would be where nobody looks.
+
+    Raises:
+        OptionError: it is one, or `folder` refuses it.
+    """
+    path = path.strip()
+    typed = _without_scheme(path) if _SCHEME.match(path) else path
+    literal = f"For a folder of that name write ./{typed}"
+    if home := _HOME.match(typed):
+        full = os.path.expanduser(typed)
+        advice = f"write {full}" if full != typed else "write the whole path"
+        raise OptionError(
+            f"the path {typed} begins with {home[0]}, which only a shell replaces: {advice}. "
+            f"{literal}"
+        )
+    if _VARIABLE.match(typed):
+        raise OptionError(
+            f"the path {typed} begins with a variable, which only a shell replaces: write its "
+            f"value. {literal}"
+        )
+    if os.name != "nt" and _WINDOWS.match(typed):
+        raise OptionError(
+            f"the path {typed} is a path of Windows, and this machine has no such disk: write "
+            f"/folder. {literal}"
+        )
+    plain = folder(path)
+    for mount in _MOUNTS:
+        if plain.is_relative_to(mount) and not os.path.isdir(mount):
+            raise OptionError(
+                f"the path {typed} is below {mount}, where Databricks mounts its files, and this "
+                f"machine has no {mount}: write s3://bucket/folder, or a folder of this machine"
+            )
 
 
 def check_spelling(path: str) -> None:
@@ -135,6 +191,7 @@ def check_spelling(path: str) -> None:
     if not is_local(path):
         bucket_and_prefix(path)
         return
+    check_meant(path)
     plain = folder(path)
     if _SCHEME.match(path.strip()) and _ENCODED.search(str(plain)):
         raise OptionError(

@@ -9,11 +9,13 @@ import pytest
 
 from sparkwal.errors import OptionError
 from sparkwal.format.keys import join_key
-from sparkwal.options.open import open_log
+from sparkwal.options.open import journal_folder, open_log
 from sparkwal.options.parsing import from_keywords, parse
 from sparkwal.options.writing import SinkOptions
+from sparkwal.store import path as store_path
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
+from sparkwal.store.path import absolute, check_spelling
 
 
 def opened(path: str) -> tuple[str, str]:
@@ -83,6 +85,8 @@ def test_endpoints_of_the_environment_can_be_ignored(monkeypatch: pytest.MonkeyP
         ("hdfs://host/x", "supported are s3://"),
         ("dbfs:/mnt/x", "supported are s3://"),
         ("file://elsewhere/x", "elsewhere"),
+        ("file://~/x", "the host '~'"),
+        ("file:", "names no folder"),
         ("/x\0y", "zero byte"),
         ("s3://arn:aws:s3:eu-west-1:111122223333:accesspoint/ap/wal", "s3://alias/folder"),
     ],
@@ -90,6 +94,52 @@ def test_endpoints_of_the_environment_can_be_ignored(monkeypatch: pytest.MonkeyP
 def test_a_wrong_path_is_refused(path: str, expected_message: str) -> None:
     with pytest.raises(OptionError, match=expected_message.replace(".", r"\.")):
         opened(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected_message"),
+    [
+        ("~/wal", r"write /home/me/wal\. .* write \./~/wal"),
+        ("~", r"write /home/me\."),
+        ("file:~/wal", r"write /home/me/wal\."),
+        ("~nobody-of-this-name/wal", "write the whole path"),
+        ("$HOME/wal", "begins with a variable"),
+        ("${HOME}/wal", "begins with a variable"),
+        ("%TEMP%\\wal", "begins with a variable"),
+        ("C:\\data\\wal", "a path of Windows"),
+        ("c:/data/wal", "a path of Windows"),
+        ("file:C:/data", "a path of Windows"),
+        ("\\\\server\\share", "a path of Windows"),
+        ("/dbfs/wal", "this machine has no /dbfs"),
+        ("file:/Volumes/a/b/c", "this machine has no /Volumes"),
+    ],
+)
+def test_a_name_that_another_program_replaces_becomes_no_folder(
+    path: str, expected_message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.chdir(tmp_path)
+    for parsed in (lambda: from_keywords(SinkOptions, path, {}), lambda: absolute(path)):
+        with pytest.raises(OptionError, match=expected_message):
+            parsed()
+    with pytest.raises(OptionError, match=expected_message):
+        journal_folder(path, "s3://bucket/wal")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["./~/wal", "a~/wal", "a$b", "./C:/wal", "dbfs", "Volumes/x"])
+def test_an_odd_name_may_be_a_folder(
+    path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_log(from_keywords(SinkOptions, path, {})).url == f"file://{tmp_path / path}"
+
+
+def test_a_mounted_folder_of_databricks_may_hold_a_log(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(store_path, "_MOUNTS", (str(tmp_path),))
+    check_spelling(f"{tmp_path}/wal")
 
 
 def test_a_percent_encoded_url_names_no_other_folder(tmp_path: Path) -> None:
