@@ -91,6 +91,20 @@ def listed(name: str) -> int | None:
     return number if number is not None and number >= LEAST_NUMBER else None
 
 
+def is_foreign(name: str) -> bool:
+    """Whether an object in a folder of numbered objects is another program's: no part of a log.
+
+    Such are the marker of a folder, whose name is empty, `.DS_Store` and `Thumbs.db`. A number that
+    no log reaches, and an object of another log inside, are none.
+    """
+    return not _NAME.fullmatch(name.rpartition("/")[2])
+
+
+def is_consumer(name: str) -> bool:
+    """Whether an object in the folder of the consumers is one."""
+    return CONSUMER_NAME.fullmatch(name.removesuffix(OF_ALL)) is not None
+
+
 def batches_prefix(prefix: str) -> str:
     return f"{prefix}/batches/" if prefix else "batches/"
 

@@ -2,12 +2,13 @@
 
 from bisect import bisect
 from contextlib import suppress
+from itertools import islice
 
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.protocol import chain
-from sparkwal.store.base import KEYS_OF_DELETE, Entry, LogStore, NotFound, delete_listed
+from sparkwal.store.base import KEYS_OF_DELETE, Entry, LogStore, NotFound, delete_listed, numbered
 
 # A run deletes old records if the newest number passed a multiple of this one meanwhile.
 EVERY = 100
@@ -41,7 +42,7 @@ def forget_old_records(
     # SAFETY(chain-newest-kept) §10: the newest thousand numbers of the chain are never freed
     last_kept = newest.number + chain.KEPT_RECORDS - 1
     after = keys.lifecycle_key(log.root.prefix, last_kept)
-    entries = log.store.list(prefix, KEYS_OF_DELETE, after).entries
+    entries = [entry for _, entry in islice(numbered(log.store, prefix, after), KEYS_OF_DELETE)]
     first = keys.lifecycle_key(log.root.prefix, keys.MAX)
     age_ms = 2 * max(grace_ms, newest.gc_grace_ms)
     old = _older(log, [entry for entry in entries if entry.key != first], age_ms)

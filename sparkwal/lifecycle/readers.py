@@ -229,8 +229,8 @@ def look_at_readers(
 
 def _names(log: LogStore) -> list[str]:
     prefix = keys.consumers_prefix(log.prefix)
-    entries = all_entries(log.store, prefix, after=prefix)
-    return [entry.key.removeprefix(prefix) for entry in entries]
+    names = (entry.key.removeprefix(prefix) for entry in all_entries(log.store, prefix, prefix))
+    return [*filter(keys.is_consumer, names)]
 
 
 def _is_of_all(name: str) -> bool:

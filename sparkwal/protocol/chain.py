@@ -16,7 +16,7 @@ from sparkwal.format.lifecycle_record import (
     is_torn,
 )
 from sparkwal.protocol.clock import Clock
-from sparkwal.store.base import LogStore, NotFound, get_whole
+from sparkwal.store.base import Entry, LogStore, NotFound, all_entries, get_whole
 
 # Of the newest numbers of a chain so many are never freed.
 KEPT_RECORDS = 1000
@@ -55,17 +55,10 @@ def newest_record(log: LogStore) -> ChainRecord | None:
     """
     root = log.root
     prefix = keys.lifecycle_prefix(root.prefix)
-    # Some tools create an object with the prefix itself as its name, to mark a folder: skip it.
-    while entries := log.store.list(prefix, 1, prefix).entries:
-        key = entries[0].key
-        number = keys.listed(key.removeprefix(prefix))
-        if number is None:
-            raise InvalidLogError(
-                f"{log.store.url}/{key}: this is no name of a lifecycle record; move it away. (It "
-                "may belong to another log, which began inside this one)"
-            )
+    while (newest := _newest_entry(root, prefix)) is not None:
+        number, entry = newest
         try:
-            record = record_at(root, number, entries[0].size)
+            record = record_at(root, number, entry.size)
         except NotFound:
             # The log is being deleted.
             continue
@@ -79,6 +72,26 @@ def newest_record(log: LogStore) -> ChainRecord | None:
                     "deleted from outside. Restore it"
                 ) from None
         return record
+    return None
+
+
+def _newest_entry(root: LogStore, prefix: str) -> tuple[int, Entry] | None:
+    """The number and the object of the newest record: 1 LIST, and 1 more for each object of another
+    program.
+
+    Raises:
+        InvalidLogError: an object before it belongs to another log inside this one.
+    """
+    # Some tools create an object with the prefix itself as its name, to mark a folder: skip it.
+    for entry in all_entries(root.store, prefix, prefix, limit=1):
+        name = entry.key.removeprefix(prefix)
+        if (number := keys.listed(name)) is not None:
+            return number, entry
+        if not keys.is_foreign(name):
+            raise InvalidLogError(
+                f"{root.store.url}/{entry.key}: this is no name of a lifecycle record; move it "
+                "away. (It may belong to another log, which began inside this one)"
+            )
     return None
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from sys import maxsize
 
+from sparkwal.format import keys
 from sparkwal.format.keys import ROOT, batches_prefix, is_log_folder, sequencers_prefix
 from sparkwal.protocol.recovery import LIST_LIMIT
 from sparkwal.store.base import Entry, LogStore, Page, first_entries
@@ -52,10 +53,13 @@ class _Log:
     def add(self, key: str, entry: Entry) -> None:
         """Take an entry with its key below the log's folder."""
         if key.startswith(_BATCHES):
-            if len(self.batches) < self.most:
+            is_own = keys.listed(key.removeprefix(_BATCHES)) is not None
+            if is_own and len(self.batches) < self.most:
                 self.batches.append(entry)
         elif key.startswith(_CONSUMERS):
-            self.consumers.append(key.removeprefix(_CONSUMERS))
+            name = key.removeprefix(_CONSUMERS)
+            if keys.is_consumer(name):
+                self.consumers.append(name)
         else:
             self.is_whole = key > _CONSUMERS
 

@@ -21,7 +21,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.listing import list_logs, sequencer_names
-from sparkwal.store.base import LogStore
+from sparkwal.store.base import LogStore, numbered
 
 
 def sequencer_for(key: object, count: int) -> str:
@@ -173,8 +173,8 @@ def all_logs(root: LogStore) -> list[str]:
 
 
 def has_log(log: LogStore) -> bool:
-    """Whether a log has any object: 1 LIST."""
-    return bool(log.store.list(batches_prefix(log.prefix), 1).entries)
+    """Whether a log has any object: 1 LIST, and 1 more for each object of another program."""
+    return any(numbered(log.store, batches_prefix(log.prefix), limit=1))
 
 
 def no_log_at(log: LogStore) -> str:

@@ -28,6 +28,8 @@ from sparkwal.reading.whole_records import CutFooter, checked_slots
 from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel
 
+# The most objects of other programs that a report names.
+_SHOWN = 5
 # The (batch_id, time) of a query without a transaction.
 _NEVER = (-1, 0)
 
@@ -51,6 +53,8 @@ class Report:
         bytes: the bytes of all commits, as stored.
         orphans: keys of data objects that no record names: the tasks of an abandoned microbatch
             wrote them. They cost storage and do no harm.
+        foreign: keys of objects in the folder of the records that are another program's, such as
+            the marker of a folder or `.DS_Store`. They are no part of the log, and do no harm.
         under_way: keys of objects after the head: a running microbatch may be writing them.
         problems: every violation of the protocol; empty in a sound log.
     """
@@ -64,6 +68,7 @@ class Report:
     rows: int = 0
     bytes: int = 0
     orphans: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
     under_way: list[str] = field(default_factory=list)
     torn: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -84,7 +89,14 @@ class Report:
             f"{self.dead} dead, {self.rows} rows, {self.bytes} bytes, {len(self.orphans)} orphans"
         )
         text = text if self.problems else f"{text}: sound"
-        return "\n".join([text, *self.torn, *self.problems])
+        return "\n".join([text, *self._of_others(), *self.torn, *self.problems])
+
+    def _of_others(self) -> list[str]:
+        if not self.foreign:
+            return []
+        shown = ", ".join(self.foreign[:_SHOWN])
+        more = len(self.foreign) - _SHOWN
+        return [f"no part of the log: {shown}" + (f" and {more} more objects" if more > 0 else "")]
 
 
 @dataclass(frozen=True)
@@ -193,8 +205,11 @@ def verify_store(
             done(position + 1 - report.floor, report.head + 1 - report.floor)
     chain.end(head)
     for key in listed - named:
-        number = keys.listed(key.removeprefix(keys.batches_prefix(log.prefix)))
-        if number is None:
+        name = key.removeprefix(keys.batches_prefix(log.prefix))
+        number = keys.listed(name)
+        if keys.is_foreign(name):
+            report.foreign.append(key)
+        elif number is None:
             report.problems.append(f"{key}: no object of a log has such a name")
         elif keys.position(number, window) < floor.current():
             continue
@@ -203,6 +218,7 @@ def verify_store(
         else:
             report.orphans.append(key)
     report.orphans.sort()
+    report.foreign.sort()
     if has_blocks and not fast:
         segments = check_segments(log, with_records=True)
     report.problems += segments.problems

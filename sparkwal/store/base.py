@@ -303,7 +303,8 @@ def _check_size(store: Store, key: str, body: bytes, most: int) -> None:
 
 
 def first_entries(store: Store, prefix: str, limit: int) -> Page:
-    """List the first `limit` (≤ 1000) keys under `prefix`.
+    """List the first `limit` (≤ 1000) keys under `prefix`, and keep those whose names are numbers
+    of a log.
 
     It costs one LIST, and one more for each page that the store cuts short. AWS never does that.
     """
@@ -312,7 +313,9 @@ def first_entries(store: Store, prefix: str, limit: int) -> Page:
     while page.more and len(entries) < limit:
         page = store.list(prefix, limit - len(entries), entries[-1].key)
         entries = entries + page.entries
-    return Page(entries, page.more)
+    own = [entry for entry in entries if keys.listed(entry.key.removeprefix(prefix)) is not None]
+    # A full page is full with the objects of other programs too.
+    return Page(own, page.more or len(entries) >= limit > len(own))
 
 
 def all_entries(store: Store, prefix: str, after: str = "", limit: int = 1000) -> Iterator[Entry]:

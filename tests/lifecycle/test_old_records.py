@@ -11,7 +11,11 @@ from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord, encode, wit
 from sparkwal.lifecycle import collection, old_records
 from sparkwal.protocol import chain
 from sparkwal.protocol.chain import newest_lifecycle, newest_record
-from sparkwal.protocol.recovery import trace_of_log
+from sparkwal.protocol.recovery import find_head, trace_of_log
+from sparkwal.reading.listing import list_logs
+from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.verification import verify_store
+from sparkwal.store.base import LogStore
 from tests.chains import put_next
 from tests.lifecycle.test_coordinator import GRACE_MS, Life
 
@@ -60,6 +64,32 @@ def test_the_number_of_records_is_bounded_and_collection_continues(life: Life) -
     # The floor of the last run but one.
     assert run.collection is not None and run.collection.bound == run.floor - 2
     assert trace_of_log(life.log) is not None
+
+
+def test_objects_of_other_programs_harm_nothing_and_stay(life: Life) -> None:
+    names = ("", ".DS_Store", ".nfs00000001", "Thumbs.db", "sub/", "~lock")
+    foreign = {f"{life.log.prefix}/{folder}/{name}" for folder in keys.FOLDERS for name in names}
+    for key in foreign:
+        life.timed.store.put(key, b"")
+    for _ in range(20):
+        life.write(1)
+        life.process().run_once()
+        life.later(GRACE_MS)
+    assert foreign <= {*life.timed.store.objects}
+    own = [*filter(None, (keys.listed(key.rpartition("/")[2]) for key in life.timed.store.objects))]
+    assert len(own) < 100
+    assert life.table.rows == life.written
+    report = verify_store(life.log, "log")
+    assert report.ok and report.foreign == sorted(k for k in foreign if "/batches/" in k)
+    assert all_logs(life.log) == ["default"] and [*list_logs(life.log)] == ["default"]
+
+
+@pytest.mark.parametrize("name", ["", ".DS_Store", "sub/x"])
+def test_a_folder_with_objects_of_other_programs_only_is_no_log(life: Life, name: str) -> None:
+    log = LogStore(life.timed.store, "other")
+    log.store.put(f"other/batches/{name}", b"")
+    assert all_logs(log) == [] == [*list_logs(log)]
+    assert find_head(log).live is None
 
 
 def test_young_records_stay(life: Life) -> None:

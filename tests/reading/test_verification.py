@@ -92,6 +92,26 @@ def test_damage_in_a_footer_is_reported(path: Path, position: int) -> None:
     assert verify(str(path)).ok
 
 
+def test_an_object_of_another_program_is_named_and_no_damage(path: Path) -> None:
+    for folder in keys.FOLDERS:
+        for name in (".DS_Store", "Thumbs.db"):
+            (path / folder).mkdir(exist_ok=True)
+            (path / folder / name).write_bytes(b"x")
+    with Appender(str(path), SCHEMA, producer_id="p") as wal:
+        wal.append([{"v": 5, "s": ""}]).result()
+    report = verify(str(path))
+    assert report.ok and report.foreign == ["batches/.DS_Store", "batches/Thumbs.db"]
+    result = CliRunner().invoke(main, ["verify", str(path)])
+    assert result.exit_code == 0
+    assert "no part of the log: batches/.DS_Store, batches/Thumbs.db\n" in result.output
+    for number in range(10):
+        (path / "batches" / f".nfs{number}").touch()
+    assert "/.nfs3 and 7 more objects" in str(verify(str(path)))
+    # A name that a log could have is no other program's.
+    (path / "batches" / f"{0:020d}").touch()
+    assert not verify(str(path)).ok
+
+
 def test_a_record_of_another_log_is_reported(path: Path, tmp_path: Path) -> None:
     """A log was deleted and recreated; one of its old records came back."""
     with Appender(str(tmp_path / "other"), SCHEMA, producer_id="p") as wal:
