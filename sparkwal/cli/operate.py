@@ -144,7 +144,9 @@ def collect(
             continue
         # A log without a lifecycle has no collection.
         held_by = result.held_by if result else "no lifecycle: nothing was released"
-        counted = ("objects", "bytes", "uploads", "erased")
+        if deletes and result is not None and result.failure:
+            failures[name] = SparkWalError(result.failure)
+        counted = ("objects", "bytes", "uploads", "erased", "kept")
         row = {
             **about,
             "lifecycle": result is not None,

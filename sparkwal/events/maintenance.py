@@ -73,6 +73,13 @@ class Collected(PathEvent):
     bytes: int
 
 
+class NotCollected(PathEvent, level=logging.WARNING):
+    """A collection failed in part: it could not delete objects, or erase the rows of records."""
+
+    below: int
+    reason: str
+
+
 class RowsErased(PathEvent):
     """Records below the floor that must stay lost their rows."""
 

@@ -7,7 +7,7 @@ collector may crash, pause or run twice; the next one deletes the remaining obje
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sparkwal import events
@@ -28,6 +28,7 @@ from sparkwal.store.base import (
     Entry,
     LogStore,
     NotFound,
+    Store,
     delete_listed,
     numbered,
 )
@@ -46,6 +47,7 @@ class Collection:
             those with a query's checkpoint.
         erased: how many of them lost their rows now, or may lose them.
         with_rows: how many of them may hold rows after that.
+        kept: how many more objects the store kept: it compared another ETag than its LIST shows.
         held_by: for people: what keeps objects in the store. It is "the grace", the names of
             consumers and leases that keep `bound` from being higher, or the records that stay with
             their rows, and why; "" if nothing does.
@@ -62,11 +64,25 @@ class Collection:
     records: int = 0
     erased: int = 0
     with_rows: int = 0
+    kept: int = 0
     held_by: str = ""
     without_rows: int = 0
     looked: int = 0
     looked_below: int = 0
     left: Erasure = field(default_factory=Erasure)
+
+    @property
+    def failure(self) -> str:
+        """For people: the part of the work that failed; "" if none did."""
+        faults = []
+        if self.kept:
+            faults.append(
+                f"the store kept {self.kept} objects: it compared another ETag than its LIST "
+                "shows. Run it again; if they stay, the store does not compare ETags as S3 does"
+            )
+        if self.left.failure:
+            faults.append(f"the rows of a record could not be erased: {self.left.failure}")
+        return "; ".join(faults)
 
 
 @dataclass(frozen=True)
@@ -345,16 +361,11 @@ def _collect(
         # A consumer that does not continue may keep the floor itself from moving.
         held_by = ", ".join(readers.holders(log, state.log_id, bound, expiry_ms))
     taken = _take(one, bound, dry_run=dry_run)
-    objects = taken.objects
-    size = taken.bytes
     # A log that is too short for a segment of its own may have those of a deleted log. Only the
     # collection of a single log, or one that looks again, lists them.
     has_blocks = head.gap >= keys.BLOCK or not leftovers.is_for_several or one.looks_again
     old = [*unneeded_segments(log, head, bound)] if has_blocks else []
-    objects += len(old)
-    size += sum(entry.size for entry in old)
-    if not dry_run:
-        delete_listed(log.store, old)
+    gone = taken.taken(log.store, old, dry_run=dry_run)
     uploads = [*leftovers.uploads_below(log, head, bound)]
     for upload in () if dry_run else uploads:
         log.store.discard(upload)
@@ -362,8 +373,8 @@ def _collect(
     positions = [at for at in taken.staying if one.first <= at < limits.erasable]
     erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run, logs=logs)
     if not dry_run:
-        if objects or uploads:
-            events.emit(events.Collected(path=log.url, below=bound, objects=objects, bytes=size))
+        if gone.objects or uploads:
+            events.emit(events.Collected(log.url, bound, gone.objects, gone.bytes))
         if erasure.erased:
             events.emit(events.RowsErased(log.url, limits.erasable, erasure.erased))
     # Another collection may have succeeded in the meantime.
@@ -374,20 +385,24 @@ def _collect(
     if with_rows and not held_by:
         reason = left.reason or "their floor is younger than twice the grace"
         held_by = f"{with_rows} records that stay: {reason}"
-    return Collection(
+    collection = Collection(
         bound=bound,
-        objects=objects,
+        objects=gone.objects,
         uploads=len(uploads),
-        bytes=size,
+        bytes=gone.bytes,
         records=len(taken.staying),
         erased=erasure.erased,
         with_rows=with_rows,
+        kept=gone.kept,
         held_by=held_by,
         without_rows=min((*left.left, looked_below)),
         looked=len(positions),
         looked_below=looked_below,
         left=left,
     )
+    if collection.failure and not dry_run:
+        events.emit(events.NotCollected(log.url, bound, collection.failure))
+    return collection
 
 
 def _note(
@@ -419,34 +434,40 @@ def _note(
 
 @dataclass(frozen=True)
 class _Taken:
-    """The objects of the batches of a log that were deleted, or would be.
+    """The objects of a log that were deleted, or would be.
 
     Attributes:
+        kept: how many objects the store kept.
         staying: the positions below the bound whose records stay.
     """
 
-    objects: int
-    bytes: int
-    staying: list[int]
+    objects: int = 0
+    bytes: int = 0
+    kept: int = 0
+    staying: tuple[int, ...] = ()
+
+    def taken(self, store: Store, entries: list[Entry], *, dry_run: bool) -> "_Taken":
+        """Delete these objects too, unless it is a dry run."""
+        kept = [] if dry_run else delete_listed(store, entries)
+        return replace(
+            self,
+            objects=self.objects + len(entries) - len(kept),
+            bytes=self.bytes + sum(entry.size for entry in entries) - sum(e.size for e in kept),
+            kept=self.kept + len(kept),
+        )
 
 
 def _take(one: Collected, bound: int, *, dry_run: bool) -> _Taken:
     """Delete the objects below the bound, but for the records that stay."""
     log = one.log
-    objects = 0
-    size = 0
+    taken = _Taken()
     staying: list[int] = []
     below = _below(log, one.head, bound)
     while listed := [*islice(below, KEYS_OF_DELETE)]:
         staying += [position for _, position in listed if position is not None]
         batch = [entry for entry, position in listed if position is None]
-        if not batch:
-            continue
-        objects += len(batch)
-        size += sum(entry.size for entry in batch)
-        if not dry_run:
-            delete_listed(log.store, batch)
-    return _Taken(objects, size, staying)
+        taken = taken.taken(log.store, batch, dry_run=dry_run)
+    return replace(taken, staying=tuple(staying))
 
 
 def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int | None]]:

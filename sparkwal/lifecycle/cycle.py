@@ -75,7 +75,8 @@ class Part:
             return
         self.collection = collection
         if collection is not None and known is not None:
-            known.collected = collection.bound
+            # What the store kept is tried again.
+            known.collected = 0 if collection.kept else collection.bound
             known.looked_below = collection.looked_below
             known.left = collection.left
 

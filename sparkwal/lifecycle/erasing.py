@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.protocol.erasing import without_rows
 from sparkwal.store.base import LogStore, NotFound, Tagged
@@ -19,20 +19,25 @@ class Erasure:
         erased: the records whose rows were erased, or would be.
         left: the positions whose records still hold rows, or may hold them.
         reason: for people: why the first of them still does.
+        failure: for people: the first error of them; "" if the store cannot erase rows at all.
     """
 
     erased: int = 0
     left: tuple[int, ...] = ()
     reason: str = ""
+    failure: str = ""
 
     def among(self, positions: Collection[int]) -> "Erasure":
         """The failures at these positions."""
         left = tuple(at for at in self.left if at in positions)
-        return Erasure(left=left, reason=self.reason if left else "")
+        return Erasure(0, left, self.reason, self.failure) if left else Erasure()
 
     def __add__(self, later: "Erasure") -> "Erasure":
         return Erasure(
-            self.erased + later.erased, self.left + later.left, self.reason or later.reason
+            self.erased + later.erased,
+            self.left + later.left,
+            self.reason or later.reason,
+            self.failure or later.failure,
         )
 
 
@@ -60,7 +65,7 @@ def erase_rows(
         logs: how many logs are erased at the same time.
     """
 
-    def erase(position: int) -> bool | str:
+    def erase(position: int) -> bool | str | SparkWalError:
         """Whether the record held rows, or the reason why it still does."""
         try:
             return _erase(log, position, window, log_id, dry_run=dry_run)
@@ -68,16 +73,17 @@ def erase_rows(
             # Another collection deleted it.
             return False
         except (InvalidLogError, OptionError) as error:
-            return str(error)
+            return error
 
     results = [*run_parallel(log.store, erase, positions, callers=logs)]
     left = [
         (position, result)
         for position, result in zip(positions, results, strict=True)
-        if isinstance(result, str)
+        if not isinstance(result, bool)
     ]
-    reason = left[0][1] if left else ""
-    return Erasure(results.count(True), tuple(position for position, _ in left), reason)
+    reason = str(left[0][1]) if left else ""
+    failure = next((str(error) for _, error in left if isinstance(error, SparkWalError)), "")
+    return Erasure(results.count(True), tuple(position for position, _ in left), reason, failure)
 
 
 def _erase(log: LogStore, position: int, window: int, log_id: str, *, dry_run: bool) -> bool | str:

@@ -241,12 +241,15 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Remove the object, if it exists."""
 
-    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
         """Remove at most 1000 objects. The call may be repeated.
 
-        Missing objects are no error. If the store checks ETags, it keeps an object whose ETag is
-        not the listed one, and that is no error either. The call raises the error of the first key
-        that was not removed; other keys may be removed.
+        Missing objects are no error. The call raises the error of the first key that was not
+        removed; other keys may be removed.
+
+        Returns:
+            The keys of the objects that the store kept because their ETag is not the listed one. A
+            store that compares no ETags keeps none.
         """
 
     def age_ms(self, key: str) -> int:
@@ -339,14 +342,18 @@ def numbered(
             yield number, entry
 
 
-def delete_listed(store: Store, entries: Sequence[Entry]) -> None:
+def delete_listed(store: Store, entries: Sequence[Entry]) -> list[Entry]:
     """Remove the objects of a LIST: 1 DELETE for each thousand.
 
-    If the store compares ETags, an object that replaced one since the LIST stays.
+    Returns:
+        The objects that the store kept, because it compares ETags and their ETag is another one.
     """
+    kept: set[str] = set()
     for begin in range(0, len(entries), KEYS_OF_DELETE):
         batch = entries[begin : begin + KEYS_OF_DELETE]
-        store.delete_many([entry.key for entry in batch], [entry.etag for entry in batch])
+        etags = [entry.etag for entry in batch]
+        kept.update(store.delete_many([entry.key for entry in batch], etags))
+    return [entry for entry in entries if entry.key in kept]
 
 
 @dataclass(frozen=True)

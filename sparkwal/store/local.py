@@ -119,7 +119,7 @@ class LocalStore:
         with errors("delete", key, self.url), suppress(*_ABSENT):
             self.path(key).unlink()
 
-    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
         """Remove the files, then sync each of their folders once. ETags are ignored."""
         folders = {self.path(key).parent: None for key in keys}
         for key in keys:
@@ -127,6 +127,7 @@ class LocalStore:
         for folder in folders:
             with errors("delete", f"objects in {folder}", self.url), suppress(*_ABSENT):
                 self.sync(folder)
+        return []
 
     def age_ms(self, key: str) -> int:
         with self._reading(key) as file:

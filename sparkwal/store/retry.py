@@ -127,10 +127,11 @@ class RetryingStore:
     def delete(self, key: str) -> None:
         self.attempt("delete", key, self.store.delete, key)
 
-    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
         """Remove the objects. If one key fails, all are sent again."""
-        if keys:
-            self.attempt("delete", keys[0], self.store.delete_many, keys, etags)
+        if not keys:
+            return []
+        return self.attempt("delete", keys[0], self.store.delete_many, keys, etags)
 
     def age_ms(self, key: str) -> int:
         return self.attempt("get", key, self.store.age_ms, key, size=0)

@@ -276,10 +276,10 @@ class S3Store:
         with suppress(NotFound), self.request(key) as client:
             client.delete_object(**self.at, Key=key)
 
-    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
         """Make one DeleteObjects, and one without ETags if the store does not support them."""
         if not keys:
-            return
+            return []
         # The XML of a LIST escapes the quotes of an ETag.
         tags = [html.unescape(etag) for etag in etags] if self._supports_etags else []
         objects = [
@@ -306,6 +306,7 @@ class S3Store:
         left = next((key for key in keys if key not in keys_in_reply and self._holds(key)), None)
         if left is not None:
             raise Unproven(f"DeleteObjects was answered, and {left} is still there")
+        return [error["Key"] for error in errors if s3_errors.is_kept(error)]
 
     def _holds(self, key: str) -> bool:
         try:

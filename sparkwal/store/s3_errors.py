@@ -184,6 +184,11 @@ def not_deleted(errors: Iterable[Any], url: str, secrets: Sequence[str]) -> Exce
     return min(failures, key=lambda failure: isinstance(failure, Transient), default=None)
 
 
+def is_kept(error: Any) -> bool:
+    """Whether a DeleteObjects kept an object because its ETag is another one."""
+    return error.get("Code") == "PreconditionFailed" and bool(error.get("Key"))
+
+
 def _shown(secrets: Sequence[str], value: object) -> str:
     shown = " ".join(str(value).split())
     for secret in secrets:

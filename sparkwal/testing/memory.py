@@ -119,15 +119,16 @@ class MemoryStore:
     def delete(self, key: str) -> None:
         self.delete_many([key])
 
-    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
         assert len(keys) <= 1000, "S3 takes no more"
         if not keys:
-            return
+            return []
         with self._lock:
             self.counts["DELETE"] += 1
             for key in keys:
                 self.modified.pop(key, None)
                 self.objects.pop(key, None)
+        return []
 
     def age_ms(self, key: str) -> int:
         with self._lock:

@@ -69,6 +69,28 @@ def test_collect_shows_what_would_go_and_deletes_only_when_it_is_confirmed(wal: 
     assert sparkwal.Log(str(wal)).scan(start=5).read_all().num_rows == 2
 
 
+def test_collect_fails_if_the_store_keeps_what_it_deletes(
+    wal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "delete_many", lambda self, keys, etags=(): keys)
+    [row] = lines("collect", str(wal), "--delete", code=1)
+    assert (row["objects"], row["bytes"], row["kept"]) == (0, 0, 3)
+    assert "the store kept 3 objects" in ran("collect", str(wal), "--delete", code=1)
+    assert document("collect", str(wal))["objects"] == 3
+
+
+def test_collect_fails_if_it_cannot_erase_the_rows_of_a_damaged_record(wal: Path) -> None:
+    long_ago = time.time() - 5 * 86_400
+    for file in (wal / "lifecycle").iterdir():
+        os.utime(file, (long_ago, long_ago))
+    damaged = wal / keys.key("", keys.slot(2, 1000))
+    data = bytearray(damaged.read_bytes())
+    data[50] ^= 1
+    damaged.write_bytes(data)
+    ran("collect", str(wal))
+    assert "could not be erased" in ran("collect", str(wal), "--delete", code=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "holder"),
     [

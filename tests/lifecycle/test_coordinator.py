@@ -343,10 +343,12 @@ def test_an_object_put_during_a_collection_stays(
         page = everything(prefix, limit, after)
         return Page([replace(each, etag=etag(each.key)) for each in page.entries], page.more)
 
-    def conditional(names: Sequence[str], etags: Sequence[str] = ()) -> None:
+    def conditional(names: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
         """As S3 deletes objects with an ETag."""
         store.objects[freed] = b"somebody's"
-        remove([key for key, listed in zip(names, etags, strict=True) if listed == etag(key)])
+        same = [key for key, listed in zip(names, etags, strict=True) if listed == etag(key)]
+        remove(same)
+        return [key for key in names if key not in same]
 
     monkeypatch.setattr("sparkwal.lifecycle.collection.KEPT_SLOTS", 0)
     monkeypatch.setattr(store, "list", shown)
@@ -354,8 +356,14 @@ def test_an_object_put_during_a_collection_stays(
     life.write(20)
     life.process().run_once()
     life.later(GRACE_MS + 5000)
-    assert life.process().collect(dry_run=False) is not None
+    dry = life.process().collect(dry_run=True)
+    assert dry is not None and not dry.failure
+    collected = dry.objects
+    process = life.process()
+    collection = process.collect(dry_run=False)
     assert [key for key in store.objects if "/batches/" in key] == [freed]
+    assert collection is not None and (collection.kept, collection.objects) == (1, collected - 1)
+    assert "the store kept 1 objects" in collection.failure
 
 
 def test_retention_without_a_table_moves_the_floor_by_age(life: Life) -> None:

@@ -71,12 +71,13 @@ class Scripted:
         self.step()
         self.store.delete(key)
 
-    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
         step = self.step()
         # Some keys were deleted, and the reply lists the others as errors.
         self.store.delete_many(keys[:1] if step == "partly" else keys)
         if step == "partly":
             raise Transient(f"delete of {keys[1]}: SlowDown")
+        return []
 
     def age_ms(self, key: str) -> int:
         self.step()
