@@ -4,6 +4,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -14,8 +15,8 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, limits, versions
 from sparkwal.format.header import HERE, NOWHERE, Checkpoint, CommitHeader
 from sparkwal.protocol.commit_record import Carried
-from sparkwal.protocol.slots import fetch_slot, open_slot
-from sparkwal.store.base import LogStore
+from sparkwal.protocol.slots import fetch_slot, open_again
+from sparkwal.store.base import LogStore, sound
 
 # JSON writes a byte as six characters at most.
 MAX_FILE_BYTES = limits.CHECKPOINT // 6
@@ -176,7 +177,7 @@ def read_block(
     number = keys.slot(position, window)
     label = log.locate(number, window)
     fetched = fetch_slot(log, position, window) if front is None else front
-    record = open_slot(log, position, window, fetched)
+    record = open_again(log, position, window, fetched)
     if record is None or not isinstance(fetched, bytes):
         raise InvalidLogError(
             f"the record of position {position} of {log.url} is missing, and it holds the "
@@ -190,9 +191,15 @@ def read_block(
     if not entry.bytes:
         return {}
     start = arrowfile.block_offset(record.size)
-    block = fetched[start : start + entry.bytes]
-    if len(block) < entry.bytes:
-        block = log.store.get_range(log.key(number), start, entry.bytes)
-    if crc32(block) != entry.crc32:
-        raise InvalidLogError(f"{label}: the checkpoint in it does not match its CRC-32")
-    return decode(block, label)
+    key, size, crc = log.key(number), entry.bytes, entry.crc32
+
+    def again() -> dict[str, bytes]:
+        return checked(log.store.get_range(key, start, size))
+
+    def checked(block: bytes) -> dict[str, bytes]:
+        if crc32(block) != crc:
+            raise InvalidLogError(f"{label}: the checkpoint in it does not match its CRC-32")
+        return decode(block, label)
+
+    block = fetched[start : start + size]
+    return sound(key, again if len(block) < size else partial(checked, block), again)

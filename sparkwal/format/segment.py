@@ -252,6 +252,19 @@ class Segment:
                 runs.append(range(index, index + 1))
         return runs
 
+    def check(self, frames: Sequence[Frame], data: bytes) -> None:
+        """Check the bytes of consecutive frames.
+
+        Raises:
+            InvalidLogError: they are damaged.
+        """
+        begin = frames[0].offset
+        for frame in frames:
+            of_frame = data[frame.offset - begin : frame.end - begin]
+            if len(of_frame) != frame.length:
+                raise InvalidLogError(f"{self.location}: it is cut off")
+            arrowfile.check_crc(of_frame, frame.crc32, self.location)
+
     def read(
         self, data: bytes, frame: Frame, columns: list[int] | None = None, *, texts: bool = True
     ) -> pa.RecordBatch:
@@ -266,9 +279,7 @@ class Segment:
         Raises:
             InvalidLogError: the frame is damaged.
         """
-        if len(data) != frame.length:
-            raise InvalidLogError(f"{self.location}: it is cut off")
-        arrowfile.check_crc(data, frame.crc32, self.location)
+        self.check([frame], data)
         location = self.location
         batches = [*arrowfile.read_frames(data, self.spark_schema, location, columns, texts=texts)]
         if len(batches) != 1 or batches[0].num_rows != frame.rows:

@@ -30,6 +30,7 @@ from sparkwal.store.base import (
     Tagged,
     get_whole,
     get_whole_tagged,
+    sound,
 )
 
 C = TypeVar("C", Consumer, ConsumerOfAll)
@@ -80,11 +81,14 @@ def _read(
     url = f"{log.store.url}/{key}"
     if not keys.CONSUMER_NAME.fullmatch(name):
         raise InvalidLogError(f"{url!r}: this is no name of a consumer; delete the object")
+
+    def read_it() -> C:
+        return _decoded(get_whole(log.store, key, most), url, name, decode_it)
+
     try:
-        body = get_whole(log.store, key, most)
+        return sound(key, read_it, read_it)
     except NotFound:
         return None
-    return _decoded(body, url, name, decode_it)
 
 
 def _decoded(body: bytes, url: str, name: str, decode_it: Callable[[bytes, str], C]) -> C:
@@ -224,11 +228,16 @@ def update(
     key = registry.key(name)
     sent = b""
     before: ConsumerOfAll | None = None
-    for _ in range(_TRIES):
+
+    def look() -> tuple[Tagged | None, ConsumerOfAll | None]:
         tagged = _tagged(store, key, registry.most)
         # The store may have kept a part of the bytes that an earlier attempt sent.
-        if tagged is None or len(tagged.body) >= len(sent) or not sent.startswith(tagged.body):
-            before = registry.decode(tagged.body, name) if tagged else None
+        if tagged and len(tagged.body) < len(sent) and sent.startswith(tagged.body):
+            return tagged, before
+        return tagged, registry.decode(tagged.body, name) if tagged else None
+
+    for _ in range(_TRIES):
+        tagged, before = sound(key, look, look)
         consumer = change(before)
         sent = registry.encode(consumer)
         if _replaced(store, key, sent, tagged):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.protocol.erasing import without_rows
-from sparkwal.store.base import LogStore, NotFound, Tagged
+from sparkwal.store.base import LogStore, NotFound, Tagged, holds, sound
 from sparkwal.store.conditional_replace import replace_fault
 from sparkwal.store.parallel import run_parallel
 
@@ -98,7 +98,7 @@ def _erase(log: LogStore, position: int, window: int, log_id: str, *, dry_run: b
     if log.store.replace(key, body, stored.etag):
         return True
     # Perhaps by an attempt whose reply was lost.
-    return log.store.get(key) == body or "another process changed the record meanwhile"
+    return holds(log.store, key, body) or "another process changed the record meanwhile"
 
 
 def _read(
@@ -110,10 +110,9 @@ def _read(
         NotFound: there is no record.
         InvalidLogError: see `without_rows`.
     """
-    stored = log.store.get_tagged(key)
-    try:
-        return stored, without_rows(log, position, window, stored.body, log_id)
-    except InvalidLogError:
-        # A proxy may have changed the bytes.
+
+    def read() -> tuple[Tagged, bytes | None]:
         stored = log.store.get_tagged(key)
         return stored, without_rows(log, position, window, stored.body, log_id)
+
+    return sound(key, read, read)

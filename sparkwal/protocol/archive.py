@@ -12,7 +12,7 @@ from sparkwal.format.checked import parse, plain, read, to_json
 from sparkwal.format.header import ANONYMOUS, Checkpoint, QueryProgress, SlotHeader
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.slots import OpenLog
-from sparkwal.store.base import LogStore, NotFound, get_whole
+from sparkwal.store.base import LogStore, NotFound, get_whole, holds, sound
 
 # A leader that finds more entries than MOST puts only the KEPT newest into its records.
 MOST, KEPT = 1000, 500
@@ -110,7 +110,7 @@ def put_archive(log: LogStore, archive: str, body: bytes) -> None:
         key = keys.archive_key(log.prefix, archive)
         # SAFETY(archive-read-back) §5: a refused archive counts only if its bytes are there
         is_new = log.store.put_if_absent(key, body)
-        if not is_new and log.store.get_range(key, 0, len(body) + 1) != body:
+        if not is_new and not holds(log.store, key, body):
             raise StoreUnavailableError(
                 f"{log.store.url}/{key} does not hold the bytes that were sent. sparkwal wrote "
                 "nothing to the log: start again, which writes another archive"
@@ -153,13 +153,17 @@ def read_archive(log: LogStore, archive: str) -> QueryProgress:
     """
     key = keys.archive_key(log.prefix, archive)
     name = f"{log.store.url}/{key}"
-    try:
+
+    def read_it() -> QueryProgress:
         body = get_whole(log.store, key, limits.ARCHIVE)
+        if not archive.endswith(f"-{crc32(body):08x}"):
+            raise InvalidLogError(f"{name}: its CRC-32 does not match the one in its name")
+        return decode(body, name)
+
+    try:
+        return sound(key, read_it, read_it)
     except NotFound:
         raise InvalidLogError(
             f"{name} is missing: it holds the transactions of older queries, without which their "
             "rows could be written twice. Restore it"
         ) from None
-    if not archive.endswith(f"-{crc32(body):08x}"):
-        raise InvalidLogError(f"{name}: its CRC-32 does not match the one in its name")
-    return decode(body, name)

@@ -16,7 +16,7 @@ from sparkwal.format.lifecycle_record import (
     is_torn,
 )
 from sparkwal.protocol.clock import Clock
-from sparkwal.store.base import Entry, LogStore, NotFound, all_entries, get_whole
+from sparkwal.store.base import Entry, LogStore, NotFound, all_entries, get_whole, sound
 
 # Of the newest numbers of a chain so many are never freed.
 KEPT_RECORDS = 1000
@@ -113,20 +113,23 @@ def record_at(log: LogStore, number: int, listed: int | None = None) -> ChainRec
     """
     key = keys.lifecycle_key(log.root.prefix, number)
     name = f"{log.store.url}/{key}"
-    body = get_whole(log.store, key, limits.LIFECYCLE_RECORD)
+    bodies: list[bytes] = []
+
+    def read() -> ChainRecord:
+        bodies.append(get_whole(log.store, key, limits.LIFECYCLE_RECORD))
+        record = decode(bodies[-1], name)
+        if record.number != number:
+            raise InvalidLogError(f"{name}: the record holds number {record.number}")
+        return record
+
     try:
-        record = decode(body, name)
+        return sound(key, read, read)
     except InvalidLogError:
-        again = get_whole(log.store, key, limits.LIFECYCLE_RECORD)
+        is_same = len(bodies) == 2 and bodies[0] == bodies[1]
         # SAFETY(chain-torn-passed) §10: a torn lifecycle record is passed over
-        if again == body and is_torn(body) and listed in (None, len(body)):
+        if is_same and is_torn(bodies[0]) and listed in (None, len(bodies[0])):
             return None
-        if again == body:
-            raise
-        record = decode(again, name)
-    if record.number != number:
-        raise InvalidLogError(f"{name}: the record holds number {record.number}")
-    return record
+        raise
 
 
 def trusted(began_ms: int, record: ChainRecord | None) -> int:

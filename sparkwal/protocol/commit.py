@@ -344,7 +344,7 @@ def put_record(log: LogStore, header: CommitHeader, data: bytes, advice: str) ->
         raise unknown(log, header, error, advice) from None
     # The slot may hold our own record, put by an attempt whose reply was lost.
     try:
-        stored = read_back(log, header.position, header.window, data)
+        stored = read_back(log, header, data)
     except TornRecord:
         # The store has a part of our record, or of another's. The next leader passes over it.
         # SAFETY(read-back-bytes) §6: a refused commit counts only if all of its bytes are there

@@ -9,13 +9,19 @@ import pyarrow as pa
 from isal.isal_zlib import crc32, crc32_combine
 
 from sparkwal import events
-from sparkwal.errors import FencedError, InvalidLogError, RecomputedError, StoreUnavailableError
+from sparkwal.errors import (
+    FencedError,
+    InvalidLogError,
+    RecomputedError,
+    SparkWalError,
+    StoreUnavailableError,
+)
 from sparkwal.format import arrowfile, frames, schema
 from sparkwal.format.content import Content
-from sparkwal.format.header import Batch, DataHeader, Frame
+from sparkwal.format.header import Batch, DataHeader, Frame, Header
 from sparkwal.protocol.slots import OpenLog, SlotRecord, read_any, read_front
 from sparkwal.protocol.takeover import fenced
-from sparkwal.store.base import PART_SIZE, LogStore, NotFound, Upload
+from sparkwal.store.base import PART_SIZE, LogStore, NotFound, Upload, sound
 
 
 @dataclass(frozen=True)
@@ -159,16 +165,31 @@ def adopt(log: LogStore, own: DataHeader, content: Content | None, sent: Batch) 
         InvalidLogError: the object is damaged.
     """
     name = log.locate(own.number, own.window)
-    try:
+
+    def read() -> tuple[Header, Batch | None]:
         opened = read_front(log, own.number, own.window)
+        header = opened.header
+        if header.plan_id != own.plan_id or not isinstance(header, DataHeader):
+            return header, None
+        try:
+            batch, stored = measure(log, opened)
+        except InvalidLogError as error:
+            raise _Unequal(_incomplete(name, str(error))) from None
+        _check_equal(name, header, own, (batch, stored), (sent, content))
+        return header, batch
+
+    key = log.key(own.number)
+    try:
+        header, batch = sound(key, read, read)
+    except _Unequal as unequal:
+        raise unequal.error from None
     except NotFound:
         # The store may have dropped an upload with its parts after it lost the reply of Complete.
         raise StoreUnavailableError(
             f"{name} was not stored, although the store reported its key as taken. This run "
             "committed nothing. Run again with the same checkpoint"
         ) from None
-    header = opened.header
-    if header.plan_id != own.plan_id or not isinstance(header, DataHeader):
+    if batch is None:
         leader = read_any(log, own.position, own.window)
         if isinstance(leader, SlotRecord):
             raise fenced(log, leader)
@@ -177,16 +198,42 @@ def adopt(log: LogStore, own: DataHeader, content: Content | None, sent: Batch) 
             "microbatch was not committed. Stop one of the two; a restart with the same "
             "checkpoint takes the log over again"
         )
-    try:
-        batch, stored = measure(log, opened)
-    except InvalidLogError as error:
-        raise _incomplete(name, str(error)) from None
+    events.emit(events.Adopted(key=key, partition=own.partition))
+    return batch
+
+
+class _Unequal(InvalidLogError):
+    """An object is not the one that this task sent. A proxy may have changed its bytes.
+
+    Attributes:
+        error: the error to raise, if a second read finds the same.
+    """
+
+    def __init__(self, error: SparkWalError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _check_equal(
+    name: str,
+    header: DataHeader,
+    own: DataHeader,
+    found: tuple[Batch, Content],
+    expected: tuple[Batch, Content | None],
+) -> None:
+    """Check that an object has the rows of this task.
+
+    Raises:
+        _Unequal: it has others.
+    """
+    batch, stored = found
+    sent, content = expected
     is_own = header.stage_attempt == own.stage_attempt
     # Frames of other sizes come from another run of this attempt: a stall cuts them elsewhere. That
     # object is complete, or `measure` would have failed.
     is_cut_alike = [frame[:3] for frame in batch.frames] == [frame[:3] for frame in sent.frames]
     if is_own and is_cut_alike and batch.bytes == sent.bytes and batch.crc32 != sent.crc32:
-        raise _incomplete(name, f"{batch.bytes} other bytes")
+        raise _Unequal(_incomplete(name, f"{batch.bytes} other bytes"))
     # A recomputed stage may distribute rows otherwise, so an old object would lose or double some.
     # Equal frames hold the same rows, even at other offsets: one header may be longer.
     is_same = stored == content or [f[1:] for f in batch.frames] == [f[1:] for f in sent.frames]
@@ -197,12 +244,13 @@ def adopt(log: LogStore, own: DataHeader, content: Content | None, sent: Batch) 
                 "stored its rows, and this one no longer has its own to compare: Spark's next "
                 "attempt can"
             )
-        raise RecomputedError(
-            f"{name}: an earlier attempt of this task {fault}. This run of the microbatch commits "
-            "nothing. Restart with the same checkpoint: the microbatch gets another window"
+        raise _Unequal(
+            RecomputedError(
+                f"{name}: an earlier attempt of this task {fault}. This run of the microbatch "
+                "commits nothing. Restart with the same checkpoint: the microbatch gets another "
+                "window"
+            )
         )
-    events.emit(events.Adopted(key=log.key(header.number), partition=own.partition))
-    return batch
 
 
 def _incomplete(name: str, what: str) -> StoreUnavailableError:

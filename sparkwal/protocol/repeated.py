@@ -1,6 +1,7 @@
 """Compares a repeated microbatch or batch write with its rows in the log."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain as joined
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from sparkwal.protocol.records import first_at_or_after, live_records
 from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, OpenLog, SlotRecord, read_front, read_slot
 from sparkwal.protocol.task import TaskResult
-from sparkwal.store.base import LogStore, NotFound
+from sparkwal.store.base import LogStore, NotFound, sound
 
 
 def check_newest(open_log: OpenLog, memory: Memory, app_id: str, version: int) -> int:
@@ -139,15 +140,22 @@ def _find(
 
 def stored_content(log: LogStore, record: SlotRecord, header: CommitHeader) -> Content:
     """The content of a commit record and its objects."""
-    name = log.locate(header.number)
-    data = record.inlined
-    if data is None:
-        data = log.store.get_range(log.key(header.number), record.body, record.size - record.body)
-    inlined: list[Iterable[pa.RecordBatch]] = []
-    for entry in header.inline:
-        rows, data = data[: entry.bytes], data[entry.bytes :]
-        arrowfile.check_crc(rows, entry.crc32, name)
-        inlined.append(arrowfile.read_frames(rows, record.spark_schema, name))
+    name, key = log.locate(header.number), log.key(header.number)
+
+    def read() -> bytes:
+        return log.store.get_range(key, record.body, record.size - record.body)
+
+    def parts(data: bytes) -> list[bytes]:
+        rows: list[bytes] = []
+        for entry in header.inline:
+            rows.append(data[: entry.bytes])
+            arrowfile.check_crc(rows[-1], entry.crc32, name)
+            data = data[entry.bytes :]
+        return rows
+
+    first = record.inlined
+    rows = sound(key, lambda: parts(read() if first is None else first), lambda: parts(read()))
+    inlined = [arrowfile.read_frames(part, record.spark_schema, name) for part in rows]
     return _content(log, header.batches, inlined)
 
 
@@ -168,12 +176,17 @@ def _content(
 ) -> Content:
     content = Content.of(joined.from_iterable(inlined))
     for batch in objects:
-        name = log.locate(batch.number)
-        try:
-            stored, rows = measure(log, read_front(log, batch.number, None, GLANCE))
-        except NotFound:
-            raise InvalidLogError(f"{name} is missing, and so are its rows") from None
-        if stored != batch:
-            raise InvalidLogError(f"{name} is not the object that its record names")
-        content += rows
+        read = partial(_content_of, log, batch)
+        content += sound(log.key(batch.number), read, read)
     return content
+
+
+def _content_of(log: LogStore, batch: Batch) -> Content:
+    name = log.locate(batch.number)
+    try:
+        stored, rows = measure(log, read_front(log, batch.number, None, GLANCE))
+    except NotFound:
+        raise InvalidLogError(f"{name} is missing, and so are its rows") from None
+    if stored != batch:
+        raise InvalidLogError(f"{name} is not the object that its record names")
+    return rows

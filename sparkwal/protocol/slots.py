@@ -3,14 +3,16 @@
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from sparkwal import events
 from sparkwal.errors import InvalidLogError, NewerFormatError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, check_parts
 from sparkwal.format.segment import Copied
-from sparkwal.store.base import Front, LogStore, NotFound, numbered
+from sparkwal.store.base import Front, LogStore, NotFound, numbered, sound
 from sparkwal.store.parallel import GetRange, Range
+
+R = TypeVar("R")
 
 # A read of this size holds any record of up to some ten thousand frames. A longer header costs a
 # second request.
@@ -102,11 +104,15 @@ def read_front(
         InvalidLogError: its header is damaged.
     """
     name = log.locate(number, window)
-    opened = arrowfile.open_front(_front(log, number, window, size), name)
-    # In a copied or renamed object the number differs from that of the key.
-    if opened.header.number != number:
-        raise InvalidLogError(f"{name}: the header holds number {opened.header.number}")
-    return opened
+
+    def read() -> arrowfile.Opened:
+        opened = arrowfile.open_front(_front(log, number, window, size), name)
+        # In a copied or renamed object the number differs from that of the key.
+        if opened.header.number != number:
+            raise InvalidLogError(f"{name}: the header holds number {opened.header.number}")
+        return opened
+
+    return sound(log.key(number), read, read)
 
 
 def _front(
@@ -173,26 +179,40 @@ def open_again(
 ) -> SlotRecord | None:
     """Decode the record at `position` as `open_slot`, but read damaged bytes once more.
 
-    They count as damage only if the same bytes come again: a proxy may have changed them.
-
     Raises:
         InvalidLogError: see `read_slot`.
         WrongWindow: see `read_slot`.
     """
-    try:
-        return open_slot(log, position, window, fetched)
-    except WrongWindow:
-        raise
-    except InvalidLogError as error:
-        # SAFETY(damage-read-twice) §8: damaged bytes count as damage only if two reads agree
-        again = fetch_slot(log, position, window, size)
-        if again == fetched or isinstance(again, InvalidLogError):
-            raise
-        record = open_slot(log, position, window, again)
-        if record is None:
-            raise
-        events.emit(events.OtherBytes(key=log.key(keys.slot(position, window)), reason=str(error)))
-        return record
+
+    def decode(fetched: bytes | InvalidLogError | None) -> SlotRecord | WrongWindow | None:
+        try:
+            return open_slot(log, position, window, fetched)
+        except WrongWindow as sound_record:
+            return sound_record
+
+    record = _second_look(log, position, window, fetched, size, decode)
+    if isinstance(record, WrongWindow):
+        raise record
+    return record
+
+
+def _second_look(
+    log: LogStore,
+    position: int,
+    window: int,
+    fetched: bytes | InvalidLogError | None,
+    size: int,
+    decode: Callable[[bytes | InvalidLogError | None], R],
+) -> R:
+    """Decode the first bytes at `position`, and read them once more if they are damaged."""
+
+    def again() -> R:
+        bytes_now = fetch_slot(log, position, window, size)
+        if bytes_now is None:
+            raise NotFound(position)
+        return decode(bytes_now)
+
+    return sound(log.key(keys.slot(position, window)), lambda: decode(fetched), again)
 
 
 def read_any(
@@ -221,10 +241,21 @@ def read_any(
         return None
 
 
-def read_back(
-    log: LogStore, position: int, window: int, data: bytes
-) -> tuple[SlotRecord, bool] | None:
-    """Read the record of a slot that refused a PUT of `data`. 1 GET.
+class _OtherBytes(InvalidLogError):
+    """A record that this writer sent has other bytes."""
+
+    def __init__(self, message: str, record: SlotRecord) -> None:
+        super().__init__(message)
+        self.record = record
+
+
+def read_back(log: LogStore, sent: SlotHeader, data: bytes) -> tuple[SlotRecord, bool] | None:
+    """Read the record of a slot that refused a PUT: 1 GET, and 1 more if our record seems damaged.
+
+    Args:
+        log: the log.
+        sent: the header of the record that was sent.
+        data: its bytes.
 
     Returns:
         The record, and whether it consists of these bytes: the PUT may have broken off after its
@@ -233,10 +264,22 @@ def read_back(
     Raises:
         InvalidLogError: the record is damaged.
     """
+    position, window = sent.position, sent.window
     size = max(WHOLE, len(data) + 1)
+
+    def decode(fetched: bytes | InvalidLogError | None) -> tuple[SlotRecord, bool] | None:
+        record = open_slot(log, position, window, fetched)
+        if record is None:
+            return None
+        if record.header.plan_id == sent.plan_id and fetched != data:
+            raise _OtherBytes(str(broken_off(log, sent.number, len(data))), record)
+        return record, fetched == data
+
     fetched = fetch_slot(log, position, window, size)
-    record = open_slot(log, position, window, fetched)
-    return None if record is None else (record, fetched == data)
+    try:
+        return _second_look(log, position, window, fetched, size, decode)
+    except _OtherBytes as other:
+        return other.record, False
 
 
 def broken_off(log: LogStore, number: int, size: int) -> InvalidLogError:

@@ -322,7 +322,7 @@ def put_leader(log: LogStore, header: LeaderHeader, spark_schema: str) -> bool:
         return True
     # The slot is taken, perhaps by our own PUT whose reply was lost.
     try:
-        stored = read_back(log, header.position, header.window, data)
+        stored = read_back(log, header, data)
     except TornRecord:
         return False
     # SAFETY(leader-read-back) §5: a refused leader record counts only if all of it is there

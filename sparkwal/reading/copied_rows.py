@@ -13,7 +13,7 @@ from sparkwal.format import schema
 from sparkwal.format.merging import narrower
 from sparkwal.format.segment import Segment
 from sparkwal.reading.pieces import Piece
-from sparkwal.store.base import NotFound
+from sparkwal.store.base import NotFound, sound
 from sparkwal.store.parallel import GetRange
 
 
@@ -60,11 +60,21 @@ class Run:
             return InvalidLogError(state.faults[0])
         frames, data = state.frames, state.data
         if frames != self._frames:
-            try:
+
+            def read() -> bytes:
                 data = get_range(self.key, self.offset, self.size)
+                self.segment.check(
+                    self.segment.of_rows[self._frames.start : self._frames.stop], data
+                )
+                return data
+
+            try:
+                data = sound(self.key, read, read)
             except NotFound:
                 # SAFETY(segment-rows-fall-back) §13: a reader without a segment reads the records
                 return InvalidLogError(f"{self.segment.location}: it was deleted meanwhile")
+            except InvalidLogError as error:
+                return error
         # A reader that takes one record at a time needs them again.
         is_complete = _end(self.pieces[-1]) == (self._frames.stop - 1, self._last_row)
         state.frames, state.data = (None, b"") if is_complete else (self._frames, data)

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 
-from sparkwal import events
 from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
@@ -22,7 +21,7 @@ from sparkwal.reading.copied_rows import Run, ignore, runs_in
 from sparkwal.reading.damage import OnDamage
 from sparkwal.reading.metadata import COLUMNS, METADATA, RESERVED, ROW
 from sparkwal.reading.pieces import Piece
-from sparkwal.store.base import LogStore, NotFound, Store
+from sparkwal.store.base import LogStore, NotFound, Store, sound
 from sparkwal.store.parallel import GetRange, Range, read_parallel
 
 # Frames are fetched together up to this size: fewer requests, bounded memory.
@@ -192,14 +191,14 @@ def read_pieces(
         try:
             if isinstance(data, InvalidLogError):
                 raise data
-            sound = _sound(store, unit, data, verify=checks.checksums)
-            if sound is not data:
+            checked = _checked(store, unit, data, verify=checks.checksums)
+            if checked is not data:
                 check(unit.position)
             columns = columns_of.get(unit.spark_schema)
             if columns is None:
                 columns = _columns(schema.to_arrow(unit.spark_schema), target)
                 columns_of[unit.spark_schema] = columns
-            yield from _decode(store, unit, sound, target, columns, texts=checks.texts)
+            yield from _decode(store, unit, checked, target, columns, texts=checks.texts)
         except InvalidLogError as error:
             error.key = unit.key
             if on_damage is None:
@@ -239,30 +238,21 @@ def _read_run(
     return left
 
 
-def _sound(store: Store, piece: Piece, data: bytes, *, verify: bool) -> bytes:
+def _checked(store: Store, piece: Piece, data: bytes, *, verify: bool) -> bytes:
     """The bytes of a piece, checked. Damaged ones are read once more.
-
-    They count as damage only if the same bytes come again: a proxy may have changed them.
 
     Raises:
         InvalidLogError: the bytes are damaged.
     """
-    try:
-        _check_bytes(store, piece, data, verify=verify)
-    except InvalidLogError as error:
-        try:
-            again = store.get_range(piece.key, piece.offset, piece.length)
-        except NotFound:
-            raise error from None
-        if again == data:
-            raise
-        _check_bytes(store, piece, again, verify=verify)
-        events.emit(events.OtherBytes(key=piece.key, reason=str(error)))
-        return again
-    return data
+    check = partial(_check_bytes, store, piece, verify=verify)
+    return sound(
+        piece.key,
+        lambda: check(data),
+        lambda: check(store.get_range(piece.key, piece.offset, piece.length)),
+    )
 
 
-def _check_bytes(store: Store, piece: Piece, data: bytes, *, verify: bool) -> None:
+def _check_bytes(store: Store, piece: Piece, data: bytes, *, verify: bool) -> bytes:
     name = _name(store, piece)
     if len(data) != piece.length:
         raise InvalidLogError(f"{name}: {len(data)} bytes, {piece.length} expected; it is cut off")
@@ -275,6 +265,7 @@ def _check_bytes(store: Store, piece: Piece, data: bytes, *, verify: bool) -> No
                 "not match their CRC-32. Restore the object, or read up to the position "
                 "before it (endingPosition, or onCorruption=stop)"
             )
+    return data
 
 
 class _Columns(NamedTuple):

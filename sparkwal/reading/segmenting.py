@@ -28,7 +28,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.reading.segments import Opened, listed_blocks, mark_of, open_blocks
-from sparkwal.store.base import LogStore, NotFound, Refusal
+from sparkwal.store.base import LogStore, NotFound, Refusal, holds, sound
 
 # The most bytes of one unpacked part, and of all unpacked parts, in a segment.
 _LARGEST_UNPACKED = 8 * 2**20
@@ -172,12 +172,16 @@ def unusable_blocks(log: LogRange, blocks: Sequence[int], *, whole: bool = False
 def _fault_of(log: LogRange, opened: Opened) -> str:
     """The damage of the records, the rows and the footer of a segment, or "". 1 GET."""
     segment = opened.segment
-    try:
+
+    def check() -> None:
         segment_data = log.log.store.get(segment.key)
         Opened(opened.block, segment, opened.data).decode()
         for frame in segment.of_rows:
             segment.read(segment_data[frame.offset : frame.end], frame)
         arrowfile.check_footer(segment_data, segment.location)
+
+    try:
+        sound(segment.key, check, check)
     except NotFound:
         return "it was deleted meanwhile"
     except InvalidLogError as error:
@@ -238,8 +242,8 @@ def _problem(log: LogRange, block: int, fault: str) -> str:
 def _difference(log: LogRange, block: int) -> str:
     """The difference between a segment and the records that it copies, or "" without one."""
     try:
-        stored = log.log.store.get(keys.segment_key(log.log.prefix, block, log.window))
-        is_equal = stored == segment_of(log, block)
+        key = keys.segment_key(log.log.prefix, block, log.window)
+        is_equal = holds(log.log.store, key, segment_of(log, block))
     except (InvalidLogError, NotFound, Unfit):
         # The check of the records reports it.
         return ""

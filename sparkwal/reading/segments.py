@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 
 from isal.isal_zlib import crc32
@@ -14,7 +15,7 @@ from sparkwal.format.header import Mark
 from sparkwal.format.segment import Copy, Segment, open_segment
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
 from sparkwal.reading.copied_rows import ignore
-from sparkwal.store.base import LogStore, NotFound, Refusal, numbered
+from sparkwal.store.base import LogStore, NotFound, Refusal, numbered, sound
 from sparkwal.store.parallel import GetRange, Range, read_parallel
 
 # The bytes of a segment that are read first: its header and its records, unless these are large.
@@ -103,7 +104,10 @@ def open_blocks(
         key = keys.segment_key(log.prefix, block, window)
         location = f"{log.store.url}/{key}"
         try:
-            return block, _open(key, location, block, window, get_range)
+            attempt = partial(_open, key, location, block, window)
+            return block, sound(
+                key, lambda: attempt(get_range), lambda: attempt(log.store.get_range)
+            )
         except NotFound:
             # SAFETY(segment-falls-back) §13: a reader without a segment reads the records
             return block, InvalidLogError(f"{location}: it was deleted meanwhile")
@@ -122,7 +126,10 @@ def _open(key: str, location: str, block: int, window: int, get_range: GetRange)
     segment = open_segment(front, number, key, location)
     if segment.end > len(front):
         front += get_range(key, len(front), segment.end - len(front))
-    if segment.runs and segment.of_rows[segment.runs[0].stop - 1].end <= len(front):
+    segment.check(segment.of_records, front[needed : segment.end])
+    first = segment.of_rows[: segment.runs[0].stop] if segment.runs else ()
+    if first and first[-1].end <= len(front):
+        segment.check(first, front[segment.end :])
         # The rows of a small segment came with its records.
         segment.state.frames = segment.runs[0]
         segment.state.data = front[segment.end :]

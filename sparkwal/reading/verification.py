@@ -25,7 +25,7 @@ from sparkwal.reading.rows import pieces_of, read_pieces, split
 from sparkwal.reading.segmenting import CheckedSegments, check_segments
 from sparkwal.reading.sequencers import no_log_at
 from sparkwal.reading.whole_records import CutFooter, checked_slots
-from sparkwal.store.base import LogStore, NotFound, all_entries
+from sparkwal.store.base import LogStore, NotFound, all_entries, sound
 from sparkwal.store.parallel import run_parallel
 
 # The most objects of other programs that a report names.
@@ -385,17 +385,21 @@ def _check_object(log: LogStore, record: SlotRecord, header: CommitHeader) -> st
     key = log.key(batch.number)
     name = f"{key} (position {header.position}, partition {batch.partition})"
     frames = split(pieces_of(log, replace(record, header=header)))
-    try:
+
+    def read() -> bytes:
         data = log.store.get(key)
-        if crc32(data) != batch.crc32:
-            # A proxy may have changed the bytes.
-            data = log.store.get(key)
         stored = arrowfile.open_front(data, name).header
         if len(data) != batch.bytes or crc32(data) != batch.crc32:
-            return f"{name}: its bytes are not those that were committed"
+            raise InvalidLogError(f"{name}: its bytes are not those that were committed")
         plan = header.plan_id, header.log_id, batch.number
         if (stored.plan_id, stored.log_id, stored.number) != plan:
-            return f"{name}: it was written under another plan than its commit record"
+            raise InvalidLogError(
+                f"{name}: it was written under another plan than its commit record"
+            )
+        return data
+
+    try:
+        data = sound(key, read, read)
         frames = [replace(x, data=data[x.offset : x.offset + x.length]) for x in frames]
         for _ in read_pieces(log.store, frames, schema.to_arrow(record.spark_schema)):
             pass

@@ -13,9 +13,9 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.liveness import Slot
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.records import LONG_HOLE
-from sparkwal.protocol.slots import SlotRecord, TornRecord, open_again
+from sparkwal.protocol.slots import SlotRecord, TornRecord, open_slot
 from sparkwal.reading.segments import Opened, Segments
-from sparkwal.store.base import Front, LogStore, NotFound
+from sparkwal.store.base import Front, LogStore, NotFound, sound
 from sparkwal.store.parallel import run_parallel
 
 
@@ -40,14 +40,20 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
         CutFooter: only its footer is cut off.
         InvalidLogError: the record is damaged.
     """
-    number = keys.slot(position, window)
+    key = log.key(keys.slot(position, window))
+
+    def read() -> SlotRecord:
+        return _checked(log, position, window, log.store.get(key))
+
     try:
-        data = log.store.get(log.key(number))
+        return sound(key, read, read)
     except NotFound:
         return None
-    name = log.locate(number, window)
-    front = Front.with_total(data, len(data))
-    record = open_again(log, position, window, front, len(data) + 1)
+
+
+def _checked(log: LogStore, position: int, window: int, data: bytes) -> SlotRecord:
+    name = log.locate(keys.slot(position, window), window)
+    record = open_slot(log, position, window, Front.with_total(data, len(data)))
     assert record is not None
     is_cut = arrowfile.is_cut_end(data)
     if not is_cut:

@@ -1,11 +1,14 @@
 """The interface of an object store, and the errors of its requests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
+from sparkwal import events
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
+
+R = TypeVar("R")
 
 # The size of each part of a large object except the last. S3 refuses parts below 5 MiB.
 PART_SIZE = 8 * 2**20
@@ -295,6 +298,38 @@ def get_whole_tagged(store: Store, key: str, most: int) -> Tagged:
     tagged = store.get_tagged(key, most + 1)
     _check_size(store, key, tagged.body, most)
     return tagged
+
+
+def sound(key: str, first: Callable[[], R], again: Callable[[], R]) -> R:
+    """Decode bytes, and read them once more if they are damaged: a proxy may have changed them.
+
+    Args:
+        key: the key of their object.
+        first: decodes the bytes that were read.
+        again: reads them again, and decodes them.
+
+    Raises:
+        InvalidLogError: they are damaged again.
+    """
+    try:
+        return first()
+    except InvalidLogError as error:
+        try:
+            # SAFETY(damage-read-twice) §8: bytes count as damaged only after a second read
+            result = again()
+        except NotFound:
+            raise error from None
+        events.emit(events.OtherBytes(key=key, reason=str(error)))
+        return result
+
+
+def holds(store: Store, key: str, body: bytes) -> bool:
+    """Whether an object has exactly these bytes: 1 GET, and 1 more if it seems to have others.
+
+    Raises:
+        NotFound: there is no such object.
+    """
+    return any(store.get_range(key, 0, len(body) + 1) == body for _ in range(2))
 
 
 def _check_size(store: Store, key: str, body: bytes, most: int) -> None:

@@ -186,7 +186,7 @@ MUTATIONS = [
         "chain-torn-passed",
         "two compactors, the store keeps a part",
         "protocol/chain.py",
-        "        if again == body and is_torn(body) and listed in (None, len(body)):\n",
+        "        if is_same and is_torn(bodies[0]) and listed in (None, len(bodies[0])):\n",
         "        if False:\n",
     ),
     Mutation(

@@ -74,9 +74,9 @@ MUTATIONS = [
     Mutation(
         "damage-read-twice",
         "two lives of one query, a GET that is empty by mistake",
-        "protocol/slots.py",
-        "        again = fetch_slot(log, position, window, size)\n",
-        "        again = fetched\n",
+        "store/base.py",
+        "            result = again()\n",
+        "            raise error\n",
     ),
     Mutation(
         "torn-ends-run",
