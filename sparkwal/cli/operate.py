@@ -184,16 +184,18 @@ def _by_table(states: Mapping[str, LifecycleRecord | None]) -> dict[str, list[st
 )
 def repair(path: str, log_options: dict[str, str], position: int, *, give_up: bool) -> None:
     """POSITION is the position in the error, or the number in the object's name. The command
-    rebuilds the record's header from the copy in its footer. It cannot repair damaged rows or a
-    damaged footer: restore the object then. A damaged segment with this position is deleted. Stop
-    all writers first. The command saves the damaged object under {PATH}/repaired/, so you may
-    repeat a repair.
+    rebuilds the record's header from the copy in its footer, or a lost or damaged record from its
+    segment. What no copy has it cannot repair: restore the object then. A damaged segment with this
+    position is deleted if its records are sound. Stop all writers first. The command saves the
+    repaired record under {PATH}/repaired/, so you may repeat a repair. It changes no sound record.
 
     \b
     sparkwal repair s3://bucket/wal 70412
 
     Requests: 1 GET, 2 PUT, 2 DELETE, and those that find the head. With a segment: 1,000 GET more.
     """
-    repair_record(path, position, give_up=give_up, **log_options)
+    if not repair_record(path, position, give_up=give_up, **log_options):
+        click.echo(f"position {position}: it is sound, so nothing was changed")
+        return
     done = "given up: it now holds a record without rows" if give_up else "repaired"
     click.echo(f"position {position}: {done}; check the log with sparkwal verify")

@@ -1,36 +1,44 @@
-"""Repairs a damaged record from the copy of its header in its footer, or gives up a lost record."""
+"""Repairs a lost or damaged record from its footer or from a segment, or gives it up."""
 
 import uuid
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import fields, replace
 from typing import Unpack
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
-from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import arrowfile, keys
+from sparkwal.errors import InvalidLogError, NewerFormatError, OptionError
+from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import CommitHeader, LeaderHeader, from_metadata, host_of
 from sparkwal.options.keywords import StoreKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
+from sparkwal.protocol.commit_record import encode_record
 from sparkwal.protocol.liveness import passed_by
-from sparkwal.protocol.recovery import find_head, last_live
+from sparkwal.protocol.recovery import Head, find_head, last_live
 from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any, read_slot
 from sparkwal.protocol.takeover import put_leader
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.pieces import Piece
+from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.reading.segmenting import delete_damaged
-from sparkwal.store.base import LogStore, NotFound
+from sparkwal.reading.segments import Opened, Segments, open_blocks
+from sparkwal.reading.whole_records import check_whole
+from sparkwal.store.base import LogStore, NotFound, sound
 
 
 def repair(
     path: str, position: int, *, give_up: bool = False, **options: Unpack[StoreKeywords]
-) -> None:
-    """Repair the damaged record at a position: its footer holds a copy of its header.
+) -> bool:
+    """Repair the lost or damaged record at a position.
 
-    A damaged segment with this position is deleted. No writer and no maker of segments may run
-    meanwhile. The damaged object is first saved under `{path}/repaired/`, so you may repeat a
-    repair.
+    Its footer holds a copy of its header, and a segment may hold a copy of the record. A damaged
+    segment with this position is deleted, if its records are sound. No writer and no maker of
+    segments may run meanwhile. The repaired record is first saved under `{path}/repaired/`, so you
+    may repeat a repair. A sound record is not touched.
 
     Args:
         path: s3://bucket/prefix, file:///folder or a folder.
@@ -39,9 +47,13 @@ def repair(
             writers get past it. The rows of the lost record stay lost; all others remain.
         **options: as for `sparkwal.Log`.
 
+    Returns:
+        Whether something was repaired. False: record and segment are sound.
+
     Raises:
-        InvalidLogError: the footer or the rows are damaged too: restore the object. With `give_up`:
-            the position holds an object, or the record before it is missing or damaged.
+        InvalidLogError: no copy has the damaged part: restore the object. With `give_up`: the
+            position holds an object, a segment has a copy of its record, or the record before it is
+            missing or damaged.
         OptionError: an argument is wrong.
         StoreUnavailableError: the store did not answer.
     """
@@ -56,8 +68,9 @@ def repair(
         _check_needed(log, position, window)
     if give_up:
         give_up_record(log, number)
-    elif not _repair_segment(log, number) or not _is_whole(log, number):
-        repair_record(log, number)
+        return True
+    is_record_repaired = repair_record(log, number)
+    return _repair_segment(log, number) or is_record_repaired
 
 
 def _repair_segment(log: LogStore, number: int) -> bool:
@@ -71,15 +84,6 @@ def _repair_segment(log: LogStore, number: int) -> bool:
     if seen.live is None or not keys.is_slot(number, seen.window):
         return False
     return delete_damaged(seen, keys.position(number, seen.window) // keys.BLOCK)
-
-
-def _is_whole(log: LogStore, number: int) -> bool:
-    """Whether a record is there and sound."""
-    try:
-        data = log.store.get(log.key(number))
-        return rebuilt(data, log.locate(number)) == data
-    except (InvalidLogError, NotFound):
-        return False
 
 
 def _check_needed(log: LogStore, position: int, window: int) -> None:
@@ -101,22 +105,165 @@ def _check_needed(log: LogStore, position: int, window: int) -> None:
     )
 
 
-def repair_record(log: LogStore, number: int) -> None:
-    """Do `repair` in an open log."""
-    key = log.key(number)
-    saved = keys.join_key(log.prefix, "repaired", keys.encode(number))
+class _Rebuilt(InvalidLogError):
+    """A damaged object whose footer gives its sound bytes, `data`."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("the front of the object is damaged")
+        self.data = data
+
+
+def repair_record(log: LogStore, number: int) -> bool:
+    """Do `repair` for one object of an open log. Returns False if it is sound."""
+    key, name = log.key(number), log.locate(number)
+    saved = _saved_key(log, number)
+    head = find_head(log, tolerant=True)
+
+    def check() -> None:
+        data = log.store.get(key)
+        whole = rebuilt(data, name)
+        _check_rows(log, number, head.window, whole)
+        if whole != data:
+            raise _Rebuilt(whole)
+
     try:
-        sound = rebuilt(log.store.get(key), log.locate(number))
+        sound(key, check, check)
+        return False
+    except _Rebuilt as damaged:
+        whole = damaged.data
     except NotFound:
         try:
             # An earlier repair ended between its delete and its PUT.
-            sound = log.store.get(saved)
+            whole = log.store.get(saved)
+            _check_rows(log, number, head.window, whole)
         except NotFound:
-            raise InvalidLogError(f"{log.locate(number)}: there is no such object") from None
-    log.store.put_if_absent(saved, sound)
+            missing = InvalidLogError(f"{name}: there is no such object, and no segment has it")
+            whole = _from_segment(log, head, number, missing)
+    except NewerFormatError:
+        raise
+    except InvalidLogError as damage:
+        whole = _from_segment(log, head, number, damage)
+    log.store.put_if_absent(saved, whole)
     log.store.delete(key)
-    log.store.put_if_absent(key, sound)
+    log.store.put_if_absent(key, whole)
     log.store.delete(saved)
+    return True
+
+
+def _saved_key(log: LogStore, number: int) -> str:
+    return keys.join_key(log.prefix, "repaired", keys.encode(number))
+
+
+def _check_rows(log: LogStore, number: int, window: int, data: bytes) -> None:
+    """Check what the header of an object does not cover.
+
+    Raises:
+        InvalidLogError: the checkpoint or the rows in it are damaged.
+    """
+    position = keys.position(number, window)
+    if keys.is_slot(number, window):
+        check_whole(log, position, window, data)
+        return
+    record = read_slot(log, position, window, tolerant=True)
+    for batch in record.header.batches if record and record.header.kind == "commit" else ():
+        if batch.number == number and crc32(data) != batch.crc32:
+            raise InvalidLogError(
+                f"{log.locate(number)}: its rows are damaged. Restore the object; if a segment has "
+                "them, readers of a thousand positions take them from there"
+            )
+
+
+def _from_segment(log: LogStore, head: Head, number: int, fault: InvalidLogError) -> bytes:
+    """The bytes of a record that a trusted segment has.
+
+    Raises:
+        InvalidLogError: `fault`, if there is none; or the segment lacks a part of the record.
+    """
+    if head.live is None or not keys.is_slot(number, head.window):
+        raise fault
+    position = keys.position(number, head.window)
+    first = position - position % keys.BLOCK
+    segments = Segments(log, head.window, head.live.header.log_id)
+    for stretch in segments.stretches(first, first + keys.BLOCK):
+        if isinstance(stretch, Opened):
+            for copy in stretch.records(position, position + 1):
+                return _encoded(log, copy)
+    raise fault
+
+
+def _encoded(log: LogStore, copy: SlotRecord) -> bytes:
+    """Encode a record that a segment has, with the bytes that it had if Arrow still makes them.
+
+    Raises:
+        InvalidLogError: the segment lacks a part of the record.
+    """
+    header, spark_schema = copy.header, copy.spark_schema
+    name = log.locate(header.number, header.window)
+    if copy.declared > copy.size:
+        raise InvalidLogError(
+            f"{name}: a segment has this record, but not the files of the checkpoint in it. "
+            "Restore the object"
+        )
+    if not isinstance(header, CommitHeader) or not header.inline:
+        return arrowfile.encode(header, spark_schema)
+    pieces = [piece for piece in pieces_of(log, copy) if piece.inlined]
+    if any(piece.copied is None for piece in pieces):
+        raise InvalidLogError(
+            f"{name}: a segment has this record, but not all rows in it: a part of more than 1 MiB "
+            "is not copied. Restore the object"
+        )
+    inlined = [(part.partition, _rows(log, pieces, part.partition, copy)) for part in header.inline]
+    without = replace(header, inline=(), bytes=sum(batch.bytes for batch in header.batches))
+    for codec in ("zstd", "lz4", None):
+        made, data = encode_record(without, inlined, spark_schema, codec)
+        if made == header:
+            break
+    return data
+
+
+def _rows(
+    log: LogStore, pieces: list[Piece], partition: int, copy: SlotRecord
+) -> list[pa.RecordBatch]:
+    """The rows of one partition of a record, from its segment, in the types of the record."""
+    [piece] = [piece for piece in pieces if piece.partition == partition]
+    assert piece.copied is not None
+    own = schema.to_arrow(copy.spark_schema)
+    # A later record of the block may have made a column wider.
+    stored = schema.to_arrow(piece.copied.segment.spark_schema)
+    target = pa.schema([stored.field(column) for column in own.names])
+    rows = pa.Table.from_batches(read_pieces(log.store, [piece], target), target).cast(own)
+    # Arrow writes bytes of the rows beside a slice too, so make a copy that has its own buffers.
+    return rows.take(pa.array(range(rows.num_rows))).combine_chunks().to_batches()
+
+
+def _check_not_copied(log: LogStore, head: Head, position: int) -> None:
+    """Check that nothing has a copy of a lost record.
+
+    Raises:
+        InvalidLogError: a segment has it, or an interrupted repair.
+    """
+    number = keys.slot(position, head.window)
+    name = log.locate(number, head.window)
+    advice = f"sparkwal repair {log.url} {position} puts it back"
+    with suppress(NotFound):
+        log.store.get_range(_saved_key(log, number), 0, 1)
+        raise InvalidLogError(f"{name}: an interrupted repair saved this record: {advice}")
+    assert head.live is not None
+    block = position // keys.BLOCK
+    for _, found in open_blocks(log, head.window, [block]):
+        if isinstance(found, NewerFormatError):
+            raise found
+        if isinstance(found, InvalidLogError):
+            continue
+        with suppress(InvalidLogError):
+            found.decode()
+        is_own = found.segment.header.log_id == head.live.header.log_id
+        if is_own and any(found.records(position, position + 1)):
+            raise InvalidLogError(
+                f"{name}: the segment {found.segment.location} has this record and its rows, so it "
+                f"is not lost: {advice}. If it cannot, copy the rows, delete that segment, and "
+                "give the record up"
+            )
 
 
 def give_up_record(log: LogStore, number: int) -> None:
@@ -131,6 +278,10 @@ def give_up_record(log: LogStore, number: int) -> None:
         )
     if position > head.position:
         raise InvalidLogError(f"{name}: the log ends before it, so no record is lost")
+    with suppress(NotFound):
+        log.store.get_range(log.key(number), 0, 1)
+        raise InvalidLogError(f"{name} exists: delete it first to give it up")
+    _check_not_copied(log, head, position)
     record = read_slot(log, position - 1, head.window)
     if record is None:
         raise InvalidLogError(
@@ -196,12 +347,12 @@ def rebuilt(data: bytes, name: str) -> bytes:
         raise InvalidLogError(f"{name}: its footer cannot be read either: {error}") from None
     from_metadata(schema.metadata, name)
     front: bytes = arrowfile.MAGIC + schema.serialize().to_pybytes()
-    sound = front + data[len(front) :]
-    opened = arrowfile.open_front(sound, name)
+    whole = front + data[len(front) :]
+    opened = arrowfile.open_front(whole, name)
     if isinstance(opened.header, CommitHeader):
         offset = opened.body
         for part in opened.header.inline:
-            arrowfile.check_crc(sound[offset : offset + part.bytes], part.crc32, name)
+            arrowfile.check_crc(whole[offset : offset + part.bytes], part.crc32, name)
             offset += part.bytes
-    arrowfile.check_footer(sound, name)
-    return sound
+    arrowfile.check_footer(whole, name)
+    return whole

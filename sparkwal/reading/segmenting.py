@@ -257,13 +257,31 @@ def delete_damaged(log: LogRange, block: int) -> bool:
 
     Returns:
         Whether it was deleted.
+
+    Raises:
+        InvalidLogError: it is damaged, and so is a record that it copies: it may have the last copy
+            of other rows.
     """
     blocks = range(block, block + 1)
     if not _listed(log, blocks):
         return False
-    if not unusable_blocks(log, blocks, whole=True) and not _difference(log, block):
-        return False
-    log.log.store.delete(keys.segment_key(log.log.prefix, block, log.window))
+    key = keys.segment_key(log.log.prefix, block, log.window)
+    fault = unusable_blocks(log, blocks, whole=True).get(block)
+    try:
+        if holds(log.log.store, key, segment_of(log, block)):
+            return False
+    except InvalidLogError as error:
+        if fault is None:
+            # The check of the records reports it.
+            return False
+        raise InvalidLogError(
+            f"{log.log.store.url}/{key}: {fault}. It is not deleted, because it may have the last "
+            f"copy of a record: {error}. Repair that record first"
+        ) from None
+    except (NotFound, Unfit):
+        if fault is None:
+            return False
+    log.log.store.delete(key)
     return True
 
 

@@ -43,7 +43,7 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
     key = log.key(keys.slot(position, window))
 
     def read() -> SlotRecord:
-        return _checked(log, position, window, log.store.get(key))
+        return check_whole(log, position, window, log.store.get(key))
 
     try:
         return sound(key, read, read)
@@ -51,7 +51,8 @@ def whole_record(log: LogStore, position: int, window: int) -> SlotRecord | None
         return None
 
 
-def _checked(log: LogStore, position: int, window: int, data: bytes) -> SlotRecord:
+def check_whole(log: LogStore, position: int, window: int, data: bytes) -> SlotRecord:
+    """Check the bytes of a record to the last one. Raises the errors of `whole_record`."""
     name = log.locate(keys.slot(position, window), window)
     record = open_slot(log, position, window, Front.with_total(data, len(data)))
     assert record is not None

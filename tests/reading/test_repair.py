@@ -14,6 +14,7 @@ from sparkwal.format import keys
 from sparkwal.reading.repair import repair_record
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
+from tests.cli.logs import ran
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 LAST = 3
@@ -86,6 +87,114 @@ def test_a_repair_that_broke_off_is_run_again(path: Path) -> None:
     record(path, LAST).rename(path / "repaired" / keys.encode(number))
     repair_record(LogStore(LocalStore(path), ""), number)
     assert record(path, LAST).read_bytes() == intact and values(path) == [1, 2, 3]
+
+
+def test_a_sound_record_is_not_touched(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {file: file.stat() for file in (path / "batches").iterdir()}
+    read = LocalStore.get
+    asked: list[str] = []
+
+    def flipped(self: LocalStore, key: str) -> bytes:
+        """One wrong byte in the first reply of each object."""
+        asked.append(key)
+        data = read(self, key)
+        return data if asked.count(key) > 1 else bytes([*data[:60], data[60] ^ 1, *data[61:]])
+
+    for position in range(LAST + 1):
+        assert not repair(str(path), position)
+    monkeypatch.setattr(LocalStore, "get", flipped)
+    for position in range(LAST + 1):
+        assert not repair(str(path), position)
+    assert {file: file.stat() for file in (path / "batches").iterdir()} == before
+    assert "it is sound, so nothing was changed" in ran("repair", str(path), "1")
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log of blocks of ten positions, with segments of the first two."""
+    monkeypatch.setattr(keys, "BLOCK", 10)
+    write(tmp_path / "log", *range(1, 26))
+    ran("segment", str(tmp_path / "log"))
+    assert len([*(tmp_path / "log" / "segments").iterdir()]) == 2
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize("position", [0, 3, 9, 10, 19])
+@pytest.mark.parametrize("damage", ["lost", "front", "rows", "cut", "empty"])
+def test_a_lost_or_damaged_record_is_put_back_from_its_segment(
+    copied: Path, position: int, damage: str
+) -> None:
+    file = record(copied, position)
+    intact = file.read_bytes()
+    rows = values(copied)
+    file.unlink()
+    if damage != "lost":
+        part = {"front": 100, "rows": intact.rindex(b"ARROW1") // 2, "cut": -40, "empty": 0}[damage]
+        broken = bytes([*intact[:part], intact[part] ^ 1, *intact[part + 1 :]])
+        file.write_bytes(broken if damage in ("front", "rows") else intact[:part])
+    assert repair(str(copied), position)
+    assert file.read_bytes() == intact
+    assert verify(str(copied)).ok and values(copied) == rows
+    assert not repair(str(copied), position)
+
+
+def test_rows_of_many_types_are_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "BLOCK", 10)
+    path = str(tmp_path / "log")
+    kinds = pa.schema(
+        [
+            ("i", pa.int32()),
+            ("s", pa.string()),
+            ("l", pa.list_(pa.struct([("x", pa.float64()), ("y", pa.string())]))),
+            ("m", pa.map_(pa.string(), pa.int64())),
+            ("b", pa.bool_()),
+        ]
+    )
+    with Appender(path, kinds, producer_id="p", maxInFlightRequests=1) as wal:
+        for n in range(25):
+            row = {"i": n, "s": "é" * n, "l": [{"x": n / 3, "y": None}] * n, "m": [("k", n)]}
+            wal.append([row, {**row, "b": n % 2 == 0, "s": None}] * (1 + n % 3)).result()
+    ran("segment", path)
+    expected = Log(path).scan().read_all()
+    for position in range(1, 20):
+        record(tmp_path / "log", position).unlink()
+        assert repair(path, position)
+    assert verify(path).ok and Log(path).scan().read_all().equals(expected)
+
+
+def test_rows_that_a_segment_has_are_not_given_up(copied: Path) -> None:
+    rows = values(copied)
+    record(copied, 5).unlink()
+    before = {*copied.rglob("*")}
+    with pytest.raises(InvalidLogError, match="has this record and its rows, so it is not lost"):
+        repair(str(copied), 5, give_up=True)
+    assert {*copied.rglob("*")} == before
+    assert repair(str(copied), 5) and values(copied) == rows
+    with pytest.raises(InvalidLogError, match="delete it first"):
+        repair(str(copied), 5, give_up=True)
+    assert {*copied.rglob("*")} == before | {record(copied, 5), copied / "repaired"}
+
+
+def test_a_damaged_segment_stays_while_a_record_of_it_is_lost(copied: Path) -> None:
+    segment = min((copied / "segments").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[-30] ^= 1
+    segment.write_bytes(data)
+    lost = record(copied, 15)
+    intact = lost.read_bytes()
+    lost.write_bytes(intact[:100] + b"?" + intact[101:-12] + b"?" + intact[-11:])
+    with pytest.raises(InvalidLogError, match="it may have the last copy of a record"):
+        repair(str(copied), 12)
+    assert segment.exists()
+    # The record comes back from the sound part of the segment, which may go then.
+    assert repair(str(copied), 15) and not segment.exists()
+    assert lost.read_bytes() == intact and verify(str(copied)).ok
+
+
+def test_a_lost_record_that_no_segment_has_is_not_put_back(copied: Path) -> None:
+    record(copied, 24).unlink()
+    with pytest.raises(InvalidLogError, match="no such object, and no segment has it"):
+        repair(str(copied), 24)
 
 
 def test_a_lost_head_can_be_given_up(path: Path) -> None:
