@@ -117,8 +117,8 @@ ONLY = {
     ("protocol", "store"): {"store.base", "store.parallel"},
     ("testing", "store"): {"store.base", "store.open", "store.s3_client"},
     ("testing", "journal"): {"journal.storage"},
-    # The rule for a folder of this user alone.
-    ("journal", "store"): {"store.local_files"},
+    # The rule for a folder of this user alone, and the start of a thread.
+    ("journal", "store"): {"store.local_files", "store.threads"},
 }
 
 # Which rooms may know a library at all, lazily or for its types included.
