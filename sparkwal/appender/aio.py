@@ -255,7 +255,9 @@ class AsyncAppender:
 
 def _in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
     """As `asyncio.to_thread`, also after the main thread has ended."""
-    return asyncio.wrap_future(run_in_thread(copy_context().run, function, *args, **kwargs))
+    return asyncio.wrap_future(
+        run_in_thread(partial(copy_context().run, function, *args, **kwargs))
+    )
 
 
 async def durable(ticket: Ticket) -> int:

@@ -165,7 +165,8 @@ def _check_rows(log: LogStore, number: int, window: int, data: bytes) -> None:
         check_whole(log, position, window, data)
         return
     record = read_slot(log, position, window, tolerant=True)
-    for batch in record.header.batches if record and record.header.kind == "commit" else ():
+    header = record.header if record is not None else None
+    for batch in header.batches if isinstance(header, CommitHeader) else ():
         if batch.number == number and crc32(data) != batch.crc32:
             raise InvalidLogError(
                 f"{log.locate(number)}: its rows are damaged. Restore the object; if a segment has "
@@ -233,7 +234,9 @@ def _rows(
     target = pa.schema([stored.field(column) for column in own.names])
     rows = pa.Table.from_batches(read_pieces(log.store, [piece], target), target).cast(own)
     # Arrow writes bytes of the rows beside a slice too, so make a copy that has its own buffers.
-    return rows.take(pa.array(range(rows.num_rows))).combine_chunks().to_batches()
+    copied = rows.take(pa.array(range(rows.num_rows))).combine_chunks()
+    batches: list[pa.RecordBatch] = copied.to_batches()
+    return batches
 
 
 def _check_not_copied(log: LogStore, head: Head, position: int) -> None:
