@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar, Unpack
+from typing import ParamSpec, Self, TypeVar, Unpack
 
 import pyarrow as pa
 
