@@ -16,13 +16,13 @@ from rich.console import Console
 from sparkwal import Appender
 from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.cli.flags import options, takes_log_options
-from sparkwal.cli.output import escape
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
 from support.json_rows import parse_schema
 from support.session import exit_for, open_log_at
 
 try:
     from support.http_access import Access, access
+    from support.http_protocol import Listener, places
     from support.http_service import Limits, Server, Tls, serve
 except ModuleNotFoundError as error:
     if error.name is None or error.name.startswith(("support", "sparkwal")):
@@ -60,9 +60,10 @@ POST /append   Content-Type: application/x-ndjson (JSON lines, also as applicati
        or the journal's disk failed. See "outcome": may these rows be in the log? Restart this
        process
 GET /metrics   for Prometheus
-GET /healthz   200 while the server accepts rows; with --journal "store" is "away" while the
-               store does not answer, "waiting" is the number of appends that the log lacks, and
-               "lost" is the first and last sequence of appends that were damaged on the disk
+GET /healthz   200 while the server accepts rows, also without a token. With it, and with
+               --journal, "store" is "away" while the store does not answer, "waiting" is the
+               number of appends that the log lacks, and "lost" is the first and last sequence of
+               appends that were damaged on the disk
 
 \b
 With --journal this process needs the store to start; after the start, the store may fail. Accepted
@@ -162,11 +163,16 @@ _takes_address = options(
 
 
 def _limits(
-    max_body: int, max_rows_bytes: int, max_pending: int, body_timeout: float
+    max_body: int,
+    max_rows_bytes: int,
+    max_pending: int,
+    body_timeout: float,
+    max_connections: int,
 ) -> dict[str, Limits]:
     if max_pending < max_body:
         raise Refused("--max-pending is below --max-body, so a body of that size never fits")
-    return {"limits": Limits(max_body, max_rows_bytes, max_pending, body_timeout)}
+    limits = Limits(max_body, max_rows_bytes, max_pending, body_timeout, places(max_connections))
+    return {"limits": limits}
 
 
 _takes_limits = options(
@@ -198,6 +204,14 @@ _takes_limits = options(
         default=30.0,
         show_default=True,
         help="Seconds in which a body must arrive.",
+    ),
+    click.option(
+        "--max-connections",
+        type=click.IntRange(1),
+        default=1000,
+        show_default=True,
+        help="The most connections, and at most half of the files that this process may open "
+        "(ulimit -n). Beyond, the oldest connection ends on which no request was accepted.",
     ),
 )
 _takes_writer = options(
@@ -259,7 +273,7 @@ def main(
         log_options = {**log_options, "journal": writer.journal}
     try:
         # Before the takeover: if the port is in use, the present writer must not be fenced.
-        listener = socket.create_server((address.host, address.port), backlog=512)
+        listener = Listener(socket.create_server((address.host, address.port)), limits.connections)
     except OSError as error:
         raise Refused(
             f"cannot listen on {address.host}:{address.port}: {error.strerror or error}"
@@ -285,7 +299,7 @@ def main(
                 "their rows again, in this order. Their remains are in its quarantine/",
                 highlight=False,
             )
-        server = Server(wal, arrow_schema, limits, address.access)
+        server = Server(wal, arrow_schema, limits, address.access, listener)
         try:
             serve(server, listener, drain_timeout, console, address.tls)
         finally:
@@ -299,7 +313,7 @@ def main(
     if not wal.has_journal:
         stopped = wal.error
     if stopped is not None:
-        raise Failed(escape(str(stopped), keep="\n"))
+        raise Failed(str(stopped))
     waiting = wal.unacknowledged
     durable = wal.last_sequence - waiting
     console.print(

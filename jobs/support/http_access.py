@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from sparkwal.cli.flags import private_text
 from sparkwal.errors import OptionError
+
+# A name, or an address in brackets, and a port.
+_HOST = re.compile(r"(?P<name>[^][:@/?#\\\s]+|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,9 @@ class Access:
 
     def refusal(self, headers: Mapping[str, str], *, needs_token: bool) -> Refusal | None:
         """Why a request is refused, or None if it is allowed."""
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy in front may take the other one, and then this body for another request.
+            return Refusal(400, "send Content-Length or Transfer-Encoding, not both")
         host = headers.get("host", "")
         if not self._allows_host(host):
             return Refusal(
@@ -58,10 +65,10 @@ class Access:
         return None
 
     def _allows_host(self, host: str) -> bool:
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-        except ValueError:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
+        name = match["name"].strip("[]").rstrip(".").lower()
         # An attacker's page has a domain name. Names without a dot, such as those of containers,
         # resolve only on the local network.
         is_local = name != "" and "." not in name
@@ -97,12 +104,12 @@ def read_tokens(path: Path) -> tuple[bytes, ...]:
     Raises:
         OptionError: the file is unreadable, or a token has fewer than 16 characters. The message
             contains no token.
+        Refused: each user of the machine may write to the file, or it is no text.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise OptionError(f"--token-file {path}: {reason}") from None
+        lines = private_text(path, "--token-file", warns=bool).split()
+    except OSError as error:
+        raise OptionError(f"--token-file {path}: {error.strerror}") from None
     if not lines or any(len(line) < 16 for line in lines):
         raise OptionError(
             f"--token-file {path}: a token a line is expected, each of at least 16 characters"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
-import socket
 import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +17,9 @@ import pyarrow as pa
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
 from rich.console import Console
-from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from sparkwal import Appender, Ticket
 from sparkwal.appender.aio import durable
@@ -37,12 +36,13 @@ from sparkwal.metrics.table import labels_of
 from sparkwal.metrics.writers import watch_appender
 from support.bodies import Bodies, Rows, TooLarge
 from support.http_access import Access
-from support.http_protocol import TimedProtocol
+from support.http_protocol import ACCEPTED_AT_ONCE, Listener, TimedProtocol, without_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from starlette.datastructures import Headers
+    from starlette.types import Receive, Scope, Send
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = ("application/x-ndjson", "application/jsonl", "application/json")
@@ -50,6 +50,9 @@ JSON = ("application/x-ndjson", "application/jsonl", "application/json")
 _PARSERS = 2
 # Bodies up to this size have a separate parser, so they do not wait for larger bodies.
 _SMALL = 64 * 2**10
+# The characters of a message in a response. A message may quote what the client sent.
+_MESSAGE = 1000
+_HEALTH = "/healthz"
 
 
 @dataclass(frozen=True)
@@ -61,21 +64,29 @@ class Limits:
         rows: bytes of the rows of one body as Arrow, without compression.
         pending: bytes of all bodies that are being received or wait to be parsed.
         body_seconds: the time in which a body must arrive.
+        connections: how many there are at once.
     """
 
     body: int
     rows: int
     pending: int
     body_seconds: float
+    connections: int
 
 
 class Server:
     """The handlers of requests, for one appender."""
 
     def __init__(
-        self, wal: Appender, arrow_schema: pa.Schema, limits: Limits, access: Access
+        self,
+        wal: Appender,
+        arrow_schema: pa.Schema,
+        limits: Limits,
+        access: Access,
+        listener: Listener,
     ) -> None:
         self._wal = wal
+        self._listener = listener
         self._limits = limits
         self._access = access
         self._bodies = Bodies(arrow_schema, limits.rows)
@@ -88,17 +99,28 @@ class Server:
         self._meter, self._labels = new_meter(), labels_of(wal.url)
         watch_appender(wal, self._meter)
         zero_counters(self._meter, self._labels, "http")
+        self._router = Router(
+            [
+                Route("/append", self._append_counted, methods=["POST"]),
+                Route("/metrics", self.metrics),
+                Route(_HEALTH, self.health),
+            ],
+            # A redirect would name the host that the client sent.
+            redirect_slashes=False,
+        )
         self._meter.set(table.PENDING_BODIES, lambda: self._pending, *self._labels)
 
-    def app(self) -> Starlette:
-        """The ASGI application."""
-        return Starlette(
-            routes=[
-                Route("/append", self._counted(self.append), methods=["POST"]),
-                Route("/metrics", self.metrics),
-                Route("/healthz", self.health),
-            ]
-        )
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application: refuse a request, or answer it."""
+        request = Request(scope)
+        # A scheduler has no token.
+        refused = self._refused(request, needs_token=scope["path"] != _HEALTH)
+        if refused is None:
+            await self._router(scope, receive, send)
+            return
+        if scope["path"] == "/append":
+            self._count(refused)
+        await refused(scope, receive, send)
 
     def close(self) -> None:
         """End the threads."""
@@ -106,19 +128,19 @@ class Server:
         self._small_parser.shutdown()
         self._syncs.shutdown()
 
-    def _counted(
-        self, handle: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def counted(request: Request) -> Response:
-            response = self._refused(request) or await handle(request)
-            self._meter.add(table.REQUESTS, 1, *self._labels, str(response.status_code))
-            return response
+    def _count(self, response: Response) -> None:
+        self._meter.add(table.REQUESTS, 1, *self._labels, str(response.status_code))
 
-        return counted
+    async def _append_counted(self, request: Request) -> Response:
+        response = await self.append(request)
+        self._count(response)
+        return response
 
-    def _refused(self, request: Request, *, needs_token: bool = True) -> Response | None:
+    def _refused(self, request: Request, *, needs_token: bool) -> Response | None:
         refusal = self._access.refusal(request.headers, needs_token=needs_token)
         if refusal is None:
+            if needs_token:
+                self._listener.trust(request.state.descriptor)
             return None
         headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
         # The body was not read, so the connection cannot be used for another request.
@@ -213,21 +235,24 @@ class Server:
 
     async def metrics(self, request: Request) -> Response:
         """Handle GET /metrics, in the format of Prometheus."""
-        if (refused := self._refused(request)) is not None:
-            return refused
         return Response(self._meter.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def health(self, request: Request) -> Response:
         """Handle GET /healthz: 200 while the appender accepts rows.
 
-        With a journal, that includes times without a store. It needs no token, for schedulers.
+        With a journal, that includes times without a store. Without a token the response has only
+        the status.
         """
-        if (refused := self._refused(request, needs_token=False)) is not None:
-            return refused
         wal = self._wal
+        may_see_all = self._refused(request, needs_token=True) is None
         if wal.error is not None:
-            return _stopped(wal.error)
-        state: dict[str, Any] = {"status": "ok", "last_sequence": wal.last_sequence}
+            if may_see_all:
+                return _stopped(wal.error)
+            return JSONResponse({"status": "stopped"}, 503)
+        state: dict[str, Any] = {"status": "ok"}
+        if not may_see_all:
+            return JSONResponse(state)
+        state["last_sequence"] = wal.last_sequence
         if wal.has_journal:
             state["store"] = "away" if wal.is_store_away else "there"
             state["waiting"] = wal.unacknowledged
@@ -270,6 +295,8 @@ def _later(error: SparkWalError) -> Response:
 def _error(
     status: int, message: str, headers: dict[str, str] | None = None, **more: str
 ) -> Response:
+    if len(message) > _MESSAGE:
+        message = f"{message[:_MESSAGE]}…"
     return JSONResponse({"error": message, **more}, status, headers)
 
 
@@ -296,7 +323,7 @@ class Tls:
 
 def serve(
     server: Server,
-    listener: socket.socket,
+    listener: Listener,
     drain_timeout: float,
     console: Console,
     tls: Tls | None = None,
@@ -304,7 +331,11 @@ def serve(
     """Serve until SIGTERM or SIGINT; then finish the running requests and accept no more."""
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
-        server.app(),
+        server.app,
+        # uvloop would accept connections past the listener's limit.
+        loop="asyncio",
+        interface="asgi3",
+        backlog=ACCEPTED_AT_ONCE,
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -314,6 +345,7 @@ def serve(
         ssl_keyfile=tls.key if tls else None,
     )
     http_server = uvicorn.Server(config)
+    logging.getLogger("asyncio").addFilter(without_traceback)
 
     def stop(number: int, frame: FrameType | None) -> None:
         http_server.should_exit = True

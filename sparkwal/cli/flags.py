@@ -1,6 +1,8 @@
 """Options that commands and jobs share: those of a log, from flags and files, and times."""
 
 import functools
+import os
+import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -11,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from sparkwal.cli.exit_codes import Refused
+from sparkwal.errors import escape
 from sparkwal.options.types import duration, timestamp
 
 
@@ -31,6 +34,40 @@ def _pair(text: str, message: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise Refused(message)
     return name.strip(), value
+
+
+def private_text(file: Path, flag: str, *, warns: Callable[[str], bool]) -> str:
+    """Read a file of a flag that may hold secrets.
+
+    Args:
+        file: the file.
+        flag: the flag that names it, for messages.
+        warns: whether a file with this text should be closed to the other users of the machine.
+
+    Raises:
+        Refused: each user of the machine may write to the file, or it is no text.
+    """
+    with file.open(encoding="utf-8") as opened:
+        status = os.fstat(opened.fileno())
+        # A pipe has no other readers.
+        mode = status.st_mode if stat.S_ISREG(status.st_mode) else 0
+        shown = escape(str(file))
+        if mode & stat.S_IWOTH:
+            raise Refused(
+                f"{flag} {shown}: each user of this machine may write to it, and so change what "
+                f"this process does: chmod o-rw {shown}, and look at its content"
+            )
+        try:
+            text = opened.read()
+        except UnicodeDecodeError:
+            raise Refused(f"{flag} {shown} is no text in UTF-8") from None
+    if mode & stat.S_IROTH and warns(text):
+        click.echo(
+            f"{flag} {shown} holds secrets that each user of this machine may read: "
+            f"chmod o-rw {shown}",
+            err=True,
+        )
+    return text
 
 
 T = TypeVar("T")
@@ -100,10 +137,9 @@ def _merge_log_options(
     if store_endpoint is not None and "endpoint" in map(str.lower, pairs):
         raise Refused("--endpoint and --log-option endpoint=…: give one of them")
     log_options: dict[str, str] = {}
-    try:
-        lines = options_file.read_text(encoding="utf-8").splitlines() if options_file else []
-    except UnicodeDecodeError:
-        raise Refused(f"{options_file} is no text in UTF-8") from None
+    lines: list[str] = []
+    if options_file:
+        lines = private_text(options_file, "--options-file", warns=_has_secret).splitlines()
     for number, line in enumerate(map(str.strip, lines), 1):
         if line and line[0] != "#":
             name, value = _pair(line, f"line {number} of {options_file} is not `name = value`")
@@ -112,6 +148,11 @@ def _merge_log_options(
     if "path" in map(str.lower, log_options):
         raise Refused("the log's path is an argument, and not `path` among the options")
     return {"log_options": with_flags(log_options, endpoint=store_endpoint)}
+
+
+def _has_secret(text: str) -> bool:
+    # The key's id alone is no secret.
+    return any(name in text.lower() for name in ("secretaccesskey", "sessiontoken"))
 
 
 def with_flags(log_options: dict[str, str], **flags: str | None) -> dict[str, str]:

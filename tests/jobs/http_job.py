@@ -44,7 +44,7 @@ class Job:
             line = self.process.stderr.readline()
             assert line, f"it ended: {self.output}"
             self.output += line
-            if match := re.search(r"listening on (http://\S+)", line):
+            if match := re.search(r"listening on (https?://\S+)", line):
                 self.url = match[1]
 
     def post(
@@ -58,9 +58,9 @@ class Job:
         except HTTPError as error:
             return error.code, json.load(error), error.headers
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, **headers: str) -> tuple[int, str]:
         try:
-            with _open(f"{self.url}{path}", timeout=60) as answer:
+            with _open(Request(f"{self.url}{path}", headers=headers), timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except HTTPError as error:
             return error.code, error.read().decode()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from sparkwal import Log
+from sparkwal import Appender, Log
+from sparkwal.cli.exit_codes import Refused
 from sparkwal.errors import OptionError
 from support.http_access import access, is_loopback, read_tokens
 from tests.jobs.http_job import JOB, Job
 from tests.jobs.http_job import started_jobs as started_jobs
+from tests.store.certificates import HERE, Authority
 
 TOKEN = "0123456789abcdef-token"
 
@@ -43,9 +49,20 @@ def test_a_host_header_with_a_name_of_the_server_is_accepted(host: str) -> None:
     assert status({"host": host}) == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example:8080", "", "127.0.0.1.evil.example", "[::1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example:8080", "", "127.0.0.1.evil.example", "[::1", "[::1]x", "localhost:http"),
+        *("evil.example@localhost", "localhost/evil", "localhost\\evil", "localhost#", "a b"),
+    ],
+)
 def test_a_host_header_with_another_name_is_refused(host: str) -> None:
     assert status({"host": host}) == 421
+
+
+def test_a_body_with_two_lengths_is_refused() -> None:
+    lengths = {"content-length": "4", "transfer-encoding": "chunked"}
+    assert status({"host": "localhost", **lengths}) == 400
 
 
 def test_a_page_of_another_origin_is_refused() -> None:
@@ -83,6 +100,21 @@ def test_a_token_file_with_a_short_token_is_refused_without_showing_it(
     assert "hush" not in str(error.value) and TOKEN not in str(error.value)
 
 
+def test_a_token_file_that_others_may_write_is_refused_and_one_that_they_read_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(TOKEN)
+    for mode, said in ((0o600, ""), (0o640, ""), (0o644, f"chmod o-rw {file}")):
+        file.chmod(mode)
+        assert read_tokens(file) == (TOKEN.encode(),)
+        assert said in (reported := capsys.readouterr().err) and bool(said) == bool(reported)
+    file.chmod(0o666)
+    with pytest.raises(Refused, match="may write to it") as refused:
+        read_tokens(file)
+    assert TOKEN not in reported + str(refused.value)
+
+
 @pytest.mark.process
 def test_pages_of_a_browser_and_strangers_write_nothing(
     start: Callable[..., Job], tmp_path: Path
@@ -105,6 +137,113 @@ def test_pages_of_a_browser_and_strangers_write_nothing(
     assert job.post(b'[{"v": 1}, {"v": 2}]', "application/json", **bearer)[1]["rows"] == 2
     assert job.stop() == 0 and TOKEN not in job.output
     assert Log(str(tmp_path / "wal")).to_pandas()["v"].tolist() == [1, 2]
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+import http_ingest
+{before}
+http_ingest.main()
+"""
+
+
+def idle(port: int, count: int) -> list[socket.socket]:
+    """Connections that send nothing. Those that the server has ended are closed."""
+    made = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    for each in made:
+        each.setblocking(False)
+    return made
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("tls", [False, True])
+def test_idle_connections_of_strangers_leave_room_for_clients_with_a_token(
+    start: Callable[..., Job], tmp_path: Path, tls: bool
+) -> None:
+    script, tokens = tmp_path / "limited.py", tmp_path / "tokens"
+    script.write_text(LIMITED.format(before=""))
+    tokens.write_text(TOKEN)
+    tokens.chmod(0o600)
+    authority = Authority(tmp_path, "ca")
+    authority.server(HERE)
+    pem = tmp_path / "ca-server.pem"
+    files = ("--tls-certificate", pem, "--tls-key", pem) if tls else ()
+    job = start(
+        *("--log", tmp_path / "wal", "--schema", "v long", "--token-file", tokens, *files),
+        script=script,
+    )
+    port = int(job.url.rpartition(":")[2])
+    context = ssl.create_default_context(cafile=str(authority.file)) if tls else None
+
+    def client() -> HTTPConnection:
+        if context is None:
+            return HTTPConnection("127.0.0.1", port, timeout=60)
+        return HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
+
+    def post(to: HTTPConnection) -> int:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+        to.request("POST", "/append", b'{"v": 1}', headers)
+        answer = to.getresponse()
+        answer.read()
+        return answer.status
+
+    kept = client()
+    assert post(kept) == 200
+    opened: list[socket.socket] = []
+    for _ in range(6):
+        opened += idle(port, 50)
+        assert post(kept) == 200
+        assert post(client()) == 200
+    for each in opened:
+        each.close()
+    assert job.stop() == 0 and len(job.output) < 1000
+    assert len(Log(str(tmp_path / "wal")).to_pandas()) == 13
+
+
+@pytest.mark.process
+def test_a_machine_without_file_descriptors_is_a_passing_error(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    script = tmp_path / "unlimited.py"
+    script.write_text(LIMITED.format(before="http_ingest.places = lambda most: most"))
+    job = start("--log", tmp_path / "wal", "--schema", "v long", script=script)
+    port = int(job.url.rpartition(":")[2])
+    opened = idle(port, 200)
+    assert job.process.stderr is not None
+    job.output += job.process.stderr.readline()
+    assert "cannot accept a connection now: Too many open files" in job.output
+    for each in opened:
+        each.close()
+    assert job.post(b'{"v": 1}')[0] == 200
+    assert job.stop() == 0
+    assert "Traceback" not in job.output and len(job.output) < 5000
+
+
+@pytest.mark.process
+def test_an_answer_without_a_token_has_nothing_of_the_log(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN)
+    tokens.chmod(0o600)
+    path = str(tmp_path / "wal")
+    job = start("--log", path, "--schema", "v long", "--token-file", tokens)
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    for unknown in ("/append/", "/metrics/", "//append", "/none", "/%2e%2e/metrics"):
+        assert job.get(unknown)[0] == 401
+    assert job.get("/append/", **bearer)[0] == 404
+    assert json.loads(job.get("/healthz")[1]) == {"status": "ok"}
+    assert json.loads(job.get("/healthz", **bearer)[1]) == {"status": "ok", "last_sequence": -1}
+    # The answer does not repeat all of what a client sends.
+    status, answer, _ = job.post(b'{"%s": 1}' % (b"z" * 100_000), **bearer)
+    assert status == 400 and len(json.dumps(answer)) < 2000
+    with Appender(path, pa.schema([("v", pa.int64())]), producer_id="other") as wal:
+        wal.append([{"v": 1}]).result()
+    assert job.post(b'{"v": 2}', **bearer)[0] == 503
+    status, text = job.get("/healthz")
+    assert (status, json.loads(text)) == (503, {"status": "stopped"})
+    assert path in job.get("/healthz", **bearer)[1]
 
 
 @pytest.mark.process
