@@ -20,7 +20,7 @@ from rich.console import Console
 
 from sparkwal.cli.exit_codes import Refused, Stopped
 from sparkwal.cli.flags import named_or_all, options, takes_log_options
-from sparkwal.cli.output import escape, facts
+from sparkwal.cli.output import facts
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
@@ -203,7 +203,7 @@ def _replay_with_cursor(
                         raise Refused(f"there is no log of sequencer {name} at {log}; correct it")
             done = replay_from(opened, cursor, Path(location), sequencers, columns, should_continue)
         except CollectedError as error:
-            console.print(escape(str(error)), highlight=False, markup=False)
+            console.print(str(error), highlight=False, markup=False)
             raise click.exceptions.Exit(COLLECTED) from None
         except (SparkWalError, OSError) as error:
             raise exit_for(error) from None

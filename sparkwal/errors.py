@@ -1,11 +1,35 @@
 """The errors that users can meet. Each message ends with what to do."""
 
+import json
 from importlib.util import find_spec
 from typing import ClassVar
 
 
+def escape(text: str, keep: str = "") -> str:
+    r"""Escape the characters of an untrusted text that could control a terminal.
+
+    Control characters, direction marks and other invisible characters become JSON escapes such as
+    \u001b, except those in `keep`. Untrusted: a log's writers choose the names of its hosts,
+    leaders and columns.
+    """
+    if text.isprintable():  # true for most texts
+        return text
+    keep += "\u200c\u200d"  # these join letters of some scripts and do not change direction
+    return "".join(
+        character if character.isprintable() or character in keep else json.dumps(character)[1:-1]
+        for character in text
+    )
+
+
 class SparkWalError(Exception):
-    """The base class of all errors that sparkwal raises on purpose."""
+    """The base class of all errors that sparkwal raises on purpose.
+
+    A message may quote a log, a store or another library, so no character of it controls a
+    terminal.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(escape(message, keep="\n"))
 
 
 class OptionError(SparkWalError, ValueError):

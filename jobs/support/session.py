@@ -15,8 +15,7 @@ import click
 
 import sparkwal
 from sparkwal.cli.exit_codes import Failed, Refused
-from sparkwal.cli.output import escape
-from sparkwal.errors import OptionError, install_extra, require_library
+from sparkwal.errors import OptionError, escape, install_extra, require_library
 from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
 from sparkwal.spark import log_store

@@ -10,8 +10,8 @@ from rich.text import Text
 from sparkwal.cli.exit_codes import Failed, advice
 from sparkwal.cli.flags import as_json, takes_log, takes_logs
 from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log, progress
-from sparkwal.cli.output import escape, facts, moment, out, print_json, table
-from sparkwal.errors import InvalidLogError
+from sparkwal.cli.output import facts, moment, out, print_json, table
+from sparkwal.errors import InvalidLogError, escape
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, to_json
 from sparkwal.protocol.liveness import passed_by

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 
 import click
 
-from sparkwal.cli.output import escape
 from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
 from sparkwal.format.versions import NEWER
 
@@ -80,7 +79,7 @@ class Stopped(click.exceptions.Exit):
 
 def exit_for(error: SparkWalError) -> click.ClickException:
     """The exception that ends a command with this error's message and exit code."""
-    text = escape(str(error), keep="\n")
+    text = str(error)
     # The error of a missing record already contains this advice.
     if isinstance(error, InvalidLogError) and error.position is not None and "estore" not in text:
         text = f"{text}\n{advice([text])}".strip()

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from sparkwal import events
 from sparkwal.cli.flags import Decorator, options, time_with_unit, with_flags
-from sparkwal.cli.output import escape
-from sparkwal.errors import CompactionError, OptionError, SparkWalError
+from sparkwal.errors import CompactionError, OptionError, SparkWalError, escape
 from sparkwal.format.keys import ROOT
 from sparkwal.lifecycle.policy import LifecycleOptions, Policy
 from sparkwal.options.open import open_log
@@ -51,7 +50,7 @@ class Failures(click.ClickException):
 
 def one_line(error: SparkWalError) -> str:
     """An error as one line."""
-    text = escape(" ".join(str(error).split()))
+    text = " ".join(str(error).split())
     return f"suspended ({error.stage}): {text}" if isinstance(error, CompactionError) else text
 
 

@@ -11,8 +11,8 @@ import click
 from sparkwal.cli.exit_codes import allows_colours
 from sparkwal.cli.flags import as_json, takes_interval
 from sparkwal.cli.open_logs import Damage, log_at, notify, takes_range, wait
-from sparkwal.cli.output import as_json_line, escape, moment, size
-from sparkwal.errors import InvalidLogError
+from sparkwal.cli.output import as_json_line, moment, size
+from sparkwal.errors import InvalidLogError, escape
 from sparkwal.format.header import CommitHeader
 from sparkwal.reading.history import Collected, Follower, Found, is_seal, walk
 

@@ -13,8 +13,8 @@ from rich.progress import Progress
 
 from sparkwal.cli.exit_codes import Failed, Refused, advice
 from sparkwal.cli.flags import EXAMPLES, as_moment, options, takes_log
-from sparkwal.cli.output import escape, moment
-from sparkwal.errors import InvalidLogError
+from sparkwal.cli.output import moment
+from sparkwal.errors import InvalidLogError, escape
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions

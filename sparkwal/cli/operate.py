@@ -11,8 +11,8 @@ from sparkwal.checkpoints import rebuild
 from sparkwal.cli import lifecycle_flags
 from sparkwal.cli.flags import as_json, takes_log, takes_logs
 from sparkwal.cli.open_logs import no_log
-from sparkwal.cli.output import escape, print_json, table
-from sparkwal.errors import SparkWalError
+from sparkwal.cli.output import print_json, table
+from sparkwal.errors import SparkWalError, escape
 from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Coordinator

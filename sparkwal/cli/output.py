@@ -12,24 +12,10 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from sparkwal.errors import escape
+
 _MOMENTS = ("timestamp_ms", "start_ms", "end_ms", "first_ms", "last_ms", "since_ms", "until_ms")
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
-
-
-def escape(text: str, keep: str = "") -> str:
-    r"""Escape the characters of an untrusted text that could control a terminal.
-
-    Control characters, direction marks and other invisible characters become JSON escapes such as
-    \u001b, except those in `keep`. Untrusted: a log's writers choose the names of its hosts,
-    leaders and columns.
-    """
-    if text.isprintable():  # true for most texts
-        return text
-    keep += "\u200c\u200d"  # these join letters of some scripts and do not change direction
-    return "".join(
-        character if character.isprintable() or character in keep else json.dumps(character)[1:-1]
-        for character in text
-    )
 
 
 def as_json_line(document: Mapping[str, Any]) -> str:

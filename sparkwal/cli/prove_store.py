@@ -11,7 +11,8 @@ import click
 
 from sparkwal.cli.exit_codes import Refused
 from sparkwal.cli.flags import as_json, options, takes_log_options, with_flags
-from sparkwal.cli.output import escape, facts, print_json
+from sparkwal.cli.output import facts, print_json
+from sparkwal.errors import escape
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import Store

@@ -14,7 +14,8 @@ from sparkwal.checkpoints.queries import QueryInfo, read_queries
 from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.cli.flags import EXAMPLES, as_json, moment_ms, takes_log
 from sparkwal.cli.open_logs import no_log
-from sparkwal.cli.output import escape, moment, print_json, table
+from sparkwal.cli.output import moment, print_json, table
+from sparkwal.errors import escape
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sparkwal.cli.output import escape, format_name, format_value, length, moment
+from sparkwal.cli.output import format_name, format_value, length, moment
+from sparkwal.errors import escape
 
 _STYLE = """
 :root { color-scheme: light dark }

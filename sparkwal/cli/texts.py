@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from sparkwal.cli.output import escape
+from sparkwal.errors import escape
 
 # The result of a query may have types that a log cannot have and JSON lacks: convert with `str`.
 _as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode

@@ -36,7 +36,7 @@ from sparkwal.lifecycle.current import (
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import holds, merged, older_rows, resolve, winners
 from sparkwal.lifecycle.partial_rows import merge_partial, partial_columns
-from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_scheme
+from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_place
 from sparkwal.lifecycle.table_files import (
     delta_log,
     storage_options,
@@ -68,7 +68,7 @@ class NewestLake:
     tombstones = None
 
     def __init__(self, url: str, options: StoreOptions) -> None:
-        check_scheme(url)
+        check_place(url, options)
         self._url = url
         self._log = delta_log(url, options)
 
@@ -142,7 +142,7 @@ class Current:
         opened: dict[str, DeltaLog] = {}
 
         def open_table(target: Target) -> DeltaLog:
-            check_scheme(target.table)
+            check_place(target.table, options)
             table = delta_log(target.table, options, table_options)
             table.update()
             opened[target.table] = table

@@ -11,16 +11,14 @@ from typing import Any, Protocol
 from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format.keys import sequencers_prefix
 from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import overlap, refuse_credentials, scheme_of
 
 # A number above every version of a table.
 NEWEST = 2**63
 # File systems on which Spark and delta-rs keep tables.
-_SCHEMES = (
-    *("file", "s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs"),
-    *("hdfs", "viewfs", "dbfs", "oss", "cos", "cosn", "obs"),
-)
+_S3 = ("s3", "s3a", "s3n")
 # Texts that Delta Lake stores as null in a column that a table is partitioned by.
 NULL_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
 
@@ -212,19 +210,22 @@ def check_apart(path: str, target: Target) -> None:
         )
 
 
-def check_scheme(table: str) -> None:
+def check_place(table: str, options: StoreOptions) -> None:
     """Check a table that only the log names, before it is opened with this process's rights.
 
     Raises:
-        OptionError: it may hold a secret, or it is on no file system that keeps tables: a reader
-            would ask any server that the log names.
+        OptionError: it may hold a secret, or it is on another store than the log and the options
+            do not name it: a reader would connect to any server that the log names.
     """
     refuse_credentials(table, "the table's URL in the log")
-    if not table.isprintable() or scheme_of(table) not in _SCHEMES:
+    scheme, of_log = scheme_of(table), scheme_of(options.path)
+    is_same = scheme == of_log or (scheme in _S3 and of_log in _S3)
+    named = [each.strip().rstrip("/") for each in options.table_location.split(",")]
+    if not table.isprintable() or not (is_same or table.rstrip("/") in named):
         raise OptionError(
-            f"the log names the table {table[:200]!r}, and a reader opens no such place because a "
-            f"log says so; it opens folders and {', '.join(_SCHEMES)}. Read the table and the log "
-            "by themselves"
+            f"the log names the table {table[:200]!r}, which is on another store than the log. "
+            "Whoever writes the log could name any server, so a reader opens this table only with "
+            "the option tableLocation: give it the URL of the table"
         )
 
 

@@ -16,6 +16,9 @@ from sparkwal.store.config import S3Config
 from sparkwal.store.open import open_store
 from sparkwal.store.path import is_local
 
+# delta-rs colours its messages.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
 
 class StoreFiles:
     """The `Files` of a table on a disk, or on the store that the log's options describe."""
@@ -125,7 +128,7 @@ def table_errors(url: str, storage: Mapping[str, str] = MappingProxyType({})) ->
     except (FileNotFoundError, NotFound) as error:
         raise FileNotFoundError(str(error)) from None
     except Exception as error:  # delta-rs has many classes of errors
-        text = " ".join(str(error).split())
+        text = _COLOURS.sub("", " ".join(str(error).split()))
         for name, value in storage.items():
             if value and re.search("key|token|secret", name, re.IGNORECASE):
                 text = text.replace(value, "***")

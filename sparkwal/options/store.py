@@ -136,6 +136,14 @@ class StoreOptions:
         "the independent log of this name under the path",
         "the log at the path itself",
     )
+    table_location: str = option(
+        "tableLocation",
+        types.text,
+        "",
+        "the table of the log, if it is on another store than the log: a reader opens no other "
+        "table there. Several with commas between",
+        "none",
+    )
 
     def check(self) -> None:
         """Check the values together.

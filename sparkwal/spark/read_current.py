@@ -27,7 +27,7 @@ from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.keyed import resolve
 from sparkwal.lifecycle.leases import leased
 from sparkwal.lifecycle.partial_rows import partial_columns
-from sparkwal.lifecycle.table import check_scheme
+from sparkwal.lifecycle.table import check_place
 from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -126,7 +126,7 @@ def read_current(
                 "a session of Spark Connect has no access to a table's transaction log: use a "
                 "classic session, or sparkwal.Log(path).current()"
             )
-        check_scheme(target.table)
+        check_place(target.table, settings)
         table = delta_log(spark, target.table)
         table.update()
         opened[target.table] = table

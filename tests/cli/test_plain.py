@@ -15,8 +15,7 @@ from reading.collected import move_floor
 from sparkwal.cli import output
 from sparkwal.cli.exit_codes import exit_for
 from sparkwal.cli.open_logs import notify
-from sparkwal.cli.output import escape
-from sparkwal.errors import FencedError, OptionError
+from sparkwal.errors import FencedError, OptionError, escape
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
 from sparkwal.format.lifecycle_record import INTENT, Target

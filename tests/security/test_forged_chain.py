@@ -26,10 +26,11 @@ from sparkwal.format.lifecycle_record import (
     with_log,
 )
 from sparkwal.lifecycle import condition
-from sparkwal.lifecycle.table import check_scheme
+from sparkwal.lifecycle.table import check_place
 from sparkwal.lifecycle.table_files import delta_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from sparkwal.options.store import StoreOptions
 from tests.cli.logs import append, lines, ran
 from tests.lifecycle.lakes import Lake
 
@@ -99,8 +100,10 @@ def test_a_target_that_no_compaction_has_is_refused(changes: dict[str, Any]) -> 
         "http:/169.254.169.254/latest",
         "HTTPS://strangers/lake",
         "ftp://strangers/lake",
-        "har://hdfs-strangers/lake",
-        "webhdfs://strangers/lake",
+        *("har://hdfs-strangers/lake", "webhdfs://strangers/lake", "HDFS://strangers/lake"),
+        *("hdfs://strangers:9000/lake", "viewfs://strangers/lake", "hdfs:/lake", "oss://b/lake"),
+        *("abfss://c@strangers/lake", "wasbs://c@strangers/lake", "gs://b/lake", "dbfs:/lake"),
+        *("s3a://strangers/lake", "memory:///lake"),
         "s3://KEY:SECRET@bucket/lake",
         "s3://bucket/lake\x1b[2J",
     ],
@@ -109,7 +112,7 @@ def test_a_reader_opens_no_place_of_another_kind_that_a_log_names(
     tmp_path: Path, table: str
 ) -> None:
     with pytest.raises(OptionError) as found:
-        check_scheme(table)
+        check_place(table, StoreOptions("/log"))
     assert "SECRET" not in str(found.value) and "\x1b" not in str(found.value)
     path = forged(tmp_path, Target(table))
     with pytest.raises(OptionError, match="table"):
@@ -118,10 +121,23 @@ def test_a_reader_opens_no_place_of_another_kind_that_a_log_names(
 
 
 @pytest.mark.parametrize(
-    "table", ["s3://b/t", "S3A://b/t", "abfss://c@a.dfs.core.windows.net/t", "/lake", "lake: 1"]
+    ("log", "table", "named"),
+    [
+        ("s3://b/log", "s3://b/t", ""),
+        ("s3a://b/log", "S3A://other/t", ""),
+        ("/log", "/lake", ""),
+        ("file:///log", "lake: 1", ""),
+        ("s3://b/log", "abfss://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/t/"),
+        ("/log", "hdfs://nn:9000/t", "s3://b/t, hdfs://nn:9000/t"),
+    ],
 )
-def test_places_of_tables_are_opened(table: str) -> None:
-    check_scheme(table)
+def test_a_reader_opens_a_table_on_the_logs_store_or_one_that_its_caller_names(
+    log: str, table: str, named: str
+) -> None:
+    check_place(table, StoreOptions(log, table_location=named))
+    if named:
+        with pytest.raises(OptionError, match="tableLocation"):
+            check_place(f"{table}/other", StoreOptions(log, table_location=named))
 
 
 def test_an_open_range_without_a_table_is_refused() -> None:
