@@ -34,6 +34,8 @@ SETTINGS = frozenset(
     )
 )
 _VALUE = re.compile("[A-Za-z0-9_]{1,40}")
+# A driver of Spark does not survive many more tasks of one stage.
+_MOST_PARTITIONS = 100_000
 # Parses an object to the pairs of its names and values.
 _FIELDS = json.JSONDecoder(object_pairs_hook=tuple)
 _LIST = re.compile(rf"{SOURCES}/([^/]+)/([0-9]{{1,19}})(\.compact)?")
@@ -116,7 +118,7 @@ def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:
         allowed = {
             name: value
             for name, value in settings.items()
-            if name in SETTINGS and isinstance(value, str) and _VALUE.fullmatch(value)
+            if name in SETTINGS and isinstance(value, str) and _is_value(name, value)
         }
     except (LookupError, AttributeError, ValueError, RecursionError):
         raise InvalidLogError(f"{record}: {name!r} in its checkpoint is no plan of Spark") from None
@@ -124,6 +126,13 @@ def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:
         return plan
     lines[1] = json.dumps({**metadata, "conf": allowed}, separators=(",", ":")).encode()
     return b"\n".join(lines)
+
+
+def _is_value(name: str, value: str) -> bool:
+    if _VALUE.fullmatch(value) is None:
+        return False
+    counts = name.endswith(".partitions")
+    return not counts or (value.isdecimal() and 1 <= int(value) <= _MOST_PARTITIONS)
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -183,8 +183,11 @@ def read_block(
             f"the record of position {position} of {log.url} is missing, and it holds the "
             f"checkpoint of query {query_id}"
         )
-    entry = record.header.checkpoints.get(query_id)
-    if not isinstance(record.header, CommitHeader) or entry is None or entry.position != position:
+    header = record.header
+    entry = header.checkpoints.get(query_id)
+    # Only its own query: a forged record may name thousands, and each would unpack the block.
+    is_own = isinstance(header, CommitHeader) and header.query_id == query_id
+    if not is_own or entry is None or entry.position != position:
         raise InvalidLogError(f"{label}: it carries no checkpoint of query {query_id}")
     if expected not in (None, entry):
         raise InvalidLogError(f"{label}: that record is not the one which later records name")

@@ -5,7 +5,8 @@ writers check the same limits: no reader could take what is beyond.
 """
 
 import json
-from typing import Any
+from itertools import accumulate
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -26,6 +27,10 @@ CHECKPOINT = 256 * _MIB
 CHECKPOINT_FILES = 100_000
 # Objects that Python makes of a JSON text: each takes up to some 90 bytes.
 JSON_VALUES = 2**22
+# Objects and lists inside each other, so that no recursion over a document is too deep.
+JSON_LEVELS = 64
+_STEPS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
 _CHUNK = _MIB
 
 
@@ -63,14 +68,36 @@ def json_in(text: bytes) -> Any:
     """Parse a JSON text that may be hostile.
 
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or holds a text that UTF-8 cannot encode.
+        ValueError: it is no JSON, has more than JSON_LEVELS levels, or holds a text that UTF-8
+            cannot encode.
     """
+    brackets = text.translate(None, _NO_BRACKETS)
     try:
         # Not from the bytes: then Python takes UTF-16 and lone surrogates too.
-        document = json.loads(text.decode())
+        document = _DECODER.decode(text.decode())
+        # Texts may hold brackets too, so this is an upper limit of the levels.
+        if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > JSON_LEVELS:
+            _check_levels(document)
         # An escape may be a lone surrogate.
         if b"\\u" in text:
             json.dumps(document, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return document
+
+
+def _check_levels(document: Any) -> None:
+    level = [document]
+    for _ in range(JSON_LEVELS):
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in inner for each in values if isinstance(each, (dict, list))]
+    if level:
+        raise ValueError("it is nested too deeply")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+# Python takes NaN and Infinity, which other parsers refuse.
+_DECODER = json.JSONDecoder(parse_constant=_refuse)

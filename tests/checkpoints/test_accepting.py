@@ -47,7 +47,11 @@ def test_a_plan_keeps_the_settings_that_spark_writes() -> None:
         ("spark.sql.extensions", "evil.Extensions"),
         ("spark.sql.shuffle.partitions", "evil.Class"),
         ("spark.sql.shuffle.partitions", 7),
-        ("spark.sql.shuffle.partitions", "9" * 41),
+        ("spark.sql.shuffle.partitions", "9" * 40),
+        ("spark.sql.shuffle.partitions", "0"),
+        ("spark.sql.shuffle.partitions", "100001"),
+        ("spark.sql.streaming.internal.stateStore.partitions", "2000000000"),
+        ("spark.sql.streaming.aggregation.stateFormatVersion", "9" * 41),
     ],
 )
 @pytest.mark.parametrize("at", ["offsets/7", "offsets/6"])
