@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkwal.store import s3_get, s3_replies
-from sparkwal.store.config import S3Config, check_keys
+from sparkwal.store.config import S3Config, check_keys, normal_endpoint
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -119,6 +119,8 @@ def _new_client(config: S3Config) -> _Client:
         session.set_credentials(
             config.access_key_id, config.secret_access_key, config.session_token
         )
+    if config.endpoint is None:
+        _check_configured_endpoint(session)
     region = config.region or session.get_config_variable("region")
     configured: Any = (session.get_config_variable("s3") or {}).get("addressing_style")
     style: Any = config.addressing_style or configured or ("path" if config.endpoint else None)
@@ -155,6 +157,23 @@ def _new_client(config: S3Config) -> _Client:
         # Keys from the environment or a file. The keys of a role are not read yet.
         check_keys(credentials.access_key, credentials.secret_key, credentials.token)
     return _Client(client, credentials)
+
+
+def _check_configured_endpoint(session: Any) -> None:
+    """Check the endpoint of the AWS configuration or environment, which botocore logs.
+
+    Raises:
+        OptionError: it is no http(s) URL, or has credentials, which are not shown.
+    """
+    from botocore.configprovider import ConfiguredEndpointProvider
+
+    configured = ConfiguredEndpointProvider(
+        full_config=session.full_config,
+        scoped_config=session.get_scoped_config(),
+        client_name="s3",
+    ).provide()
+    if configured is not None:
+        normal_endpoint(configured)
 
 
 def _one_plain_request(params: Any, context: Any, **_: object) -> None:

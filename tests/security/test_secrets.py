@@ -153,6 +153,27 @@ def test_the_command_prints_no_secret(s3_path: tuple[str, dict[str, str]], tmp_p
         assert leaked(ended.output) == []
 
 
+def test_an_options_file_that_others_may_write_is_refused_and_one_that_they_read_is_reported(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "options"
+    keys = "".join(f"{name} = {value}\n" for name, value in CANARIES.items())
+    with sparkwal.Appender(str(tmp_path / "log"), SCHEMA, producer_id="p") as wal:
+        wal.append([{"v": 1}]).result()
+    for mode, text, code, said in (
+        (0o600, keys, 0, ""),
+        (0o644, keys, 0, "holds secrets that each user of this machine may read"),
+        (0o644, "region = eu-central-1\n", 0, ""),
+        (0o666, "region = eu-central-1\n", 2, "each user of this machine may write to it"),
+    ):
+        file.write_text(text)
+        file.chmod(mode)
+        arguments = ["status", str(tmp_path / "log"), "--options-file", str(file)]
+        ended = CliRunner().invoke(main, arguments)
+        assert ended.exit_code == code and said in ended.output
+        assert leaked(ended.output) == [] and (said != "") == ("chmod" in ended.output)
+
+
 def test_a_tables_url_with_credentials_is_not_written_into_the_log(tmp_path: Path) -> None:
     from sparkwal.spark.delta_lifecycle import target_of
 
@@ -211,6 +232,26 @@ def test_a_token_of_the_environment_with_a_line_end_is_not_shown(
         log.head()
     shown = "".join(traceback.format_exception(failed.value))
     assert "TOKENTOKEN" not in shown and "TOKENTOKEN" not in caplog.text
+
+
+@pytest.mark.parametrize("setting", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "endpoint_url"])
+def test_a_password_in_the_endpoint_of_the_environment_is_refused_without_showing_it(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    setting: str,
+) -> None:
+    url = f"http://user:{PASSWORD}@127.0.0.1:1"
+    file = tmp_path / "config"
+    file.write_text(f"[default]\n{setting} = {url}\n" if setting.islower() else "")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
+    if setting.isupper():
+        monkeypatch.setenv(setting, url)
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(sparkwal.OptionError, match="must hold no credentials") as refused:
+        sparkwal.Log("s3://bucket/wal", region="eu-central-1", maxRetryAttempts=7).head()
+    shown = "".join(traceback.format_exception(refused.value))
+    assert leaked(shown + caplog.text) == []
 
 
 SPARK = Path(__file__).with_name("secret_session.py")
