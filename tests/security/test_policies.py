@@ -105,7 +105,11 @@ def test_a_roles_policies_allow_its_requests_and_no_others(
     ]
     assert unused == []
     bucket_policy = iam.policy(
-        "bucket-policy", BUCKET=bucket, PREFIX=PREFIX, COLLECTOR=f"arn:aws:iam::1:role/{role}"
+        "bucket-policy",
+        BUCKET=bucket,
+        PREFIX=PREFIX,
+        COLLECTOR="arn:aws:iam::1:role/collector",
+        COMPACTOR="arn:aws:iam::1:role/compactor",
     )
     refused = [each for each in seen if iam.denies(bucket_policy, said_by(each, role))]
     assert refused == []
@@ -271,6 +275,21 @@ def test_the_bucket_policy_refuses_overwrites_and_deletes_in_the_log(key: str) -
     assert denied("s3:DeleteObject") and denied("s3:DeleteObjectVersion")
     assert not denied("s3:DeleteObject", **{"aws:PrincipalArn": "arn:collector"})
     assert denied("s3:GetObject", **{"aws:SecureTransport": "false"})
+
+
+@pytest.mark.parametrize("key", ["segments/1", "sequencers/a/segments/1"])
+def test_the_bucket_policy_lets_only_compactor_and_collector_change_segments(key: str) -> None:
+    policy = iam.policy(
+        "bucket-policy", BUCKET="b", PREFIX=PREFIX, COLLECTOR="arn:collector", COMPACTOR="arn:both"
+    )
+
+    def denied(action: str, who: str) -> bool:
+        context = {**PUT, "aws:PrincipalArn": who, "aws:SecureTransport": "true"}
+        return iam.denies(policy, iam.Call(action, f"arn:aws:s3:::b/{PREFIX}/{key}", context))
+
+    assert denied("s3:PutObject", "arn:writer") and denied("s3:DeleteObject", "arn:both")
+    assert not denied("s3:PutObject", "arn:both") and not denied("s3:PutObject", "arn:collector")
+    assert not denied("s3:DeleteObject", "arn:collector") and not denied("s3:GetObject", "arn:x")
 
 
 def test_no_policy_allows_other_paths() -> None:
