@@ -6,11 +6,13 @@ from a plan, and reads the files that a source's list names.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
 
 from sparkwal.checkpoints.names import COMMITS, OFFSETS, SOURCES, is_of_source
 from sparkwal.checkpoints.offsets import by_source, listed
 from sparkwal.errors import InvalidLogError
+from sparkwal.store.path import absolute, scheme_of
 
 # Settings that Spark 4.0 to 4.3 writes into a plan, and sets again from it. Those whose value may
 # name a class, which Spark loads, are left out: they are for state, which no log carries.
@@ -87,6 +89,56 @@ def _is_read(name: str, data: bytes, offsets: Mapping[str, bytes], record: str) 
     if not is_read and match[3]:
         raise InvalidLogError(f"{record}: the checkpoint in it plans less than {name!r} lists")
     return is_read
+
+
+def check_listed(files: Mapping[str, bytes], roots: Sequence[str]) -> None:
+    """Check that the lists of file sources name only files below the folders of the sources.
+
+    Spark lists the files of the last microbatch when it starts, and with the source's option
+    `cleanSource` it deletes or moves them.
+
+    Args:
+        files: the files of the new folder, by name.
+        roots: the folders or URLs below which the query's file sources read.
+
+    Raises:
+        InvalidLogError: a list names another file, or is none.
+    """
+    allowed = [_location(absolute(root)) for root in roots]
+    for name, data in files.items():
+        if _LIST.fullmatch(name) is None:
+            continue
+        for line in filter(_names_file, data.splitlines()):
+            try:
+                path = json.loads(line, object_pairs_hook=_object)["path"]
+                scheme, host, folders = _location(unquote(path))
+            except (LookupError, TypeError, AttributeError, ValueError, RecursionError):
+                raise InvalidLogError(f"{name!r} in the checkpoint is no list of files") from None
+            # Spark writes absolute paths only.
+            is_relative = scheme == "file" and not path.startswith(("/", "file:"))
+            if (
+                is_relative
+                or ".." in folders
+                or not any(
+                    (scheme, host) == root[:2] and folders[: len(root[2])] == root[2]
+                    for root in allowed
+                )
+            ):
+                raise InvalidLogError(
+                    f"{name!r} in the checkpoint lists {path[:300]!r}, which is below none of "
+                    f"{', '.join(roots)}: find out who wrote its record, or correct files_under"
+                )
+
+
+def _location(path: str) -> tuple[str, str, list[str]]:
+    """The scheme, the host and the folders of a path. s3a:// equals s3://."""
+    scheme = scheme_of(path)
+    rest = path.strip().partition(":")[2] if re.match("[A-Za-z][A-Za-z0-9+.-]*:", path) else path
+    host = ""
+    if rest.startswith("//"):
+        host, _, rest = rest[2:].partition("/")
+    folders = [each for each in rest.split("/") if each not in ("", ".")]
+    return "s3" if scheme in ("s3a", "s3n") else scheme, host, folders
 
 
 def _names_file(line: bytes) -> bool:

@@ -7,14 +7,14 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
 from sparkwal import events
 from sparkwal.checkpoints import carry, folder, names, packing
-from sparkwal.checkpoints.accepting import accepted
+from sparkwal.checkpoints.accepting import accepted, check_listed
 from sparkwal.checkpoints.folder import Owner, owner_of, sweep
 from sparkwal.checkpoints.fork import (
     Fork,
@@ -73,6 +73,7 @@ def checkpoint(
     *,
     folder: str | os.PathLike[str] | None = None,
     fork: Fork | None = None,
+    files_under: Sequence[str] = (),
     **options: Unpack[SinkKeywords],
 ) -> str:
     """Prepare a local folder for `.option("checkpointLocation", …)` that continues the log.
@@ -93,6 +94,8 @@ def checkpoint(
             default is below ``$XDG_STATE_HOME/sparkwal`` or ``~/.local/state/sparkwal``.
         fork: the place in another log at which this query begins. Once the log has a microbatch of
             the query, the fork is only compared with the one that the log names.
+        files_under: the folders or URLs below which the query's file sources read. A rebuilt folder
+            then names no other file. Give it with `cleanSource`, if others may write to the log.
         **options: the options of the store, as for the sink (docs/options.md).
 
     Returns:
@@ -105,7 +108,7 @@ def checkpoint(
         InvalidLogError: the log's end, or the record that carries the checkpoint, is damaged.
         StoreUnavailableError: the store did not answer.
     """
-    return str(prepare_checkpoint(path, name, folder, options, fork)[0])
+    return str(prepare_checkpoint(path, name, folder, options, fork, files_under)[0])
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ def prepare_checkpoint(
     folder: str | os.PathLike[str] | None,
     options: Mapping[str, object],
     fork: Fork | None = None,
+    files_under: Sequence[str] = (),
 ) -> tuple[Path, Decision]:
     """Do the work of `checkpoint`. Returns the folder, and why it was rebuilt or used."""
     sink_options = from_keywords(SinkOptions, path, options)
@@ -144,6 +148,8 @@ def prepare_checkpoint(
             if decision.why is None:
                 sweep(target)
             else:
+                if files_under:
+                    check_listed(decision.files, files_under)
                 replace(target, decision.files)
     except OSError as error:
         # The rename fails also if a volume is mounted at the folder itself.

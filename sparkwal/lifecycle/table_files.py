@@ -16,6 +16,9 @@ from sparkwal.store.config import S3Config
 from sparkwal.store.open import open_store
 from sparkwal.store.path import is_local
 
+# The query of a URL, which may hold a signature.
+_QUERY = re.compile(r"(\w+://[^\s?'\"]+)\?[^\s'\")]*")
+_SECRET = re.compile("key|token|secret|password|credential|sas", re.IGNORECASE)
 # delta-rs colours its messages.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -129,8 +132,9 @@ def table_errors(url: str, storage: Mapping[str, str] = MappingProxyType({})) ->
         raise FileNotFoundError(str(error)) from None
     except Exception as error:  # delta-rs has many classes of errors
         text = _COLOURS.sub("", " ".join(str(error).split()))
+        text = _QUERY.sub(r"\1?***", text)
         for name, value in storage.items():
-            if value and re.search("key|token|secret", name, re.IGNORECASE):
+            if value and _SECRET.search(name):
                 text = text.replace(value, "***")
         advice = "If a VACUUM deleted its files, read the current state again"
         raise TableReadError(f"the table {url} is unreadable: {text}. {advice}") from None

@@ -10,7 +10,7 @@ import pytest
 from isal.isal_zlib import crc32
 
 from sparkwal.checkpoints import packing
-from sparkwal.checkpoints.accepting import accepted
+from sparkwal.checkpoints.accepting import accepted, check_listed
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import SlotHeader
@@ -104,6 +104,50 @@ def test_a_compacted_list_of_files_that_the_plan_has_not_read_is_refused() -> No
     assert accepted({"offsets/7": plan(), "sources/0/2.compact": LIST}, 7, "here")
     with pytest.raises(InvalidLogError, match="'sources/0/9.compact' lists"):
         accepted({"offsets/7": plan(), "sources/0/9.compact": LIST}, 7, "here")
+
+
+def listing(path: str, entry: str = "") -> dict[str, bytes]:
+    entry = entry or json.dumps({"path": path, "timestamp": 1, "batchId": 2})
+    return {"offsets/7": plan(), "sources/0/2": f"v1\n{entry}".encode()}
+
+
+@pytest.mark.parametrize(
+    ("path", "roots"),
+    [
+        ("file:///in/a.csv", ["/in"]),
+        ("file:/in/day=1/a%20b.csv", ["s3://b/x", "file:///in/"]),
+        ("s3a://bucket/in/a.csv", ["s3://bucket/in"]),
+        ("hdfs://nn:9000/in/a", ["hdfs://nn:9000/"]),
+    ],
+)
+def test_a_list_may_name_files_below_the_folders_of_its_source(path: str, roots: list[str]) -> None:
+    check_listed(listing(path), roots)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("file:///home/precious", "file:///input/a", "file:///in/../home/a", "/home/a", "in/a"),
+        *("file:///in/%2e%2e/home/a", "file:///in/..%2Fhome/a", "s3://in/a", "hdfs://nn/in/a"),
+        *("file://host/in/a", "FILE:/home/a", "", "//in/a"),
+    ],
+)
+def test_a_list_that_names_another_file_is_refused(path: str) -> None:
+    with pytest.raises(InvalidLogError, match="'sources/0/2' in the checkpoint"):
+        check_listed(listing(path), ["/in"])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        '{"path":"file:///home/a","path":"file:///in/a","batchId":2}',
+        '{"path":5,"batchId":2}',
+        '{"path":"file:///in/a"}{"path":"file:///home/a"}',
+    ],
+)
+def test_a_list_that_two_parsers_may_read_differently_is_refused(entry: str) -> None:
+    with pytest.raises(InvalidLogError, match="is no list of files"):
+        check_listed(listing("", entry), ["/in"])
 
 
 @pytest.mark.parametrize(
