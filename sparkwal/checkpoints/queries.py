@@ -1,5 +1,6 @@
 """The queries of a log: how far each is, and where its sources stand."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,7 @@ def read_queries(
     kept = Kept(floor, named_records(log, head.live.header))
     if not kept.holds(header.position):
         raise _not_there(log, last)
+    _check_positions(log, entries)
     queries = []
     for query_id, entry in entries.items():
         batch_id, timestamp_ms = txns.get(query_id, (-1, 0))
@@ -115,6 +117,23 @@ def read_queries(
             )
         )
     return sorted(queries, key=lambda query: query.position)
+
+
+def _check_positions(log: LogStore, entries: Mapping[str, Checkpoint]) -> None:
+    """Check that each record carries the checkpoint of one query.
+
+    A forged record may name thousands of queries at one position, and each would read it again.
+
+    Raises:
+        InvalidLogError: two queries name one record.
+    """
+    counts = Counter(entry.position for entry in entries.values() if entry.bytes)
+    for position, count in counts.items():
+        if count > 1:
+            raise InvalidLogError(
+                f"{log.url}: {count} queries name the record of position {position}, and a record "
+                "carries the checkpoint of one"
+            )
 
 
 def _sources(

@@ -75,7 +75,7 @@ def test_a_record_carries_the_files_of_its_own_query_only(tmp_path: Path) -> Non
     assert CliRunner().invoke(main, ["queries", sound]).exit_code == 0
     path = log_of(tmp_path / "log", b'{"t":{"0":5}}', *(f"q{n}" for n in range(50)))
     ended = CliRunner().invoke(main, ["queries", path])
-    assert ended.exit_code == 1 and "it carries no checkpoint of query q" in ended.output
+    assert ended.exit_code == 1 and "51 queries name the record of position 1" in ended.output
 
 
 def test_a_json_text_has_a_limit_of_levels_that_brackets_in_texts_do_not_count_for() -> None:
