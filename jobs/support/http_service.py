@@ -336,9 +336,7 @@ def serve(
         loop="asyncio",
         interface="asgi3",
         backlog=ACCEPTED_AT_ONCE,
-        # A warning a request would let strangers fill the log.
-        log_level="error",
-        ws="none",
+        log_level="warning",
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=max(1, round(drain_timeout)),

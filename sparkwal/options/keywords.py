@@ -30,6 +30,7 @@ class StoreKeywords(TypedDict, total=False):
     hedge: bool | str
     retryBaseDelayMs: int | str
     sequencer: str
+    tableLocation: str
 
 
 class SourceKeywords(StoreKeywords, total=False):

@@ -11,11 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from pyspark.sql.types import LongType, StructField, StructType
 
 import sparkwal
-from sparkwal.cli.main import main
 from sparkwal.errors import FencedError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
@@ -224,25 +222,6 @@ def collect(place: Place) -> None:
     assert erased > 0
 
 
-def operate(place: Place) -> None:
-    """Every command that changes nothing of the log; `collect` lists what it would delete."""
-    file = place.folder / "options"
-    file.write_text("".join(f"{name} = {value}\n" for name, value in place.options.items()))
-    file.chmod(0o600)
-    page = str(place.folder / "page.html")
-    commands = (
-        ("status", "--all"),
-        *(("log",), ("show", "5"), ("at", "1h"), ("consumers", "--all"), ("queries",)),
-        *(("verify",), ("collect", "--all"), ("cost",), ("report", "-o", page)),
-        *(("cat",), ("head",), ("tail",), ("metrics",), ("doctor",), ("prove-store",)),
-        ("sql", "SELECT count(*) FROM log, records, consumers"),
-        ("checkpoint", "fresh", "--to", str(place.folder / "checkpoint")),
-    )
-    for name, *more in commands:
-        ended = CliRunner().invoke(main, [name, place.path, *more, "--options-file", str(file)])
-        assert ended.exit_code == 0, (name, ended.output)
-
-
 ROLES: dict[str, Callable[[Place], None]] = {
     "writer": write_rows,
     "reader": read_rows,
@@ -252,7 +231,6 @@ ROLES: dict[str, Callable[[Place], None]] = {
     "lease": read_with_a_lease,
     "compactor": compact,
     "collector": collect,
-    "operator": operate,
 }
 
 

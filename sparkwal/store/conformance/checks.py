@@ -38,8 +38,7 @@ def credentials(tested: StoreUnderTest) -> Observation:
 def bucket(tested: StoreUnderTest) -> Observation:
     """The bucket exists, its endpoints answer, and the credentials may list it."""
     for store in tested.s3:
-        # Of the folder that it may write: a policy may allow no LIST of all objects.
-        RetryingStore(store, RetryPolicy(), fail_fast=True).list(tested.folder, 1)
+        RetryingStore(store, RetryPolicy(), fail_fast=True).list(tested.prefix, 1)
     return f"{store.bucket} is there"
 
 
@@ -72,7 +71,7 @@ def clock(tested: StoreUnderTest) -> Observation:
     """The store's Date agrees with this machine's clock."""
     for store in tested.s3:
         with store.request("", finds=False) as client:
-            reply = client.list_objects_v2(**store.at, Prefix=tested.folder, MaxKeys=1)
+            reply = client.list_objects_v2(**store.at, MaxKeys=1)
         headers = reply["ResponseMetadata"]["HTTPHeaders"]
         must("date" in headers, f"{store.url} answers without Date")
         ahead = parsedate_to_datetime(headers["date"]).replace(tzinfo=UTC).timestamp() - time.time()
