@@ -123,7 +123,8 @@ def _find_base(fork: Fork, log: LogStore) -> Base:
     is_own = begin.front is not None and entry.position == header.position
     front = begin.front if is_own else None
     files: Mapping[str, bytes] = {}
-    damage = newest = None
+    damage: InvalidLogError | None = None
+    newest: tuple[SlotRecord, bytes] | None = None
     try:
         fetched = fetch_slot(log, entry.position, window) if front is None else front
         front = fetched if isinstance(fetched, bytes) else None
