@@ -220,7 +220,7 @@ def check_place(table: str, options: StoreOptions) -> None:
     refuse_credentials(table, "the table's URL in the log")
     scheme, of_log = scheme_of(table), scheme_of(options.path)
     is_same = scheme == of_log or (scheme in _S3 and of_log in _S3)
-    named = [each.strip().rstrip("/") for each in options.table_location.split(",")]
+    named = [each.strip().rstrip("/") for each in (options.table_location or "").split(",")]
     if not table.isprintable() or not (is_same or table.rstrip("/") in named):
         raise OptionError(
             f"the log names the table {table[:200]!r}, which is on another store than the log. "

@@ -136,10 +136,10 @@ class StoreOptions:
         "the independent log of this name under the path",
         "the log at the path itself",
     )
-    table_location: str = option(
+    table_location: str | None = option(
         "tableLocation",
         types.text,
-        "",
+        None,
         "the table of the log, if it is on another store than the log: a reader opens no other "
         "table there. Several with commas between",
         "none",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import sparkwal
 from sparkwal.errors import OptionError
+from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options import types
 from sparkwal.options.foreign_names import SAME, not_needed, same_option
 from sparkwal.options.parsing import from_keywords, parse
@@ -216,6 +217,18 @@ def test_the_value_none_is_refused(value: object) -> None:
     """Its text would name a folder or a sequencer."""
     with pytest.raises(OptionError, match="option sequencer is a .* leave it out"):
         from_keywords(SourceOptions, "/log", {"sequencer": value})
+
+
+def test_a_default_is_a_value_of_its_option() -> None:
+    """A compaction gives Spark each option of the log as a text, also one that nobody set."""
+    for kind in (*KINDS, LifecycleOptions):
+        default = kind(path="/log")
+        texts = {
+            field.metadata["name"]: str(value)
+            for field in dataclasses.fields(kind)
+            if (value := getattr(default, field.name)) is not None
+        }
+        assert parse(kind, texts) == default
 
 
 @pytest.mark.parametrize("limit", ["1", "1000"])
