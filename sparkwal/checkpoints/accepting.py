@@ -5,8 +5,10 @@ from a plan, and reads the files that a source's list names.
 """
 
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from urllib.parse import unquote
 
 from sparkwal.checkpoints.names import COMMITS, OFFSETS, SOURCES, is_of_source
@@ -40,6 +42,11 @@ _VALUE = re.compile("[A-Za-z0-9_]{1,40}")
 _MOST_PARTITIONS = 100_000
 # Parses an object to the pairs of its names and values.
 _FIELDS = json.JSONDecoder(object_pairs_hook=tuple)
+# The scheme, the host and the folders of a path.
+_Location = tuple[str, ...]
+_FOLDERS = 2
+# Folders of a machine's system, in which no source reads.
+_OF_SYSTEM = ("bin", "boot", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr")
 _LIST = re.compile(rf"{SOURCES}/([^/]+)/([0-9]{{1,19}})(\.compact)?")
 
 
@@ -91,46 +98,101 @@ def _is_read(name: str, data: bytes, offsets: Mapping[str, bytes], record: str) 
     return is_read
 
 
-def check_listed(files: Mapping[str, bytes], roots: Sequence[str]) -> None:
-    """Check that the lists of file sources name only files below the folders of the sources.
+def check_listed(files: Mapping[str, bytes], roots: Sequence[str], own: Sequence[str]) -> None:
+    """Check that the lists of file sources name only files that the sources may have read.
 
     Spark lists the files of the last microbatch when it starts, and with the source's option
     `cleanSource` it deletes or moves them.
 
     Args:
         files: the files of the new folder, by name.
-        roots: the folders or URLs below which the query's file sources read.
+        roots: the folders or URLs below which the query's file sources read. Without one, each
+            source's files must share a folder that is apart from `own`, the user's home and
+            the folders of the system.
+        own: the folders or URLs of the log and of the checkpoint.
 
     Raises:
         InvalidLogError: a list names another file, or is none.
     """
     allowed = [_location(absolute(root)) for root in roots]
+    shared: dict[str, _Location] = {}
+    last: dict[str, str] = {}
     for name, data in files.items():
-        if _LIST.fullmatch(name) is None:
+        match = _LIST.fullmatch(name)
+        if match is None:
             continue
-        for line in filter(_names_file, data.splitlines()):
-            try:
-                path = json.loads(line, object_pairs_hook=_object)["path"]
-                scheme, host, folders = _location(unquote(path))
-            except (LookupError, TypeError, AttributeError, ValueError, RecursionError):
-                raise InvalidLogError(f"{name!r} in the checkpoint is no list of files") from None
-            # Spark writes absolute paths only.
-            is_relative = scheme == "file" and not path.startswith(("/", "file:"))
-            if (
-                is_relative
-                or ".." in folders
-                or not any(
-                    (scheme, host) == root[:2] and folders[: len(root[2])] == root[2]
-                    for root in allowed
-                )
-            ):
+        for path, location in _listed_files(name, data):
+            folder = location[:-1]
+            if not allowed:
+                shared[match[1]] = _common(shared.get(match[1], folder), folder)
+                last[match[1]] = path
+            elif not any(_is_within(location, root) for root in allowed):
                 raise InvalidLogError(
                     f"{name!r} in the checkpoint lists {path[:300]!r}, which is below none of "
                     f"{', '.join(roots)}: find out who wrote its record, or correct files_under"
                 )
+    apart = [_location(absolute(each)) for each in own]
+    for source, folder in shared.items():
+        if _may_be_foreign(folder, apart):
+            raise InvalidLogError(
+                f"the files of source {source} in the checkpoint share no folder of their own; the "
+                f"last is {last[source][:300]!r}: find out who wrote its record. If the query does "
+                "read them, name their folders in files_under"
+            )
 
 
-def _location(path: str) -> tuple[str, str, list[str]]:
+def _listed_files(name: str, data: bytes) -> Iterator[tuple[str, _Location]]:
+    """The files that a list names, as it names them and where they are.
+
+    Raises:
+        InvalidLogError: it is no list, or a path in it is not absolute.
+    """
+    for line in filter(_names_file, data.splitlines()):
+        try:
+            path = json.loads(line, object_pairs_hook=_object)["path"]
+            location = _location(unquote(path))
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError):
+            raise InvalidLogError(f"{name!r} in the checkpoint is no list of files") from None
+        # Spark writes absolute paths only.
+        is_relative = location[0] == "file" and not path.startswith(("/", "file:"))
+        if is_relative or ".." in location[2:]:
+            raise InvalidLogError(
+                f"{name!r} in the checkpoint lists {path[:300]!r}, which is no absolute path: find "
+                "out who wrote its record"
+            )
+        yield path, location
+
+
+def _may_be_foreign(folder: _Location, own: Sequence[_Location]) -> bool:
+    """Whether no source reads in a folder, as far as its place shows.
+
+    Args:
+        folder: the deepest folder that holds all files of one source.
+        own: the folders of the log and of the checkpoint.
+    """
+    home = _location(os.path.expanduser("~"))
+    below_home = folder[len(home) : len(home) + 1] if _is_within(folder, home) else ()
+    return (
+        # Files of two stores.
+        len(folder) < _FOLDERS
+        or any(_is_within(each, folder) for each in (*own, home))
+        or any(_is_within(folder, each) for each in own)
+        or any(_is_within(folder, ("file", "", each)) for each in _OF_SYSTEM)
+        or any(each.startswith(".") for each in below_home)
+    )
+
+
+def _is_within(location: _Location, folder: _Location) -> bool:
+    return location[: len(folder)] == folder
+
+
+def _common(one: _Location, other: _Location) -> _Location:
+    """The deepest folder that holds two folders."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return tuple(each for each, _ in same)
+
+
+def _location(path: str) -> _Location:
     """The scheme, the host and the folders of a path. s3a:// equals s3://."""
     scheme = scheme_of(path)
     rest = path.strip().partition(":")[2] if re.match("[A-Za-z][A-Za-z0-9+.-]*:", path) else path
@@ -138,7 +200,7 @@ def _location(path: str) -> tuple[str, str, list[str]]:
     if rest.startswith("//"):
         host, _, rest = rest[2:].partition("/")
     folders = [each for each in rest.split("/") if each not in ("", ".")]
-    return "s3" if scheme in ("s3a", "s3n") else scheme, host, folders
+    return ("s3" if scheme in ("s3a", "s3n") else scheme, host, *folders)
 
 
 def _names_file(line: bytes) -> bool:

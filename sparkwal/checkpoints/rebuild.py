@@ -96,6 +96,8 @@ def checkpoint(
             the query, the fork is only compared with the one that the log names.
         files_under: the folders or URLs below which the query's file sources read. A rebuilt folder
             then names no other file. Give it with `cleanSource`, if others may write to the log.
+            Without it, the files of each source must share a folder, which neither holds nor lies
+            in the log, the checkpoint, the home folder's hidden folders or the system's folders.
         **options: the options of the store, as for the sink (docs/options.md).
 
     Returns:
@@ -148,8 +150,7 @@ def prepare_checkpoint(
             if decision.why is None:
                 sweep(target)
             else:
-                if files_under:
-                    check_listed(decision.files, files_under)
+                check_listed(decision.files, files_under, (sink_options.path, str(target)))
                 replace(target, decision.files)
     except OSError as error:
         # The rename fails also if a volume is mounted at the folder itself.

@@ -17,7 +17,7 @@ from sparkwal.format.header import SlotHeader
 from tests.checkpoints.conftest import Room
 
 TIMES = {"batchWatermarkMs": 0, "batchTimestampMs": 1}
-LIST = b'v1\n{"path":"file:///etc/passwd","timestamp":1,"batchId":3}'
+LIST = b'v1\n{"path":"file:///data/in/a","timestamp":1,"batchId":3}'
 
 
 def plan(conf: object = None, offset: str = '{"logOffset":2}', **more: object) -> bytes:
@@ -111,6 +111,9 @@ def listing(path: str, entry: str = "") -> dict[str, bytes]:
     return {"offsets/7": plan(), "sources/0/2": f"v1\n{entry}".encode()}
 
 
+OWN = ("s3://bucket/wal", "/data/checkpoint")
+
+
 @pytest.mark.parametrize(
     ("path", "roots"),
     [
@@ -121,7 +124,7 @@ def listing(path: str, entry: str = "") -> dict[str, bytes]:
     ],
 )
 def test_a_list_may_name_files_below_the_folders_of_its_source(path: str, roots: list[str]) -> None:
-    check_listed(listing(path), roots)
+    check_listed(listing(path), roots, OWN)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,63 @@ def test_a_list_may_name_files_below_the_folders_of_its_source(path: str, roots:
 )
 def test_a_list_that_names_another_file_is_refused(path: str) -> None:
     with pytest.raises(InvalidLogError, match="'sources/0/2' in the checkpoint"):
-        check_listed(listing(path), ["/in"])
+        check_listed(listing(path), ["/in"], OWN)
+
+
+def listings(*paths: str) -> dict[str, bytes]:
+    """A list of one file for each microbatch."""
+    lists = {f"sources/0/{number}": listing(path) for number, path in enumerate(paths)}
+    return {name: files["sources/0/2"] for name, files in lists.items()}
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ("s3a://bucket/in/a",),
+        ("s3a://bucket/in/a", "s3n://bucket/in/day=1/b"),
+        ("s3://other/a", "s3://other/wal/b"),
+        ("file:///data/in/a", "file:///data/in/..b"),
+        ("file:///home/user/in/a",),
+        ("file:///usr2/in/a",),
+        ("hdfs://nn/in/a", "hdfs://nn/in2/b"),
+    ],
+)
+def test_without_files_under_a_sources_files_share_a_folder(
+    monkeypatch: pytest.MonkeyPatch, paths: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HOME", "/home/user")
+    check_listed(listings(*paths), (), OWN)
+    # Each source has its own.
+    check_listed(
+        {**listings(*paths), "sources/1/0": listing("gs://b/in/a")["sources/0/2"]}, (), OWN
+    )
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ("s3a://bucket/in/a", "s3a://bucket/precious"),
+        ("s3a://bucket/in/a", "s3a://other/in/b"),
+        ("s3a://bucket/in/a", "file:///data/in/b"),
+        ("s3a://bucket/wal/batches/a",),
+        ("file:///data/checkpoint/offsets/1",),
+        ("file:///data/in/a", "file:///data/precious"),
+        ("file:///a",),
+        ("file:///home/user/notes",),
+        ("file:///home/user/.ssh/id",),
+        ("file:///home/other/a", "file:///home/user/in/a"),
+        ("file:///etc/passwd",),
+        ("file:///proc/self/environ",),
+        ("in/a",),
+        ("file:///data/in/../a",),
+    ],
+)
+def test_without_files_under_files_of_no_one_folder_are_refused(
+    monkeypatch: pytest.MonkeyPatch, paths: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HOME", "/home/user")
+    with pytest.raises(InvalidLogError, match="find out who wrote its record"):
+        check_listed(listings(*paths), (), OWN)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +206,7 @@ def test_a_list_that_names_another_file_is_refused(path: str) -> None:
 )
 def test_a_list_that_two_parsers_may_read_differently_is_refused(entry: str) -> None:
     with pytest.raises(InvalidLogError, match="is no list of files"):
-        check_listed(listing("", entry), ["/in"])
+        check_listed(listing("", entry), ["/in"], OWN)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +222,9 @@ def test_a_list_of_files_without_a_plan_of_it_is_left_out(offset: str) -> None:
     "line",
     [
         # Spark's parser ignores what follows an object, and takes the first of two names.
-        b'{"path":"file:///etc/passwd","timestamp":1,"batchId":3} and more',
+        b'{"path":"file:///data/in/a","timestamp":1,"batchId":3} and more',
         b'{"path":"file:///etc/passwd","path":{},"timestamp":1,"batchId":3}',
-        b'\xef\xbb\xbf {"path":"file:///etc/passwd","timestamp":1,"batchId":3}',
+        b'\xef\xbb\xbf {"path":"file:///data/in/a","timestamp":1,"batchId":3}',
         b'{"path":"file:///etc/\xff","timestamp":1,"batchId":3}',
         b'{"path":7,"timestamp":1,"batchId":3}',
         b'{"path":"file:///etc/passwd","timestamp":NaN1}',
@@ -222,6 +281,24 @@ def test_a_folder_made_from_a_forged_record_reads_no_file_that_it_names(room: Ro
     rebuilt = Path(room.checkpoint())
     assert sorted(file.name for file in (rebuilt / "sources/0").iterdir()) == ["0", "1", "2"]
     assert "evil" not in (rebuilt / "offsets/2").read_text()
+
+
+def test_a_forged_record_that_names_a_file_beside_the_folder_makes_no_folder(room: Room) -> None:
+    folder = room.checkpoint()
+    stream = room.stream(folder)
+    stream.run(range(3))
+    precious = listing(f"file://{Path(folder).parent}/precious")["sources/0/2"]
+    files = {
+        "offsets/2": plan(),
+        "offsets/1": plan(offset='{"logOffset":1}'),
+        "commits/1": b"v1\n{}",
+        "sources/0/2": precious,
+    }
+    forge(room, 3, stream.query_id, files)
+    shutil.rmtree(folder)
+    with pytest.raises(InvalidLogError, match="/precious': find out who wrote its record"):
+        room.checkpoint()
+    assert not Path(folder).exists()
 
 
 def test_a_file_that_its_record_lacks_is_an_error_with_its_name(room: Room) -> None:
