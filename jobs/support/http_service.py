@@ -336,7 +336,9 @@ def serve(
         loop="asyncio",
         interface="asgi3",
         backlog=ACCEPTED_AT_ONCE,
-        log_level="warning",
+        # A warning a request would let strangers fill the log.
+        log_level="error",
+        ws="none",
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=max(1, round(drain_timeout)),

@@ -235,6 +235,15 @@ def test_an_answer_without_a_token_has_nothing_of_the_log(
     assert job.get("/append/", **bearer)[0] == 404
     assert json.loads(job.get("/healthz")[1]) == {"status": "ok"}
     assert json.loads(job.get("/healthz", **bearer)[1]) == {"status": "ok", "last_sequence": -1}
+    port = int(job.url.rpartition(":")[2])
+    for request, answered in (
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n", 401),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nConnection: upgrade\r\n", 401),
+        ("nonsense\r\n", 400),
+    ):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(f"{request}\r\n".encode())
+            assert client.recv(4096).startswith(f"HTTP/1.1 {answered}".encode())
     # The answer does not repeat all of what a client sends.
     status, answer, _ = job.post(b'{"%s": 1}' % (b"z" * 100_000), **bearer)
     assert status == 400 and len(json.dumps(answer)) < 2000
@@ -244,6 +253,9 @@ def test_an_answer_without_a_token_has_nothing_of_the_log(
     status, text = job.get("/healthz")
     assert (status, json.loads(text)) == (503, {"status": "stopped"})
     assert path in job.get("/healthz", **bearer)[1]
+    assert job.stop() == 1
+    # No request made a line.
+    assert "upgrade request" not in job.output and "Invalid HTTP" not in job.output
 
 
 @pytest.mark.process
