@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from sparkwal.errors import OptionError, install_extra, require_library
 from sparkwal.metrics.table import ALL, METRICS, Labels, Metric
@@ -36,6 +40,50 @@ BUCKETS = (
     30.0,
     60.0,
 )
+
+
+# A stranger's idle connections must not take the file descriptors of the process.
+MOST_CONNECTIONS = 32
+IDLE_SECONDS = 10
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = IDLE_SECONDS
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A line for each scrape would fill the log."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers each connection in a thread, and closes at once those above MOST_CONNECTIONS."""
+
+    daemon_threads = True
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        self._free = threading.Semaphore(MOST_CONNECTIONS)
+        super().__init__(*args, **keywords)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # No thread could start.
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that left, or sent nothing, is no error of this process."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class Prometheus:
@@ -95,9 +143,13 @@ class Prometheus:
         Raises:
             OSError: the address or the port is not available.
         """
-        from prometheus_client import start_http_server
+        from prometheus_client import make_wsgi_app
 
-        server, _ = start_http_server(port, host, self._registry)
+        family, *_ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
+        of_family = type(_Server.__name__, (_Server,), {"address_family": family})
+        app = make_wsgi_app(self._registry)
+        server = make_server(host, port, app, of_family, handler_class=_Handler)
+        threading.Thread(target=server.serve_forever, name="sparkwal-scrapes", daemon=True).start()
 
         def stop() -> None:
             server.shutdown()

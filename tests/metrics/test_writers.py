@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from sparkwal.errors import FencedError, OptionError
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
+from sparkwal.metrics import prometheus as exposed
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, Reporter, new_meter, prometheus, start_once
 from sparkwal.metrics.table import Labels
@@ -38,6 +41,32 @@ def served() -> Iterator[tuple[Prometheus, Callable[[], Samples]]]:
     port, stop = meter.serve("127.0.0.1", 0)
     yield meter, lambda: scrape(port)
     stop()
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError):
+        scrape(port)
+        return True
+    return False
+
+
+def test_idle_connections_to_the_metrics_are_few_and_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exposed, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(exposed._Handler, "timeout", 1)
+    port, stop = new_meter().serve("127.0.0.1", 0)
+    with ExitStack() as stack:
+        stack.callback(stop)
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(3)
+        ]
+        # The third has no place. The others end when they sent nothing for some time.
+        for one in reversed(idle):
+            one.settimeout(60)
+            assert one.recv(1) == b""
+        until(lambda: answers(port))
+    assert capfd.readouterr().err == ""
 
 
 def test_retries_and_commits_of_an_appender_are_counted(
