@@ -53,7 +53,7 @@ from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import check_apart, check_same_target
 from sparkwal.lifecycle.tombstones import with_tombstones
 from sparkwal.options.open import open_log
-from sparkwal.protocol.chain import newest_record, part_of
+from sparkwal.protocol.chain import newest_record
 from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
 from support import jvm
 from support.follow import Meter, Signals, attended
@@ -174,16 +174,16 @@ class Compaction:
             raise no_log(open_log(self.settings))
         chain = newest_record(next(iter(logs.values()))) if logs else None
         for log in logs.values():
-            state = part_of(log, chain)
-            if state is None or state.target is None:
+            target = chain.target_of(log.name) if chain else None
+            if target is None:
                 continue
             if self.target is None:
                 raise OptionError(
-                    f"{log.url} is compacted into {state.target.table}: give that table, so that "
+                    f"{log.url} is compacted into {target.table}: give that table, so that "
                     "no row leaves the log which the table does not hold"
                 )
             try:
-                check_same_target(self.target, state.target)
+                check_same_target(self.target, target)
             except PlanError as error:
                 raise OptionError(str(error)) from None
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import sparkwal
 from sparkwal.errors import InvalidLogError, ReadError, TableReadError, WriteError
-from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Promise, Target
 from sparkwal.lifecycle.table import TableState, Tombstones, named_range
 from sparkwal.lifecycle.table_files import delta_log
 from sparkwal.options.parsing import from_keywords
@@ -31,13 +31,14 @@ class DeltaRsTable:
     tombstones: Tombstones | None = None
 
     def __init__(self, table: str, path: str, options: dict[str, Any]) -> None:
+        self.target = Target(table)
         self._table = table
         self._path = path
         self._options = options
         self._files = delta_log(table, from_keywords(SourceOptions, path, options))
         self.last_read: dict[str, object] = {}
 
-    def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
+    def check_rows(self, promise: Promise, spark_schema: str) -> None:
         """It takes any row."""
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
@@ -53,9 +54,9 @@ class DeltaRsTable:
         except TableReadError as error:
             raise WriteError(str(error)) from error
 
-    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
+    def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
         parts = []
-        for part in state.ranges:
+        for part in promise.ranges:
             log = sparkwal.Log(self._path, **{**self._options, "sequencer": part.sequencer})
             columns = ["_wal_position", "v"]
             try:
@@ -65,23 +66,23 @@ class DeltaRsTable:
             pairs = [list(row.values()) for row in rows.to_pylist()]
             self.last_read = {"start": part.cut, "to": part.to, "rows": pairs}
             parts.append(rows.select(["v"]))
-        self._commit(state, pa.concat_tables(parts), {})
+        self._commit(promise, pa.concat_tables(parts), {})
 
-    def burn(self, state: LifecycleRecord) -> None:
+    def burn(self, promise: Promise) -> None:
         nothing = pa.schema([("v", pa.int64())]).empty_table()
-        self._commit(state, nothing, {"is_burned": True})
+        self._commit(promise, nothing, {"is_burned": True})
 
-    def _commit(self, state: LifecycleRecord, rows: pa.Table, more: dict[str, Any]) -> None:
+    def _commit(self, promise: Promise, rows: pa.Table, more: dict[str, Any]) -> None:
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
         with _write_errors():
             # If another writer commits after this snapshot, the transaction makes delta-rs refuse.
             table = DeltaTable(self._table)
-            if (table.transaction_version(state.txn_id) or 0) >= state.k:
+            if (table.transaction_version(promise.table.app_id) or 0) >= promise.table.k:
                 return
             commit = CommitProperties(
-                app_transactions=[Transaction(state.txn_id, state.k)],
-                custom_metadata={"userMetadata": json.dumps({**named_range(state), **more})},
+                app_transactions=[Transaction(promise.table.app_id, promise.table.k)],
+                custom_metadata={"userMetadata": json.dumps({**named_range(promise), **more})},
             )
             write_deltalake(table, rows, mode="append", commit_properties=commit)
 

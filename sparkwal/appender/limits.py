@@ -131,7 +131,7 @@ class SizeWatch:
             from there to the first position of this appender.
         """
         state = newest_lifecycle(self._log, self._lead.log_id)
-        safe = 0 if state is None else state.floor if state.target is None else state.cut
+        safe = 0 if state is None else state.cut if state.table else state.floor
         if safe == self._safe:
             return safe, self._before
         window, began = self._lead.window, self._lead.next_position

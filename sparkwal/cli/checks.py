@@ -113,8 +113,8 @@ def _check_record(log: LogRange, position: int) -> _CheckedRecord:
     # damage, and below the floor a late PUT of a fenced writer may have filled the slot again.
     if position < (floor := log.floor.current()):
         # Collection keeps a record longer than its rows: takeovers read back over it.
-        target = log.floor.state and log.floor.state.target
-        in_table = f" after {target.table} received them" if target else ""
+        table = log.floor.state.table if log.floor.state else ""
+        in_table = f" after {table} received them" if table else ""
         why = f"position {position} is below the floor, {floor}: its rows were released{in_table}"
         return _CheckedRecord("collected", why, record)
     if leader is not None:

@@ -277,15 +277,16 @@ def check_log(path: str, log_options: Mapping[str, str]) -> Iterator[Line]:
 
 def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
     try:
-        life = chain.newest_lifecycle(log, log_id)
+        record = chain.newest_record(log)
         readers = consumers_and_ages(log, log_id)
     except (InvalidLogError, CollectedError) as error:
         yield to_do("lifecycle", str(error))
         return
-    if life is None:
+    life = record.log(log.name, log_id) if record else None
+    if record is None or life is None:
         yield ok("lifecycle", "none: nothing was compacted or collected")
     elif life.is_open:
-        age = time.time_ns() // 1_000_000 - life.timestamp_ms
+        age = time.time_ns() // 1_000_000 - record.timestamp_ms
         promised = f"positions {life.cut}…{life.to - 1} were promised to the table"
         finding = f"{promised} {age // 1000} s ago"
         if age > _IDLE_MS:

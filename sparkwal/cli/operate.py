@@ -13,12 +13,12 @@ from sparkwal.cli.flags import as_json, takes_log, takes_logs
 from sparkwal.cli.open_logs import no_log
 from sparkwal.cli.output import print_json, table
 from sparkwal.errors import SparkWalError, escape
-from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.format.lifecycle_record import LogInChain
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.snapshot import NewestLake
 from sparkwal.options.open import open_log
-from sparkwal.protocol.chain import newest_record, part_of
+from sparkwal.protocol.chain import newest_record
 from sparkwal.reading.repair import repair as repair_record
 
 
@@ -106,7 +106,7 @@ def collect(
     settings = lifecycle_flags.parse_options(path, log_options, all_sequencers=all_sequencers)
     logs = lifecycle_flags.existing_logs(settings, all_sequencers=all_sequencers)
     chain = newest_record(next(iter(logs.values()))) if logs else None
-    states = {name: part_of(log, chain) for name, log in logs.items()}
+    states = {name: chain.log(name) if chain else None for name in logs}
     if not states:
         raise no_log(open_log(settings))
     results: dict[str, Collection | SparkWalError | None] = dict.fromkeys(states)
@@ -116,7 +116,7 @@ def collect(
             coordinator = Coordinator(
                 open_log(settings),
                 settings,
-                table=NewestLake(url, settings) if url else None,
+                table=NewestLake(chain.tables[url].target, settings) if chain and url else None,
                 gc_grace_ms=settings.gc_grace_ms,
                 consumer_expiry_ms=settings.consumer_expiry_ms,
             )
@@ -164,12 +164,12 @@ def collect(
         raise lifecycle_flags.Failures(failures, several=all_sequencers)
 
 
-def _by_table(states: Mapping[str, LifecycleRecord | None]) -> dict[str, list[str]]:
+def _by_table(states: Mapping[str, LogInChain | None]) -> dict[str, list[str]]:
     """The names of the logs with a lifecycle, by the URL of their table; "" without one."""
     names: dict[str, list[str]] = {}
     for name, state in states.items():
         if state is not None:
-            names.setdefault(state.target.table if state.target else "", []).append(name)
+            names.setdefault(state.table, []).append(name)
     return names
 
 

@@ -15,6 +15,7 @@ from sparkwal.cli.output import format_name, format_value, moment, print_json, t
 from sparkwal.cli.report_page import page
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
+from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.format.schema import columns, type_name
 from sparkwal.lifecycle.consumer_list import consumer_infos
 from sparkwal.sql.past import (
@@ -180,6 +181,29 @@ def command(
     damage.check("in the report")
 
 
+def _lifecycle(record: ChainRecord, name: str) -> dict[str, Any]:
+    """The lifecycle of a log as JSON takes it."""
+    log = record.logs[name]
+    promise = record.promise(log.table)
+    ranges = promise.ranges if promise else ()
+    table = asdict(promise.table) if promise else {}
+    return {
+        "kind": record.kind,
+        "number": record.number,
+        "record_id": record.record_id,
+        "sequencer": name,
+        **asdict(log),
+        "target": None,
+        "k": 0,
+        **table,
+        "is_open": bool(ranges),
+        "others": [asdict(range_) for range_ in ranges if range_.sequencer != name],
+        "gc_grace_ms": record.gc_grace_ms,
+        "timestamp_ms": record.timestamp_ms,
+        "host": record.host,
+    }
+
+
 def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     """The JSON document of a report.
 
@@ -226,7 +250,7 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
         "pauses": pauses,
         "dead": {"count": totals["dead"], "first": [list(row.values()) for row in dead]},
         "consumers": [asdict(reader) for reader in readers],
-        "lifecycle": chain and chain.fields_of_log(),
+        "lifecycle": chain and _lifecycle(chain, log.name),
         "log": {
             "url": log.log.url,
             "sequencer": log.name,

@@ -128,7 +128,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     if document["damage"]:
         damage = safe("; ".join(document["damage"]))
         sentence = f"Damaged objects, which are not counted: {damage}"
-    elif (life := document["lifecycle"]) and life["is_open"]:
+    elif (life := document["lifecycle"]) and life["to"] > life["cut"]:
         end = life["to"] - 1
         sentence = f"Compaction is not finished: positions {life['cut']}…{end} are promised"
     else:

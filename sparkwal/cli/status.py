@@ -117,6 +117,8 @@ def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> di
     header = head.live.header
     floor = log.floor.current()
     life = log.floor.state
+    record = log.floor.record
+    target = record.target_of(log.name) if record else None
     stored = size_of(log, listed)
     return {
         "url": log.log.url,
@@ -136,16 +138,17 @@ def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> di
         "exact": stored.exact,
         "floor": floor,
         "lifecycle": life
+        and record
         and {
-            "table": life.target and life.target.table,
-            "mode": life.target and life.target.mode,
-            "keys": life.target and life.target.keys,
-            "ranges": life.k,
+            "table": target and target.table,
+            "mode": target and target.mode,
+            "keys": target and target.keys,
+            "ranges": record.tables[target.table].k if target else 0,
             "cut": life.cut,
             "floor": life.floor,
             "open_to": life.to if life.is_open else None,
-            "gc_grace_ms": life.gc_grace_ms,
-            "timestamp": moment(life.timestamp_ms),
+            "gc_grace_ms": record.gc_grace_ms,
+            "timestamp": moment(record.timestamp_ms),
         },
     }
 

@@ -1,7 +1,7 @@
 """One record of the chain of a path: the rows in tables, and those that may be deleted (§10)."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -107,6 +107,16 @@ class LogInChain:
     without_rows: Whole = 0
     unreadable: Whole = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether positions of the log are promised to its table and not confirmed there."""
+        return self.to > self.cut
+
+    @property
+    def start(self) -> int:
+        """The first position that its table takes next: a new table begins at the floor."""
+        return self.cut if self.table else max(self.cut, self.floor)
+
 
 @dataclass(frozen=True)
 class TableInChain:
@@ -131,9 +141,55 @@ class TableInChain:
     tombstones_version: WholeOrNone = NO_TABLE_VERSION
 
 
+@dataclass(frozen=True)
+class Promise:
+    """What a record of the chain promises to a table: the last range, and what of it is open.
+
+    Attributes:
+        table: the table. Its `k` is the number of the range.
+        logs: the logs of the table, by the names of their sequencers.
+        timestamp_ms: the time of the record.
+    """
+
+    table: TableInChain
+    logs: Mapping[str, LogInChain]
+    timestamp_ms: int
+
+    @property
+    def target(self) -> Target:
+        """The table, and the way rows reach it."""
+        return self.table.target
+
+    @cached_property
+    def ranges(self) -> tuple[OpenRange, ...]:
+        """The positions that are promised and not confirmed in the table, by sequencer."""
+        return tuple(
+            OpenRange(name, log.log_id, log.cut, log.to)
+            for name, log in sorted(self.logs.items())
+            if log.is_open
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a range is promised and not confirmed in the table."""
+        return bool(self.ranges)
+
+    @property
+    def confirmed_k(self) -> int:
+        """The last range that the table was confirmed to hold."""
+        return self.table.k - 1 if self.is_open else self.table.k
+
+    @property
+    def range_id(self) -> tuple[str, int]:
+        """The transaction that writes the range: the name of the table's transactions, and k."""
+        return self.table.app_id, self.table.k
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChainRecord:
     """The state of all logs under a path after one record of their chain.
+
+    The defaults are those of the state before the first record.
 
     Attributes:
         number: the number of the record. Numbers count down from keys.MAX by 1.
@@ -152,175 +208,28 @@ class ChainRecord:
     timestamp_ms: Moment = 0
     host: str = ""
 
-    def of(self, sequencer: str) -> "LifecycleRecord | None":
-        """The part of one log, or None if the chain does not have the log."""
+    def log(self, sequencer: str, log_id: str | None = None) -> LogInChain | None:
+        """A log, or None if the chain does not have it, or with `log_id` if it has another of this
+        name."""
         log = self.logs.get(sequencer)
-        if log is None:
+        # SAFETY(chain-log-id) §10: the chain of another log_id counts as no chain
+        return log if log and log_id in (None, log.log_id) else None
+
+    def target_of(self, sequencer: str) -> Target | None:
+        """The target of a log, or None if the log has no table."""
+        log = self.logs.get(sequencer)
+        table = self.tables.get(log.table) if log else None
+        return table.target if table else None
+
+    def promise(self, table: str) -> Promise | None:
+        """The promise to the table of this URL, or None if no log has this table."""
+        if table not in self.tables:
             return None
-        table = self.tables.get(log.table)
-        others = () if table is None else self.open_ranges(log.table)
-        of_table: dict[str, Any] = {} if table is None else dict(vars(table))
-        return LifecycleRecord(
-            kind=self.kind,
-            number=self.number,
-            record_id=self.record_id,
-            log_id=log.log_id,
-            sequencer=sequencer,
-            cut=log.cut,
-            to=log.to,
-            floor=log.floor,
-            without_rows=log.without_rows,
-            unreadable=log.unreadable,
-            others=tuple(range_ for range_ in others if range_.sequencer != sequencer),
-            gc_grace_ms=self.gc_grace_ms,
-            timestamp_ms=self.timestamp_ms,
-            host=self.host,
-            chain=self,
-            **of_table,
-        )
-
-    def open_ranges(self, table: str) -> tuple[OpenRange, ...]:
-        """The positions that are promised to a table and not confirmed there, by sequencer."""
-        return tuple(range_ for of, range_ in self._open if of == table)
-
-    @cached_property
-    def _open(self) -> list[tuple[str, OpenRange]]:
-        """Each open range with its table. A record of a thousand logs is asked for each of them."""
-        return [
-            (log.table, OpenRange(name, log.log_id, log.cut, log.to))
-            for name, log in sorted(self.logs.items())
-            if log.to > log.cut
-        ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LifecycleRecord:
-    """The part of one log in a record of its chain. The defaults are those without a record.
-
-    Attributes:
-        number: the number of the record. Numbers count down from keys.MAX by 1.
-        record_id: a random id of the attempt that wrote the record. A read-back compares it.
-        log_id: the id of the log. A log that was recreated at the same path has another.
-        k: the number of intents of the log's table so far.
-        cut: positions below are in the table.
-        to: the end of the open range [cut, to), or `cut` if none of this log is promised.
-        floor: positions below may be deleted after `gc_grace_ms`.
-        without_rows: no record below this position holds rows.
-        target: the table, or None before the first intent.
-        table_id: the id of the table of the first intent.
-        table_version: the version of the table before the last done; at first, before any row.
-        tombstones_id: the id of the table of tombstones, or "" without one.
-        tombstones_version: the version of the tombstones, read after that of the table.
-        others: the ranges of other logs that the same intent promised to the table.
-        app_id: the name of the table's transactions; "" stands for the log's own id.
-        unreadable: as in `LogInChain`.
-        chain: the whole record, or None if this was derived from none.
-    """
-
-    kind: str = ""
-    number: Number = keys.MAX + 1
-    record_id: str = ""
-    log_id: str
-    sequencer: str
-    k: Whole = 0
-    cut: Whole = 0
-    to: Whole = 0
-    floor: Whole = 0
-    without_rows: Whole = 0
-    target: Target | None = None
-    table_id: str = ""
-    table_version: WholeOrNone = NO_TABLE_VERSION
-    tombstones_id: str = ""
-    tombstones_version: WholeOrNone = NO_TABLE_VERSION
-    others: tuple[OpenRange, ...] = ()
-    app_id: str = ""
-    unreadable: Whole = 0
-    gc_grace_ms: Whole
-    timestamp_ms: Moment = 0
-    host: str = ""
-    chain: ChainRecord | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a range was promised to the table and is not confirmed there."""
-        return self.to > self.cut or bool(self.others)
-
-    @property
-    def confirmed_k(self) -> int:
-        """The last range that the table was confirmed to hold."""
-        return self.k - 1 if self.is_open else self.k
-
-    @property
-    def txn_id(self) -> str:
-        """The name of the table's transactions."""
-        return self.app_id or self.log_id
-
-    @property
-    def ranges(self) -> tuple[OpenRange, ...]:
-        """The open range by logs, or nothing if none is open."""
-        own = OpenRange(self.sequencer, self.log_id, self.cut, self.to)
-        ranges = (own, *self.others) if self.to > self.cut else self.others
-        return tuple(sorted(ranges, key=lambda range_: range_.sequencer))
-
-    def fields_of_log(self) -> dict[str, Any]:
-        """The fields of this log as JSON takes them."""
-        return asdict(replace(self, chain=None)) | {"is_open": self.is_open}
+        logs = {name: log for name, log in self.logs.items() if log.table == table}
+        return Promise(self.tables[table], logs, self.timestamp_ms)
 
 
 prepare(LogInChain, TableInChain, ChainRecord)
-
-
-def with_log(before: LifecycleRecord, after: LifecycleRecord) -> ChainRecord:
-    """The record that follows the one of `before` when one log and its table change.
-
-    Args:
-        before: the log's part of the newest record.
-        after: the same part after the change. A range of another log that is no longer open is in
-            the table if `kind` is DONE, and given up otherwise.
-    """
-    base = before.chain or ChainRecord(gc_grace_ms=after.gc_grace_ms)
-    logs, tables = dict(base.logs), dict(base.tables)
-    table = after.target.table if after.target else ""
-    for range_ in before.others:
-        # SAFETY(done-closes-all) §10: a range that is done is done for each log that it takes
-        end = range_.to if after.kind == DONE else range_.cut
-        log = replace(logs[range_.sequencer], cut=end, to=end)
-        logs[range_.sequencer] = replace(log, unreadable=0) if after.kind == DONE else log
-    for range_ in after.others:
-        log = logs.get(range_.sequencer, LogInChain(range_.log_id))
-        logs[range_.sequencer] = replace(log, cut=range_.cut, to=range_.to, table=table)
-    own = logs.get(after.sequencer, LogInChain(after.log_id))
-    is_done = after.kind == DONE and before.to > before.cut
-    logs[after.sequencer] = replace(
-        own,
-        log_id=after.log_id,
-        cut=after.cut,
-        to=after.to,
-        floor=after.floor,
-        table=table,
-        without_rows=after.without_rows,
-        unreadable=0 if is_done else own.unreadable,
-    )
-    if after.target is not None:
-        tables[table] = TableInChain(
-            after.target,
-            after.txn_id,
-            after.k,
-            after.table_id,
-            after.table_version,
-            after.tombstones_id,
-            after.tombstones_version,
-        )
-    return ChainRecord(
-        kind=after.kind,
-        number=after.number,
-        record_id=after.record_id,
-        logs=logs,
-        tables=tables,
-        gc_grace_ms=after.gc_grace_ms,
-        timestamp_ms=after.timestamp_ms,
-        host=after.host,
-    )
 
 
 def encode(record: ChainRecord) -> bytes:

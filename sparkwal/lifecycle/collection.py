@@ -13,14 +13,15 @@ from itertools import islice
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
-from sparkwal.lifecycle.compaction import Chain, MovedOn, confirm_table
+from sparkwal.format.lifecycle_record import ChainRecord, LogInChain
+from sparkwal.lifecycle.compaction import confirm_table
 from sparkwal.lifecycle.erasing import Erasure, erase_rows
 from sparkwal.lifecycle.leftovers import Leftovers, list_leftovers, unneeded_segments
 from sparkwal.lifecycle.readers import Readers, readers_of
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import named_records
-from sparkwal.protocol.chain import KEPT_RECORDS, part_of, record_at
+from sparkwal.protocol.chain import KEPT_RECORDS, Chain, MovedOn, record_at
+from sparkwal.protocol.lifecycle_steps import with_logs
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.store.base import (
@@ -107,7 +108,7 @@ class Collected:
     Attributes:
         log: the log.
         head: its head, read after `state`.
-        state: its part of the newest lifecycle record.
+        state: the log in the newest record of the chain.
         above: nothing is deleted unless the bound is above this position.
         looked_below: this process has read the records below this position.
         left: the erasures that failed among them.
@@ -117,7 +118,7 @@ class Collected:
 
     log: LogStore
     head: Head
-    state: LifecycleRecord
+    state: LogInChain
     above: int = -1
     looked_below: int = 0
     left: Erasure = field(default_factory=Erasure)
@@ -209,7 +210,7 @@ def _first_older(newest: int, is_older: Callable[[int], bool]) -> int:
 
 
 def _limits(
-    logs: Sequence[Collected], safeguards: Safeguards
+    chain: Chain, record: ChainRecord, logs: Sequence[Collected], safeguards: Safeguards
 ) -> tuple[list[_Limits | InvalidLogError], Readers | None]:
     """Compute the positions of each log that a collection may take.
 
@@ -217,10 +218,9 @@ def _limits(
 
     A consumer that joins later begins at the floor or above.
     """
-    states = [one.state for one in logs]
-    grace_ms = max(safeguards.grace_ms, states[0].gc_grace_ms)
+    grace_ms = max(safeguards.grace_ms, record.gc_grace_ms)
     ages: dict[int, int] = {}
-    floors = _old_floors(logs, grace_ms, ages)
+    floors = _old_floors(record, logs, grace_ms, ages)
     # Below a floor that allows nothing new, the consumers do not matter.
     moved = {
         one.log.name: (one.log, one.state.log_id, floor)
@@ -241,19 +241,23 @@ def _limits(
         result = results.get(one.log.name, floor)
         # Nothing of a log with a damaged consumer is deleted.
         bounds.append(0 if isinstance(result, InvalidLogError) else result)
-    erasable = _erasable(logs, bounds, 2 * grace_ms, ages)
+    erasable = _erasable(record, logs, bounds, 2 * grace_ms, ages)
     with_table = [
         one
         for one, bound, end in zip(logs, bounds, erasable, strict=True)
-        if one.state.target is not None and (bound > max(one.above, 0) or end > one.first)
+        if one.state.table and (bound > max(one.above, 0) or end > one.first)
     ]
     if with_table:
-        log, state = with_table[0].log, with_table[0].state
-        if safeguards.table is None:
-            raise InvalidLogError(f"{log.url} has a table, and collection must read it: pass it")
-        # All of them have the table that this process reads.
+        read = safeguards.table.target.table if safeguards.table else ""
+        for one in with_table:
+            if one.state.table != read:
+                raise InvalidLogError(
+                    f"{one.log.url} has the table {one.state.table}, and collection must read it: "
+                    "pass it"
+                )
+        assert safeguards.table is not None
         # SAFETY(table-before-delete) §10: a collection confirms the table before it deletes
-        confirm_table(log, state, safeguards.table)
+        confirm_table(chain, record, safeguards.table)
     limits: list[_Limits | InvalidLogError] = []
     for one, floor, bound, end in zip(logs, floors, bounds, erasable, strict=True):
         if one.log.name in errors:
@@ -263,26 +267,32 @@ def _limits(
         if bound < floor:
             names = readers.holders(one.log, one.state.log_id, bound, safeguards.expiry_ms)
             held_by = ", ".join(names) or "a consumer that was forgotten meanwhile"
-        if one.state.target is not None:
+        if one.state.table:
             bound = min(bound, one.state.cut)
         limits.append(_Limits(bound, min(end, bound), held_by))
     return limits, readers
 
 
-def _old_floors(logs: Sequence[Collected], grace_ms: int, ages: dict[int, int]) -> list[int]:
+def _old_floors(
+    record: ChainRecord, logs: Sequence[Collected], grace_ms: int, ages: dict[int, int]
+) -> list[int]:
     """The floor of each log that was passed longer ago than the grace."""
-    old = _old_record(logs[0].log, logs[0].state.number, grace_ms, ages)
+    old = _old_record(logs[0].log, record.number, grace_ms, ages)
     floors = []
     for one in logs:
-        part = part_of(one.log, old, one.state.log_id)
+        before = old.log(one.log.name, one.state.log_id) if old else None
         # No honest floor goes back; a forged older one must not take more than the newest allows.
         # If the old record does not have the log, nothing of it was released so long ago.
-        floors.append(min(part.floor, one.state.floor) if part else 0)
+        floors.append(min(before.floor, one.state.floor) if before else 0)
     return floors
 
 
 def _erasable(
-    logs: Sequence[Collected], bounds: Sequence[int], grace_ms: int, ages: dict[int, int]
+    record: ChainRecord,
+    logs: Sequence[Collected],
+    bounds: Sequence[int],
+    grace_ms: int,
+    ages: dict[int, int],
 ) -> list[int]:
     """The position of each log below which rows are erased from the records that stay.
 
@@ -290,12 +300,17 @@ def _erasable(
     """
     if all(bound <= one.first for one, bound in zip(logs, bounds, strict=True)):
         return [*bounds]
-    return [*map(min, bounds, _old_floors(logs, grace_ms, ages))]
+    return [*map(min, bounds, _old_floors(record, logs, grace_ms, ages))]
 
 
 def collect(
-    chain: Chain, logs: Sequence[Collected], safeguards: Safeguards, *, dry_run: bool = False
-) -> tuple[dict[str, Collection | InvalidLogError | None], ChainRecord | None]:
+    chain: Chain,
+    record: ChainRecord,
+    logs: Sequence[Collected],
+    safeguards: Safeguards,
+    *,
+    dry_run: bool = False,
+) -> tuple[dict[str, Collection | InvalidLogError | None], ChainRecord]:
     """Delete data objects, orphans and unfinished uploads below the bound of each log, and slot
     records below bound − KEPT_SLOTS. Erase the rows of the others.
 
@@ -304,21 +319,22 @@ def collect(
 
     Args:
         chain: the chain of the path.
-        logs: logs of the path and one newest record of its chain.
+        record: the newest record of the chain.
+        logs: logs of the path.
         safeguards: keep objects from collection.
         dry_run: count the objects only.
 
     Returns:
         The collected objects of each log by name, or None if nothing more may be collected, or the
-        error of a log with a damaged consumer. And the new record of the chain, if there is one.
+        error of a log with a damaged consumer. And the newest record of the chain.
 
     Raises:
         ConfirmError: the table no longer holds rows that the log would lose.
         MovedOn: another process changed the lifecycle meanwhile.
     """
     if not logs:
-        return {}, None
-    limits, readers = _limits(logs, safeguards)
+        return {}, record
+    limits, readers = _limits(chain, record, logs, safeguards)
     collections: dict[str, Collection | InvalidLogError | None] = {}
     due: list[tuple[Collected, _Limits]] = []
     for one, limit in zip(logs, limits, strict=True):
@@ -326,7 +342,7 @@ def collect(
         if isinstance(limit, _Limits) and (limit.bound > one.above or limit.erasable > one.first):
             due.append((one, limit))
     if not due or readers is None:
-        return collections, None
+        return collections, record
     leftovers = list_leftovers([one.log for one, _ in due])
 
     def work(pair: tuple[Collected, _Limits]) -> tuple[str, Collection]:
@@ -339,7 +355,7 @@ def collect(
     collections |= run_parallel(logs[0].log.store, work, due)
     if not dry_run:
         readers.forget_expired_leases()
-    return collections, None if dry_run else _note(chain, logs, collections)
+    return collections, record if dry_run else _note(chain, record, logs, collections)
 
 
 def _collect(
@@ -407,29 +423,29 @@ def _collect(
 
 def _note(
     chain: Chain,
+    record: ChainRecord,
     logs: Sequence[Collected],
     collections: Mapping[str, Collection | InvalidLogError | None],
-) -> ChainRecord | None:
+) -> ChainRecord:
     """Put a record that notes below which positions no record holds rows: 1 conditional PUT.
 
     So no other process reads these records again. Without the record nothing is lost.
 
     Returns:
-        The record, or None without one: no record was read, or another process put a record first.
+        The record, or `record` without one: no record was read, or another process put one first.
     """
     states = {one.log.name: one.state for one in logs}
-    changes = {
-        name: {"without_rows": done.without_rows}
+    changed = {
+        name: replace(states[name], without_rows=done.without_rows)
         for name, done in collections.items()
         if isinstance(done, Collection)
         and done.looked
         and done.without_rows > states[name].without_rows
     }
-    changed = [states[name] for name in changes]
     # A collector may have no permission to put one.
     with suppress(MovedOn, OptionError):
-        return chain.put_logs(changed, changes, changed[0].gc_grace_ms) if changed else None
-    return None
+        return chain.put(with_logs(record, changed, 0)) if changed else record
+    return record
 
 
 @dataclass(frozen=True)

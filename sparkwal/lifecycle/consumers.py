@@ -22,7 +22,7 @@ from sparkwal.format.consumer_record import (
     decode_of_all,
     encode,
 )
-from sparkwal.protocol.chain import newest_record, part_of
+from sparkwal.protocol.chain import newest_record
 from sparkwal.store.base import (
     LogStore,
     NotFound,
@@ -372,7 +372,6 @@ def _floors(log: LogStore, consumer: ConsumerOfAll, names: Collection[str]) -> d
     record = newest_record(log)
     floors = {}
     for name in names:
-        one = log.root.sequencer(name)
-        part = part_of(one, record, consumer.logs[name].log_id)
-        floors[name] = part.floor if part else 0
+        state = record.log(name, consumer.logs[name].log_id) if record else None
+        floors[name] = state.floor if state else 0
     return floors

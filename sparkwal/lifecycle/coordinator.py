@@ -6,51 +6,27 @@ together: one intent, one version of the table, one record for their floors.
 """
 
 import socket
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError, SparkWalError
-from sparkwal.format.keys import ROOT, slot
-from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord, Target
+from sparkwal.format.keys import ROOT
+from sparkwal.format.lifecycle_record import ChainRecord, OpenRange, Target
 from sparkwal.lifecycle.collection import Collected, Collection, Safeguards, collect
-from sparkwal.lifecycle.compaction import (
-    Chain,
-    MovedOn,
-    Range,
-    accept,
-    confirm_table,
-    unless_moved_on,
-    versions_of,
-    with_target,
-)
-from sparkwal.lifecycle.cycle import (
-    Cycle,
-    Part,
-    Remembered,
-    Run,
-    check_chain,
-    noted,
-    part_with_table,
-    report_limit,
-    states_of,
-)
+from sparkwal.lifecycle.compaction import Range, accept, confirm_table, promise_to
+from sparkwal.lifecycle.cycle import Cycle, KnownLog, Run, noted
 from sparkwal.lifecycle.floors import move_floors
-from sparkwal.lifecycle.giving_up import (
-    ClosedRange,
-    finish_or_give_up,
-    give_up_open_range,
-    open_range,
-)
+from sparkwal.lifecycle.giving_up import ClosedRange, finish_or_give_up, give_up_open_range
 from sparkwal.lifecycle.old_records import forget_old_records
 from sparkwal.lifecycle.policy import Policy, decide_together, measure
 from sparkwal.lifecycle.promising import promise, range_until
-from sparkwal.lifecycle.table import Table, check_same_target
-from sparkwal.protocol.chain import beginning, part_of
+from sparkwal.lifecycle.table import Table, check_same_target, confirmed
+from sparkwal.protocol.chain import Chain, MovedOn
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.recovery import Head
+from sparkwal.protocol.lifecycle_steps import with_table
 from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -72,7 +48,6 @@ class Coordinator:
         policy: decides when rows go to the table and when they leave the log.
         sequencer: the log's name, for callers; the place of the log decides.
         table: receives the rows. Without one, only the policy's retention moves the floor.
-        target: how the rows are written to the table.
         gc_grace_ms: collection deletes only objects that the floor passed at least this long ago.
         consumer_expiry_ms: the floor waits for no consumer that last published longer ago.
         collects: whether a run deletes objects.
@@ -87,7 +62,6 @@ class Coordinator:
         *,
         sequencer: str = ROOT,
         table: Table | None = None,
-        target: Target | None = None,
         gc_grace_ms: int = DAY_MS,
         consumer_expiry_ms: int | None = None,
         collects: bool = True,
@@ -99,11 +73,10 @@ class Coordinator:
         self._clock = clock or SYSTEM
         self._chain = Chain(log, self._clock, host or socket.gethostname())
         self._table = table
-        self._target = target
+        self._target = table.target if table else None
         self._collects = collects
         self._safeguards = Safeguards(table, gc_grace_ms, consumer_expiry_ms)
-        self._known: dict[str, Remembered] = {}
-        self._heads: dict[str, Head] = {}
+        self._known: dict[str, KnownLog] = {}
 
     def recover(self) -> Run:
         """Finish the range that an earlier run left open, if there is one.
@@ -116,7 +89,7 @@ class Coordinator:
             InvalidLogError: a record of the log or of its lifecycle is damaged.
             StoreUnavailableError: the store did not answer.
         """
-        return self._of_one(self._retry_if_moved(lambda: self._recover([self._log])))
+        return self._retry_if_moved(lambda: self._of_this_log(self._recover([self._log]).results))
 
     def run_once(self, *, whole: bool = False) -> Run:
         """Finish an open range, compact the range that is due, move the floor, and collect.
@@ -133,7 +106,9 @@ class Coordinator:
             InvalidLogError: a record of the log or of its lifecycle is damaged.
             StoreUnavailableError: the store did not answer.
         """
-        return self._of_one(self._retry_if_moved(lambda: self._run([self._log], whole=whole)))
+        return self._retry_if_moved(
+            lambda: self._of_this_log(self._run([self._log], whole=whole).results)
+        )
 
     def run_all(self, *, whole: bool = False) -> dict[str, Run | SparkWalError]:
         """As `run_once`, for all logs under the path together.
@@ -152,17 +127,9 @@ class Coordinator:
             CompactionError: a range did not reach the table; the next run continues with it.
             InvalidLogError, StoreUnavailableError: the chain could not be read.
         """
+        return self._retry_if_moved(lambda: self._run(self._list(), whole=whole).results)
 
-        def work() -> dict[str, Run | SparkWalError]:
-            root = self._log.root
-            listed = list_logs(root)
-            for name, one in listed.items():
-                self._known.setdefault(name, Remembered()).listed(one.newest, one.page)
-            return self._run([*map(root.sequencer, listed)], whole=whole).results
-
-        return self._retry_if_moved(work)
-
-    def accept_table(self) -> LifecycleRecord:
+    def accept_table(self) -> ChainRecord:
         """Accept the present table as one that holds all rows below the cut.
 
         Call it after you restored the table, or after you compared it with the log.
@@ -175,17 +142,17 @@ class Coordinator:
             CompactionError: the table is unreadable, or another run changed the lifecycle.
         """
 
-        def work() -> LifecycleRecord:
+        def work() -> ChainRecord:
             cycle = self._read_logs([self._log])
-            part = cycle.parts.get(self._log.name)
-            if part is not None and part.error is not None:
-                raise part.error
-            state = part.state if part else None
-            if (state is None or state.target is None) and cycle.record and self._target:
-                state = part_with_table(cycle.record, self._target.table)
-            if state is None or state.target is None:
+            error = cycle.logs[self._log.name].error
+            if error is not None:
+                raise error
+            target = cycle.record.target_of(self._log.name) or self._target
+            if target is None or target.table not in cycle.record.tables:
                 raise PlanError(f"{self._log.url} has no table yet that could be accepted")
-            return accept(self._chain, state, self._require_table(state))
+            if self._target is not None:
+                check_same_target(self._target, cycle.record.tables[target.table].target)
+            return accept(self._chain, cycle.record, self._require_table(target))
 
         return self._retry_if_moved(work)
 
@@ -203,12 +170,18 @@ class Coordinator:
         wanted: set[int] = set()
 
         def work() -> ClosedRange | None:
-            state = open_range(self._chain, self._target)
-            # A range that another process promised meanwhile was refused by no table.
-            if state is None or wanted - {state.k}:
+            record = self._chain.newest()
+            target = record and (record.target_of(self._log.name) or self._target)
+            opened = record and target and record.promise(target.table)
+            if not record or not target or not opened or not opened.is_open:
                 return None
-            wanted.add(state.k)
-            return give_up_open_range(self._chain, state, self._require_table(state))
+            if self._target is not None:
+                check_same_target(self._target, opened.target)
+            # A range that another process promised meanwhile was refused by no table.
+            if wanted - {opened.table.k}:
+                return None
+            wanted.add(opened.table.k)
+            return give_up_open_range(self._chain, record, self._require_table(target))
 
         return self._retry_if_moved(work)
 
@@ -229,10 +202,7 @@ class Coordinator:
             StoreUnavailableError: the store did not answer.
         """
         results = self._collect_logs(lambda: [self._log], dry_run=dry_run, looks_again=looks_again)
-        result = results[self._log.name]
-        if isinstance(result, SparkWalError):
-            raise result
-        return result
+        return self._of_this_log(results)
 
     def collect_all(
         self, names: Container[str], *, dry_run: bool, looks_again: bool = False
@@ -262,9 +232,19 @@ class Coordinator:
     ) -> dict[str, Collection | SparkWalError | None]:
         def work() -> dict[str, Collection | SparkWalError | None]:
             cycle = self._read_logs(logs())
-            cycle.begun = None
-            if in_chain := cycle.in_chain(self._known, looks_again=looks_again):
-                self._collect(cycle, in_chain, dry_run=dry_run)
+            in_chain = [
+                Collected(
+                    known.log,
+                    known.live_head,
+                    cycle.state(known),
+                    is_small=known.is_small,
+                    looks_again=looks_again,
+                )
+                for known in cycle.sound
+                if known.found != "no lifecycle"
+            ]
+            if in_chain:
+                self._collect(cycle, in_chain, forgets_records=True, dry_run=dry_run)
             return cycle.collections
 
         return self._retry_if_moved(work)
@@ -274,8 +254,11 @@ class Coordinator:
         root = self._log.root
         listed = list_logs(root)
         for name, one in listed.items():
-            self._known.setdefault(name, Remembered()).listed(one.newest, one.page)
+            self._known_log(root.sequencer(name)).listed(one.newest, one.page)
         return [*map(root.sequencer, listed)]
+
+    def _known_log(self, log: LogStore) -> KnownLog:
+        return self._known.setdefault(log.name, KnownLog(log))
 
     def _retry_if_moved(self, work: Callable[[], R]) -> R:
         try:
@@ -290,72 +273,58 @@ class Coordinator:
             events.emit(events.CompactionSuspended(self._log.url, error.stage, str(error)))
             raise
 
-    def _of_one(self, cycle: Cycle) -> Run:
-        result = cycle.results[self._log.name]
+    def _of_this_log(self, results: Mapping[str, R | SparkWalError]) -> R:
+        """The result of the log that this was opened for.
+
+        Raises:
+            SparkWalError: the log failed.
+        """
+        result = results[self._log.name]
         if isinstance(result, SparkWalError):
             raise result
         return result
 
     def _read_logs(self, logs: Sequence[LogStore]) -> Cycle:
         """Read the newest record of the chain, and then the head of each log, side by side."""
-        cycle = Cycle(self._chain.newest())
-
-        def begin(log: LogStore) -> Part | SparkWalError | None:
-            known = self._known.setdefault(log.name, Remembered())
-            try:
-                head = self._heads[log.name] = known.head_of(log)
-            except SparkWalError as error:
-                return error
-            if head.live is None:
-                # The chain shows that these records were complete once.
-                is_compacted = part_of(log, cycle.record) is not None
-                return head.torn[0] if head.torn and is_compacted else None
-            # Any new record of a log without gaps is its newest object.
-            last = log.key(slot(head.position, head.window))
-            is_newest = known.newest is not None and known.newest.key == last
-            known.head = head if is_newest and not head.torn and head.free == head.gap else None
-            log_id = head.live.header.log_id
-            state = part_of(log, cycle.record)
-            if state is None:
-                state = beginning(log_id, log.name, self._safeguards.grace_ms, cycle.record)
-                return Part(log, head, state)
-            part = Part(log, head, state, "an open range" if state.to > state.cut else "at rest")
-            try:
-                check_chain(log, head.gap, log_id, state)
-            except SparkWalError as error:
-                part.error = error
-            return part
-
-        for log, part in zip(logs, run_parallel(self._log.store, begin, logs), strict=True):
-            if isinstance(part, Part):
-                cycle.parts[log.name] = part
-            else:
-                cycle.runs[log.name] = Run("no log") if part is None else part
+        record = self._chain.newest() or ChainRecord(gc_grace_ms=self._safeguards.grace_ms)
+        known = [self._known_log(log) for log in logs]
+        [*run_parallel(self._log.store, lambda one: one.begin_run(record), known)]
+        cycle = Cycle(record, {one.log.name: one for one in known})
         cycle.refuse_copies()
         return cycle
 
     def _recover(self, logs: Sequence[LogStore]) -> Cycle:
         cycle = self._read_logs(logs)
-        for part in cycle.sound:
-            if self._target is not None and part.state.target is not None:
-                with noted(part, several=len(logs) > 1):
-                    check_same_target(self._target, part.state.target)
+        record = cycle.record
+        tables = {known.log.name: record.target_of(known.log.name) for known in cycle.sound}
+        if self._target is not None:
+            for known in cycle.sound:
+                if (target := tables[known.log.name]) is not None:
+                    with noted(known):
+                        check_same_target(self._target, target)
+            # A log that is new to the table may find an open range of others there.
+            if self._target.table in record.tables and cycle.sound:
+                check_same_target(self._target, record.tables[self._target.table].target)
+        targets = [tables[known.log.name] or self._target for known in cycle.sound]
         # SAFETY(one-open-range) §10: at most one range of a table is open, of whichever logs
-        opened = [state for state in states_of(cycle, self._target) if state.is_open]
+        opened = [target for target in targets if target and self._is_open(record, target)]
         if opened:
-            ranges = self._finish(cycle, opened[0], self._require_table(opened[0]))
-            for part in cycle.sound:
-                part.finished = ranges.get(part.log.name)
-                if part.finished is not None:
-                    part.found = "an open range"
+            ranges = self._finish(cycle, self._require_table(opened[0]))
+            for known in cycle.sound:
+                known.finished = ranges.get(known.log.name)
+                if known.finished is not None:
+                    known.found = "an open range"
         return cycle
 
-    def _require_table(self, state: LifecycleRecord) -> Table:
+    def _is_open(self, record: ChainRecord, target: Target) -> bool:
+        promise = record.promise(target.table)
+        return promise is not None and promise.is_open
+
+    def _require_table(self, target: Target) -> Table:
         if self._table is None:
-            assert state.target is not None
             raise PlanError(
-                f"{self._log.url} is compacted into {state.target.table}: a run without a table "
-                "cannot write it"
+                f"{self._log.url} is compacted into {target.table}: a run without a table cannot "
+                "write it"
             )
         return self._table
 
@@ -365,9 +334,9 @@ class Coordinator:
             return cycle
         self._compact(cycle, whole=whole)
         before = cycle.record
-        move_floors(self._chain, cycle, self._known, self._policy, self._safeguards)
+        move_floors(self._chain, cycle, self._policy, self._safeguards)
         if self._collects:
-            self._collect(cycle, [*cycle.uncollected(self._known)])
+            self._collect(cycle, self._uncollected(cycle))
         if not cycle.has_written:
             self._confirm_forward(cycle, floor_moved=cycle.record is not before)
         return cycle
@@ -376,86 +345,78 @@ class Coordinator:
         """Promise what is due of each log by one intent, and write it by one transaction."""
         now_ms = self._clock.now_ms()
         policy = replace(self._policy, late_window_seconds=0) if whole else self._policy
-        for part in cycle.sound:
-            if self._target is not None and part.state.target is None:
-                part.state = with_target(part.state, self._target)
-        self._measure(cycle.sound, policy, now_ms)
-        due = decide_together(
-            {part.log.name: part.measured for part in cycle.sound if part.measured}, policy, now_ms
-        )
-        for part in cycle.sound:
-            report_limit(part, self._known[part.log.name], self._policy, due[part.log.name].limit)
-        if self._table is None or self._target is None:
+        self._measure(cycle, policy, now_ms)
+        measured = {known.log.name: known.measured for known in cycle.sound if known.measured}
+        due = decide_together(measured, policy, now_ms)
+        for known in cycle.sound:
+            known.report_limit(self._policy, due[known.log.name].limit)
+        if self._table is None:
             return
-        befores = {
-            part.log.name: part.head.live.header.timestamp_ms
-            if whole and part.measured and part.measured.first_ms is not None and part.head.live
-            else due[part.log.name].before_ms
-            for part in cycle.sound
-        }
 
-        found = self._side_by_side(
-            lambda part: range_until(part, befores[part.log.name]), cycle.sound
-        )
+        def range_of(known: KnownLog) -> OpenRange | None:
+            before_ms = due[known.log.name].before_ms
+            live = known.live_head.live
+            if whole and live and known.measured and known.measured.first_ms is not None:
+                before_ms = live.header.timestamp_ms
+            return range_until(self._chain, cycle, known, before_ms)
+
+        found = self._side_by_side(range_of, cycle.sound)
         ranges = [range_ for range_ in found if range_ is not None]
         if not ranges:
             return
-        parts = [cycle.parts[range_.sequencer] for range_ in ranges]
-        several = len(cycle.parts) > 1
-        intent = promise(self._chain, parts, ranges, self._target, self._table, several=several)
-        if intent is None:
+        grace_ms = self._safeguards.grace_ms
+        promised = promise(self._chain, cycle, ranges, self._table, grace_ms)
+        if promised is None:
             return
-        written = self._finish(cycle, intent, self._table)
-        for part in parts:
-            part.compacted = written.get(part.log.name)
+        cycle.record = promised
+        written = self._finish(cycle, self._table)
+        for range_ in ranges:
+            cycle.logs[range_.sequencer].compacted = written.get(range_.sequencer)
         if not written:
             # Without the logs that could not be read.
             self._compact(cycle, whole=whole)
 
-    def _finish(self, cycle: Cycle, intent: LifecycleRecord, table: Table) -> dict[str, Range]:
+    def _finish(self, cycle: Cycle, table: Table) -> dict[str, Range]:
         """Finish the open range, or give it up: then no log has a range, and bad ones leave."""
-        promised = {part.sequencer for part in intent.ranges}
-        has_others = not cycle.parts.keys() <= promised
-        done, ranges, bad = finish_or_give_up(self._chain, intent, table, has_others=has_others)
+        promised = {range_.sequencer for range_ in promise_to(cycle.record, table).ranges}
+        present = {known.log.name for known in cycle.present}
+        record, ranges, bad = finish_or_give_up(
+            self._chain, cycle.record, table, has_others=not present <= promised
+        )
         for name, error in bad.items():
-            cycle.runs[name] = error
-            if name in cycle.parts:
-                cycle.parts[name].error = error
+            cycle.errors[name] = error
+            if name in cycle.logs:
+                cycle.logs[name].error = error
         cycle.has_written = True
-        cycle.moved(done.chain)
+        cycle.record = record
         return ranges
 
     def _side_by_side(
-        self, work: Callable[[Part], R | None], parts: Sequence[Part]
+        self, work: Callable[[KnownLog], R | None], logs: Sequence[KnownLog]
     ) -> list[R | None]:
-        """Do something for each log. Of several logs, a log that fails takes no further part.
+        """Do something for each log. A log that fails takes no further part."""
 
-        Raises:
-            SparkWalError: the only log failed.
-        """
-
-        def guarded(part: Part) -> R | None:
-            with noted(part, several=len(parts) > 1):
-                return work(part)
+        def guarded(known: KnownLog) -> R | None:
+            with noted(known):
+                return work(known)
             return None
 
-        return [*run_parallel(self._log.store, guarded, parts)]
+        return [*run_parallel(self._log.store, guarded, logs)]
 
-    def _measure(self, parts: Sequence[Part], policy: Policy, now_ms: int) -> None:
-        def work(part: Part) -> None:
-            known = self._known[part.log.name]
-            with unless_moved_on(part.log, part.state):
-                part.measured = known.measured = measure(
-                    part.log,
-                    part.head,
-                    part.state,
+    def _measure(self, cycle: Cycle, policy: Policy, now_ms: int) -> None:
+        def work(known: KnownLog) -> None:
+            with self._chain.unless_moved_on(cycle.record):
+                known.measured = measure(
+                    known.log,
+                    known.live_head,
+                    cycle.state(known),
                     policy,
                     now_ms,
                     has_table=self._table is not None,
                     before=known.measured,
                 )
 
-        self._side_by_side(work, parts)
+        self._side_by_side(work, cycle.sound)
 
     def _confirm_forward(self, cycle: Cycle, *, floor_moved: bool) -> None:
         """Record a newer version of the table from time to time.
@@ -463,24 +424,53 @@ class Coordinator:
         Without it, the table could delete the history that follows the recorded version, and
         readers would have to check ever more of it.
         """
-        with_table = [part.state for part in cycle.sound if part.state.table_id]
-        if self._table is None or not with_table or with_table[0].is_open:
+        table = self._table
+        if table is None or not any(cycle.state(known).table for known in cycle.sound):
             return
-        state = with_table[0]
-        snapshot = confirm_table(self._log, state, self._table)
-        new_versions = snapshot.version - state.table_version
-        age_ms = self._clock.now_ms() - state.timestamp_ms
+        promise = cycle.record.promise(table.target.table)
+        if promise is None or promise.is_open:
+            return
+        snapshot = confirm_table(self._chain, cycle.record, table)
+        new_versions = snapshot.version - promise.table.table_version
+        age_ms = self._clock.now_ms() - cycle.record.timestamp_ms
         # At most hourly: a busy table would cause a record in each run, also without new rows.
         is_late = age_ms >= DAY_MS or (new_versions >= _VERSIONS and age_ms >= _HOUR_MS)
         # While the floor moves often, no record gets a day old: a moved floor counts too.
         if new_versions and (is_late or floor_moved):
-            cycle.moved(self._chain.put(state, FLOOR, **versions_of(snapshot)).chain)
+            newer = with_table(cycle.record, confirmed(promise.table, snapshot))
+            cycle.record = self._chain.put(newer)
 
-    def _collect(self, cycle: Cycle, logs: Sequence[Collected], *, dry_run: bool = False) -> None:
-        collections, record = collect(self._chain, logs, self._safeguards, dry_run=dry_run)
+    def _uncollected(self, cycle: Cycle) -> list[Collected]:
+        """The logs of which a collection may take something that the last one did not."""
+        logs = []
+        for known in cycle.sound:
+            state = cycle.state(known)
+            log = Collected(
+                known.log,
+                known.live_head,
+                state,
+                known.collected,
+                known.looked_below,
+                known.left,
+                known.is_small,
+            )
+            if known.floor_error is None and state.floor > min(log.above, log.first):
+                logs.append(log)
+        return logs
+
+    def _collect(
+        self,
+        cycle: Cycle,
+        logs: Sequence[Collected],
+        *,
+        forgets_records: bool = False,
+        dry_run: bool = False,
+    ) -> None:
+        before = None if forgets_records else cycle.begun
+        collections, cycle.record = collect(
+            self._chain, cycle.record, logs, self._safeguards, dry_run=dry_run
+        )
         for name, collection in collections.items():
-            cycle.parts[name].collected(collection, None if dry_run else self._known[name])
-        if record is not None:
-            cycle.moved(record)
+            cycle.logs[name].take(collection, dry_run=dry_run)
         if not dry_run:
-            forget_old_records(self._log, cycle.begun, cycle.record, self._safeguards.grace_ms)
+            forget_old_records(self._log, before, cycle.record, self._safeguards.grace_ms)

@@ -13,14 +13,19 @@ from operator import attrgetter
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import (
+    NO_TABLE_VERSION,
+    ChainRecord,
+    LogInChain,
+    Promise,
+    Target,
+)
 from sparkwal.format.merging import union_of
 from sparkwal.format.widening import contradictions, widened
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.fitting import filled_by_delta
 from sparkwal.lifecycle.table import (
     Snapshots,
-    TableState,
     check_apart,
     check_history,
     holds_open_range,
@@ -29,7 +34,7 @@ from sparkwal.lifecycle.table import (
 from sparkwal.lifecycle.tombstones import check_tombstones
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
-from sparkwal.protocol.chain import newest_record, part_of
+from sparkwal.protocol.chain import newest_record
 from sparkwal.protocol.records import AnotherLog
 from sparkwal.reading.floor import Floor, Looked
 from sparkwal.reading.log_range import LogRange
@@ -141,19 +146,20 @@ def plan_current(
     for _ in range(ATTEMPTS):
         # §10: all logs are planned by one record of their chain
         record = newest_record(logs[0].log)
-        heads = [part_of(log.log, record, log.log_id) for log in logs]
-        targets = {head.target: None for head in heads if head and head.target}
+        states = [record.log(log.name, log.log_id) if record else None for log in logs]
+        targets = _targets(record, states)
         if len(targets) > 1:
             raise OptionError(
                 "the logs of this path are compacted into different tables, or in different ways "
                 f"({', '.join(target.table for target in targets)}): read one sequencer"
             )
         target = next(iter(targets), None)
-        floors = [head.floor if head else 0 for head in heads]
+        promise = record.promise(target.table) if record and target else None
+        floors = [state.floor if state else 0 for state in states]
         pins: _Pins | None = _Pins(NO_TABLE_VERSION, floors)
-        if target is not None:
+        if target is not None and promise is not None:
             check_apart(logs[0].options.path, target)
-            pins = _pin(heads, open_table(target))
+            pins = _pin(promise, states, open_table(target))
         if pins is None:
             continue
         # Read the logs' ends after the table: a compaction may have run since the first `refresh`.
@@ -164,9 +170,9 @@ def plan_current(
             tails = tuple(run_parallel(store, lambda pair: _tail(*pair), pairs))
         version: int | None = NO_TABLE_VERSION
         has_newer = any(tail.end > tail.start for tail in tails)
-        if target is not None and target.keeps_tombstones and has_newer:
+        if target and promise and target.keeps_tombstones and has_newer:
             tombstones = open_table(replace(target, table=target.tombstones))
-            version = _pin_tombstones(heads, pins, tombstones)
+            version = _pin_tombstones(promise, pins, tombstones)
         if version is None:
             continue
         union = union_of((tail.spark_schema, f"sequencer {tail.name}") for tail in tails)
@@ -180,27 +186,42 @@ def plan_current(
     )
 
 
-def _pin(heads: Sequence[LifecycleRecord | None], table: Snapshots) -> _Pins | None:
+def _targets(record: ChainRecord | None, states: Sequence[LogInChain | None]) -> dict[Target, None]:
+    """The targets of the logs, each once."""
+    urls = dict.fromkeys(state.table for state in states if state and state.table)
+    return {record.tables[url].target: None for url in urls} if record else {}
+
+
+def _pin(promise: Promise, states: Sequence[LogInChain | None], table: Snapshots) -> _Pins | None:
     """A version of the table, and the first position of each log after it; None to try again."""
-    # All heads are of one record, and so of one state of the table.
-    first = next(head for head in heads if head is not None and head.target is not None)
-    state = snapshot_of(first, table)
-    starts = list[int]()
-    for head in heads:
-        if head is None or head.target is None:
-            starts.append(head.floor if head else 0)
-            continue
-        start = _first_after(head, state)
-        if start is None:
-            return None
-        starts.append(start)
-    assert state is not None
-    return _Pins(state.version, starts, holds_open_range(first, state))
+    # All logs are of one record, and so of one state of the table.
+    snapshot = snapshot_of(promise, table)
+    in_chain = promise.table
+    # SAFETY(table-ahead-again) §10: if the table is ahead of the chain, both are read again
+    if snapshot and snapshot.table_id == in_chain.table_id and snapshot.k > in_chain.k:
+        return None
+    check_history(promise, snapshot)
+    assert snapshot is not None
+    # The open range may be in the table, although the lifecycle has not published it yet.
+    has_open_range = holds_open_range(promise, snapshot)
+    if not has_open_range and snapshot.k not in (promise.confirmed_k, in_chain.k):
+        return None
+    starts = [_first_after(state, has_open_range=has_open_range) for state in states]
+    return _Pins(snapshot.version, starts, has_open_range)
 
 
-def _pin_tombstones(
-    heads: Sequence[LifecycleRecord | None], pins: _Pins, tombstones: Snapshots
-) -> int | None:
+def _first_after(state: LogInChain | None, *, has_open_range: bool) -> int:
+    """The first position of a log that the version of the table does not hold."""
+    if state is None:
+        return 0
+    if not state.table:
+        return state.floor
+    # SAFETY(log-after-table) §10: the log continues after the last range that the table version
+    # holds
+    return state.to if has_open_range else state.cut
+
+
+def _pin_tombstones(promise: Promise, pins: _Pins, tombstones: Snapshots) -> int | None:
     """Choose the version of the tombstones.
 
     It holds each range that the table holds, and no range that was promised after the look at the
@@ -212,44 +233,16 @@ def _pin_tombstones(
     Raises:
         ConfirmError: tombstones of a range that the table holds may be missing.
     """
-    # All heads are of one record, and so of one state of the tombstones.
-    for head in heads:
-        if head is None or head.target is None:
-            continue
-        snapshot = tombstones.snapshot(head.txn_id, head.tombstones_version)
-        is_same = snapshot is not None and snapshot.table_id == head.tombstones_id
-        changes = snapshot.changes if snapshot is not None and is_same else ()
-        # SAFETY(tombstones-ahead-again) §10: if the tombstones are ahead of a chain, all are read
-        # again
-        if any(change.log_id == head.txn_id and change.k > head.k for change in changes):
-            return None
-        check_tombstones(head, snapshot, is_range_written=pins.has_open_range)
-        assert snapshot is not None
-        return snapshot.version
-    return NO_TABLE_VERSION
-
-
-def _first_after(head: LifecycleRecord, table: TableState | None) -> int | None:
-    """The first position that this version of the table does not hold.
-
-    Returns:
-        The position, or None if lifecycle and table must be read again, because a compaction
-        changes them.
-
-    Raises:
-        ConfirmError: as `check_history`.
-    """
-    # SAFETY(table-ahead-again) §10: if the table is ahead of the chain, both are read again
-    if table is not None and table.table_id == head.table_id and table.k > head.k:
+    table = promise.table
+    snapshot = tombstones.snapshot(table.app_id, table.tombstones_version)
+    is_same = snapshot is not None and snapshot.table_id == table.tombstones_id
+    changes = snapshot.changes if snapshot is not None and is_same else ()
+    # SAFETY(tombstones-ahead-again) §10: if the tombstones are ahead of a chain, all are read again
+    if any(change.log_id == table.app_id and change.k > table.k for change in changes):
         return None
-    check_history(head, table)
-    assert table is not None
-    # The open range is in the table, although the lifecycle may not have published it yet.
-    # SAFETY(log-after-table) §10: the log continues after the last range that the table version
-    # holds
-    if holds_open_range(head, table):
-        return head.to
-    return head.cut if table.k in (head.confirmed_k, head.k) else None
+    check_tombstones(promise, snapshot, is_range_written=pins.has_open_range)
+    assert snapshot is not None
+    return snapshot.version
 
 
 def _tail(log: LogRange, start: int) -> Tail:

@@ -1,19 +1,17 @@
-"""What a run over the logs of a path holds: their states, and the result for each."""
+"""What a run over the logs of a path holds: the newest record, and what is known of each log."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
-from sparkwal.format.keys import ROOT
-from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord, Target
-from sparkwal.lifecycle.collection import Collected, Collection
+from sparkwal.format.keys import ROOT, slot
+from sparkwal.format.lifecycle_record import ChainRecord, LogInChain
+from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.compaction import Range
 from sparkwal.lifecycle.erasing import Erasure
 from sparkwal.lifecycle.policy import LogState, Policy
-from sparkwal.lifecycle.table import check_same_target
-from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.reading.floor import ends_before
 from sparkwal.store.base import Entry, LogStore, Page
@@ -45,91 +43,133 @@ class Run:
 
 
 @dataclass
-class Part:
-    """One log during a cycle.
+class KnownLog:
+    """What a process knows of a log beside the chain, from one run to the next.
 
     Attributes:
-        state: its part of the newest record. Without one, what its first record derives from.
-        measured: what the policy decides from.
-        error: why the log takes no further part.
-        floor_error: why its floor stays: a damaged consumer.
-    """
-
-    log: LogStore
-    head: Head
-    state: LifecycleRecord
-    found: str = "no lifecycle"
-    finished: Range | None = None
-    compacted: Range | None = None
-    collection: Collection | None = None
-    measured: LogState | None = None
-    error: SparkWalError | None = None
-    floor_error: SparkWalError | None = None
-
-    def collected(
-        self, collection: Collection | InvalidLogError | None, known: "Remembered | None"
-    ) -> None:
-        """Take the result of a collection, and note in `known` what it deleted."""
-        if isinstance(collection, InvalidLogError):
-            self.floor_error = collection
-            return
-        self.collection = collection
-        if collection is not None and known is not None:
-            # What the store kept is tried again.
-            known.collected = 0 if collection.kept else collection.bound
-            known.looked_below = collection.looked_below
-            known.left = collection.left
-
-    @property
-    def run(self) -> Run:
-        """The result for the log."""
-        cut, floor = self.state.cut, self.state.floor
-        return Run(self.found, cut, floor, self.finished, self.compacted, self.collection)
-
-
-@dataclass
-class Remembered:
-    """What this process remembers of a log from one cycle to the next.
-
-    Attributes:
-        head: its head, while `newest` is the object of its last record. The store must list ETags:
-            a recreated log may have the same numbers.
-        newest: its newest object in the last LIST.
+        head: its head at the last look.
+        newest: its newest object in the last LIST of the path.
         page: its records in that LIST, until its head is looked up.
         is_small: that LIST shows all of its records, and many logs were listed.
+        is_head_newest: `head` counts while `newest` is the object of its last record. The store
+            must list ETags: a recreated log may have the same numbers.
+        measured: what the policy decides from.
         collected: the bound of the last collection.
         looked_below: this process has read the records below this position, to erase their rows.
         left: the erasures that failed among them. The next process tries them again.
         reached: the size limit that the log has reached, for which an event was emitted.
+        found: the state before this run, as in `Run`.
+        finished, compacted, collection: as in `Run`.
+        error: why the log takes no further part in this run.
+        floor_error: why its floor stays: a damaged consumer.
     """
 
+    log: LogStore
     head: Head | None = None
     newest: Entry | None = None
     page: Page | None = None
     is_small: bool = False
+    is_head_newest: bool = False
     measured: LogState | None = None
     collected: int = 0
     looked_below: int = 0
     left: Erasure = field(default_factory=Erasure)
     reached: str = ""
+    found: str = "no log"
+    finished: Range | None = None
+    compacted: Range | None = None
+    collection: Collection | None = None
+    error: SparkWalError | None = None
+    floor_error: SparkWalError | None = None
+
+    @property
+    def live_head(self) -> Head:
+        """The head of a log that takes part in the run."""
+        assert self.head is not None
+        return self.head
+
+    @property
+    def log_id(self) -> str:
+        """The id of a log that takes part in the run."""
+        assert self.head is not None and self.head.live is not None
+        return self.head.live.header.log_id
+
+    @property
+    def schema(self) -> str:
+        """The columns of a log that takes part in the run."""
+        assert self.head is not None and self.head.live is not None
+        return self.head.live.spark_schema
 
     def listed(self, newest: Entry, page: Page | None) -> None:
         """Take what a LIST shows of the log, and forget a head that may be old."""
         is_same = self.newest == newest and self.newest.etag == newest.etag != ""
         # §10: a head counts while the log's newest object is its record
-        if not is_same:
-            self.head = None
+        self.is_head_newest = self.is_head_newest and is_same
         self.newest, self.page = newest, page
         self.is_small = page is not None and not page.more
 
-    def head_of(self, log: LogStore) -> Head:
-        """The head of the log: the one that is known, or that of a look.
+    def begin_run(self, record: ChainRecord) -> None:
+        """Find the head of the log, unless it is known, and compare the log with the chain.
 
-        Raises:
-            InvalidLogError: a record is damaged, or was written and is missing.
+        A log that cannot take part in the run gets its error. A log without an error that does not
+        exist has no live head.
         """
+        self.found = "no log"
+        self.finished = self.compacted = self.collection = None
+        self.error = self.floor_error = None
+        try:
+            self._find_head()
+        except SparkWalError as error:
+            self.error = error
+            return
+        head = self.live_head
+        state = record.log(self.log.name)
+        if head.live is None:
+            # The chain shows that these records were complete once.
+            self.error = head.torn[0] if head.torn and state else None
+            return
+        self.found = "no lifecycle"
+        if state is not None:
+            self.found = "an open range" if state.is_open else "at rest"
+            try:
+                check_chain(self.log, head.gap, self.log_id, state)
+            except SparkWalError as error:
+                self.error = error
+
+    def _find_head(self) -> None:
         page, self.page = self.page, None
-        return self.head or find_head(log, page=page)
+        if self.head is None or not self.is_head_newest:
+            self.head = None
+            self.head = find_head(self.log, page=page)
+        head = self.head
+        self.is_head_newest = False
+        if head.live is None:
+            return
+        # Any new record of a log without gaps is its newest object.
+        last = self.log.key(slot(head.position, head.window))
+        is_newest = self.newest is not None and self.newest.key == last
+        self.is_head_newest = is_newest and not head.torn and head.free == head.gap
+
+    def take(self, collection: Collection | InvalidLogError | None, *, dry_run: bool) -> None:
+        """Take the result of a collection, and note what it deleted."""
+        if isinstance(collection, InvalidLogError):
+            self.floor_error = collection
+            return
+        self.collection = collection
+        if collection is not None and not dry_run:
+            # What the store kept is tried again.
+            self.collected = 0 if collection.kept else collection.bound
+            self.looked_below = collection.looked_below
+            self.left = collection.left
+
+    def report_limit(self, policy: Policy, limit: str) -> None:
+        """Emit an event when the log reaches a size limit, once until it falls below."""
+        if limit not in ("", self.reached) and self.measured is not None:
+            is_hard = limit == "hardLimitBytes"
+            most = policy.hard_limit if is_hard else policy.soft_limit
+            waiting = self.measured.waiting_bytes
+            events.emit(events.SizeLimit(self.log.url, limit, waiting, most or 0))
+        self.reached = limit
 
 
 @dataclass
@@ -137,162 +177,96 @@ class Cycle:
     """A run over some logs.
 
     Attributes:
-        record: the newest record of the chain.
-        parts: the logs that exist, by name.
-        runs: the results of the others.
-        has_written: a range went into the table, or was finished.
         begun: the newest record of the chain at the beginning.
+        logs: the logs, by name.
+        record: the newest record of the chain.
+        errors: of other logs, whose open ranges this run could not finish.
+        has_written: a range went into the table, or was finished.
     """
 
-    record: ChainRecord | None
-    parts: dict[str, Part] = field(default_factory=dict)
-    runs: dict[str, Run | SparkWalError] = field(default_factory=dict)
+    begun: ChainRecord
+    logs: dict[str, KnownLog]
+    record: ChainRecord = field(init=False)
+    errors: dict[str, SparkWalError] = field(default_factory=dict)
     has_written: bool = False
-    begun: ChainRecord | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.begun = self.record
+        self.record = self.begun
+
+    @property
+    def present(self) -> list[KnownLog]:
+        """The logs that exist, and whose heads could be read."""
+        return [log for log in self.logs.values() if log.found != "no log"]
+
+    @property
+    def sound(self) -> list[KnownLog]:
+        """The logs that still take part."""
+        return [log for log in self.present if log.error is None]
+
+    def state(self, known: KnownLog) -> LogInChain:
+        """The state of a log in the newest record, or the one that its first record begins with."""
+        return self.record.log(known.log.name) or LogInChain(known.log_id)
 
     @property
     def results(self) -> dict[str, Run | SparkWalError]:
         """The result of each log by name, also of logs that the chain has and that vanished."""
-        logs = self.record.logs if self.record else {}
         results: dict[str, Run | SparkWalError] = {
-            name: Run("no log", log.cut, log.floor) for name, log in logs.items()
+            name: Run("no log", log.cut, log.floor) for name, log in self.record.logs.items()
         }
-        results |= self.runs
-        for name, part in self.parts.items():
-            results[name] = part.error or part.floor_error or part.run
+        results |= self.errors
+        for name, log in self.logs.items():
+            results[name] = log.error or log.floor_error or self._run(log)
         return dict(sorted(results.items(), key=lambda item: (item[0] != ROOT, item[0])))
 
-    @property
-    def sound(self) -> list[Part]:
-        """The logs that still take part."""
-        return [part for part in self.parts.values() if part.error is None]
+    def _run(self, log: KnownLog) -> Run:
+        if log.found == "no log":
+            return Run("no log")
+        state = self.state(log)
+        return Run(log.found, state.cut, state.floor, log.finished, log.compacted, log.collection)
 
     @property
     def collections(self) -> dict[str, Collection | SparkWalError | None]:
         """The collection of each log by name, its error, or None without a lifecycle."""
-        failed = {
-            name: run if isinstance(run, SparkWalError) else None for name, run in self.runs.items()
+        return {
+            name: log.error or log.floor_error or log.collection for name, log in self.logs.items()
         }
-        return failed | {
-            name: part.error or part.floor_error or part.collection
-            for name, part in self.parts.items()
-        }
-
-    def in_chain(self, known: Mapping[str, Remembered], *, looks_again: bool) -> list[Collected]:
-        """The logs that the chain has, for a collection that takes all that it may."""
-        return [
-            Collected(
-                part.log,
-                part.head,
-                part.state,
-                is_small=known[part.log.name].is_small,
-                looks_again=looks_again,
-            )
-            for part in self.sound
-            if part.found != "no lifecycle"
-        ]
 
     def refuse_copies(self) -> None:
         """Give each log an error whose rows are those of another name: a table takes them once.
 
         The name that the chain has counts, or else the first one.
         """
-        logs = self.record.logs if self.record else {}
-        names = {log.log_id: name for name, log in logs.items()}
-        for name, part in self.parts.items():
-            first = names.setdefault(part.state.log_id, name)
+        names = {log.log_id: name for name, log in self.record.logs.items()}
+        for known in self.present:
+            name = known.log.name
+            log_id = self.state(known).log_id
+            first = names.setdefault(log_id, name)
             # §10: a log that lies under two names goes into a table under one of them
-            if first != name and part.error is None:
-                part.error = PlanError(
-                    f"{part.log.url} is a copy of sequencer {first}, or was moved from there: both "
-                    f"are the log {part.state.log_id}, and a table would hold its rows twice. "
+            if first != name and known.error is None:
+                known.error = PlanError(
+                    f"{known.log.url} is a copy of sequencer {first}, or was moved from there: "
+                    f"both are the log {log_id}, and a table would hold its rows twice. "
                     f"Delete the copy, or move it back to {first}"
                 )
 
-    def uncollected(self, known: Mapping[str, Remembered]) -> Iterator[Collected]:
-        """The logs of which a collection may take something. `known` has what one took before."""
-        for part in self.sound:
-            before = known[part.log.name]
-            log = Collected(
-                part.log,
-                part.head,
-                part.state,
-                before.collected,
-                before.looked_below,
-                before.left,
-                before.is_small,
-            )
-            if part.floor_error is None and part.state.floor > min(log.above, log.first):
-                yield log
-
-    def moved(self, record: ChainRecord | None) -> None:
-        """Take the state of each log from a new record."""
-        assert record is not None
-        self.record = record
-        for part in self.parts.values():
-            name, before = part.log.name, part.state
-            part.state = record.of(name) or beginning(
-                before.log_id, name, before.gc_grace_ms, record
-            )
-
 
 @contextmanager
-def noted(part: Part, *, several: bool) -> Iterator[None]:
-    """Do something for a log. If it is one of several, its failure stops no other.
-
-    Raises:
-        SparkWalError: the only log failed.
-    """
+def noted(known: KnownLog) -> Iterator[None]:
+    """Do something for a log. Its failure stops no other log."""
     try:
         yield
     except SparkWalError as error:
-        if not several:
-            raise
-        part.error = error
+        known.error = error
 
 
-def part_with_table(record: ChainRecord, table: str) -> LifecycleRecord | None:
-    """The part of any log that has this table, or None if none has it."""
-    names = (name for name, log in record.logs.items() if log.table == table)
-    return next((record.of(name) for name in sorted(names)), None)
-
-
-def report_limit(part: Part, known: Remembered, policy: Policy, limit: str) -> None:
-    """Emit an event when a log reaches a size limit, once until it falls below."""
-    if limit not in ("", known.reached) and part.measured is not None:
-        is_hard = limit == "hardLimitBytes"
-        most = policy.hard_limit if is_hard else policy.soft_limit
-        waiting = part.measured.waiting_bytes
-        events.emit(events.SizeLimit(part.log.url, limit, waiting, most or 0))
-    known.reached = limit
-
-
-def states_of(cycle: Cycle, target: Target | None) -> list[LifecycleRecord]:
-    """The states of the logs, and of a log of the same table: the logs may be new to it.
-
-    Raises:
-        PlanError: another log of the path fills the table in another way.
-    """
-    states = [part.state for part in cycle.sound]
-    if target is not None and states and cycle.record is not None:
-        other = part_with_table(cycle.record, target.table)
-        if other is not None and other.target is not None:
-            check_same_target(target, other.target)
-            states.append(other)
-    return states
-
-
-def check_chain(log: LogStore, gap: int, log_id: str, state: LifecycleRecord) -> None:
+def check_chain(log: LogStore, gap: int, log_id: str, state: LogInChain) -> None:
     """Check that a lifecycle belongs to the log at its path.
 
     Args:
         log: the log.
         gap: its first gap, read after `state`.
         log_id: its id.
-        state: the newest record of the lifecycle.
+        state: the log in the newest record of the chain.
 
     Raises:
         PlanError: the log was recreated, or restored from an older copy.

@@ -7,26 +7,18 @@ from dataclasses import dataclass
 from sparkwal import events
 from sparkwal.errors import ReadError, SparkWalError
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import LifecycleRecord, OpenRange, Target
+from sparkwal.format.lifecycle_record import ChainRecord, OpenRange
 from sparkwal.lifecycle.compaction import (
     CONFLICTS,
-    Chain,
     Range,
     busy,
     confirm_table,
+    promise_to,
     publish_range,
-    unless_moved_on,
     write_range,
 )
-from sparkwal.lifecycle.cycle import part_with_table
-from sparkwal.lifecycle.table import (
-    Table,
-    TableConflict,
-    TableState,
-    check_same_target,
-    is_burned,
-)
-from sparkwal.protocol.chain import part_of
+from sparkwal.lifecycle.table import Table, TableConflict, TableState, is_burned
+from sparkwal.protocol.chain import Chain
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -62,13 +54,13 @@ def unreadable(root: LogStore, ranges: Iterable[OpenRange]) -> dict[str, SparkWa
 
 
 def finish_or_give_up(
-    chain: Chain, intent: LifecycleRecord, table: Table, *, has_others: bool
-) -> tuple[LifecycleRecord, dict[str, Range], dict[str, SparkWalError]]:
+    chain: Chain, record: ChainRecord, table: Table, *, has_others: bool
+) -> tuple[ChainRecord, dict[str, Range], dict[str, SparkWalError]]:
     """Finish the open range, or give it up if a log in it cannot be read.
 
     Args:
         chain: puts the record.
-        intent: the newest record, with the open range.
+        record: the newest record, with the open range.
         table: the table.
         has_others: other logs wait for the table. A single log waits until it is repaired.
 
@@ -79,20 +71,21 @@ def finish_or_give_up(
         CompactionError: as `write_range` and `publish_range`.
         MovedOn: another process changed the lifecycle first.
     """
+    promise = promise_to(record, table)
     try:
-        snapshot = write_range(chain, intent, table)
+        snapshot = write_range(chain, record, table)
     except ReadError as error:
-        bad = unreadable(chain.log.root, intent.ranges)
-        if not bad or not (has_others or intent.others):
+        bad = unreadable(chain.log.root, promise.ranges)
+        if not bad or not (has_others or len(promise.ranges) > 1):
             raise
         events.emit(events.CompactionSuspended(chain.log.root.url, error.stage, str(error)))
-        snapshot = _burn(chain, intent, table)
+        snapshot = _burn(chain, record, table)
     else:
         # If the process that burned the range died, only its rows show why.
-        bad = unreadable(chain.log.root, intent.ranges) if is_burned(intent, snapshot) else {}
+        bad = unreadable(chain.log.root, promise.ranges) if is_burned(promise, snapshot) else {}
     # SAFETY(unreadable-marked) §10: a record that gives a range up marks the logs that cannot be
     # read
-    return *publish_range(chain, intent, snapshot, bad), bad
+    return *publish_range(chain, record, table, snapshot, bad), bad
 
 
 @dataclass(frozen=True)
@@ -114,51 +107,26 @@ class ClosedRange:
     table_version: int
 
 
-def open_range(chain: Chain, target: Target | None) -> LifecycleRecord | None:
-    """Find the open range of the table of a log.
-
-    Args:
-        chain: the chain of the log.
-        target: the table, for a log that has none yet.
-
-    Returns:
-        The log's part of the newest record, or that of another log of this table, or None without
-        an open range.
-
-    Raises:
-        PlanError: the table of the log is another one.
-    """
-    record = chain.newest()
-    state = part_of(chain.log, record)
-    if (state is None or state.target is None) and record and target:
-        state = part_with_table(record, target.table)
-    if state is None or not state.is_open:
-        return None
-    if target is not None and state.target is not None:
-        check_same_target(target, state.target)
-    return state
-
-
-def give_up_open_range(chain: Chain, intent: LifecycleRecord, table: Table) -> ClosedRange:
+def give_up_open_range(chain: Chain, record: ChainRecord, table: Table) -> ClosedRange:
     """Give the open range up, unless the table has its rows.
 
     Args:
         chain: puts the record.
-        intent: the newest record, with the open range.
+        record: the newest record, with the open range.
         table: the table.
 
     Raises:
         CompactionError: as `write_range` and `publish_range`.
         MovedOn: another process changed the lifecycle first.
     """
-    assert intent.target is not None
-    after, written = publish_range(chain, intent, _burn(chain, intent, table))
-    return ClosedRange(
-        intent.k, intent.target.table, intent.ranges, bool(written), after.table_version
-    )
+    promise = promise_to(record, table)
+    snapshot = _burn(chain, record, table)
+    _, written = publish_range(chain, record, table, snapshot)
+    url = table.target.table
+    return ClosedRange(promise.table.k, url, promise.ranges, bool(written), snapshot.version)
 
 
-def _burn(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
+def _burn(chain: Chain, record: ChainRecord, table: Table) -> TableState:
     """Burn the open range in the table, unless the table has its rows already.
 
     The table decides between this and a slow writer of the same range: the first commit wins.
@@ -170,10 +138,11 @@ def _burn(chain: Chain, intent: LifecycleRecord, table: Table) -> TableState:
         CompactionError: as `write_range` and `publish_range`.
         MovedOn: another process changed the lifecycle first.
     """
+    promise = promise_to(record, table)
     for _ in range(CONFLICTS + 1):
-        if (snapshot := confirm_table(chain.log, intent, table)).k == intent.k:
+        if (snapshot := confirm_table(chain, record, table)).k == promise.table.k:
             return snapshot
         # SAFETY(burn-in-table) §10: a range is given up only after its transaction is in the table
-        with suppress(TableConflict), unless_moved_on(chain.log, intent):
-            table.burn(intent)
-    raise busy(intent)
+        with suppress(TableConflict), chain.unless_moved_on(record):
+            table.burn(promise)
+    raise busy(table)

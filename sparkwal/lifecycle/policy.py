@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.format.lifecycle_record import LogInChain
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import boolean, duration, integer, option, size
 from sparkwal.options.writing import check_limits
@@ -264,7 +264,7 @@ def _window_start(policy: Policy, now_ms: int) -> int:
 def measure(
     log: LogStore,
     head: Head,
-    chain: LifecycleRecord,
+    chain: LogInChain,
     policy: Policy,
     now_ms: int,
     *,
@@ -283,19 +283,21 @@ def measure(
     Args:
         log: the log.
         head: its head.
-        chain: the newest record of its lifecycle.
+        chain: the log in the newest record of the chain.
         policy: the policy.
         now_ms: the present time.
-        has_table: rows go to a table, although the lifecycle may have no intent yet.
+        has_table: rows go to a table, although none was promised yet.
         before: an earlier result for this log.
     """
+    has_table = has_table or bool(chain.table)
+    cut = chain.start if has_table else chain.cut
     state = LogState(
         log_id=chain.log_id,
-        cut=chain.cut,
-        to=chain.to,
-        has_table=has_table or chain.target is not None,
+        cut=cut,
+        to=max(chain.to, cut),
+        has_table=has_table,
         last_ms=head.live.header.timestamp_ms if head.live else None,
-        counted=chain.cut,
+        counted=cut,
     )
     if before and (before.log_id, before.cut) == (state.log_id, state.cut):
         state = replace(

@@ -67,10 +67,10 @@ class NewestLake:
     # Only a compaction and a reader of newer rows need them.
     tombstones = None
 
-    def __init__(self, url: str, options: StoreOptions) -> None:
-        check_place(url, options)
-        self._url = url
-        self._log = delta_log(url, options)
+    def __init__(self, target: Target, options: StoreOptions) -> None:
+        check_place(target.table, options)
+        self.target = target
+        self._log = delta_log(target.table, options)
 
     def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
         """Read the newest version of the table. See `Table.snapshot`."""
@@ -86,7 +86,7 @@ class NewestLake:
         Raises:
             PlanError: always.
         """
-        raise PlanError(f"{self._url} is opened without Spark, and only Spark can write it")
+        raise PlanError(f"{self.target.table} is opened without Spark, and only Spark can write it")
 
     write = burn = check_rows = prepare
 

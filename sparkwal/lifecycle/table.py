@@ -5,12 +5,12 @@ range that it holds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format.keys import sequencers_prefix
-from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Promise, TableInChain, Target
 from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import overlap, refuse_credentials, scheme_of
@@ -107,11 +107,11 @@ class Tombstones(Snapshots, Protocol):
             PlanError: it is not of that table, or does not hold its keys.
         """
 
-    def write(self, state: LifecycleRecord, *, is_repeated: bool = False) -> None:
+    def write(self, promise: Promise, *, is_repeated: bool = False) -> None:
         """Write the keys that the open range deletes, and drop those beyond the horizon.
 
         Args:
-            state: the open intent.
+            promise: the open range.
             is_repeated: write them although the transaction (log_id, k) may be there. The same
                 keys change nothing.
 
@@ -123,7 +123,11 @@ class Tombstones(Snapshots, Protocol):
 
 
 class Table(Snapshots, Protocol):
-    """A table that takes ranges of a log, each in one transaction."""
+    """A table that takes ranges of logs, each in one transaction."""
+
+    @property
+    def target(self) -> Target:
+        """The table, and the way rows reach it."""
 
     @property
     def tombstones(self) -> Tombstones | None:
@@ -143,11 +147,11 @@ class Table(Snapshots, Protocol):
             ReadError: a first run cannot read the log.
         """
 
-    def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
+    def check_rows(self, promise: Promise, spark_schema: str) -> None:
         """Check that the table takes each row of a range, before the range is promised.
 
         Args:
-            state: the intent, which is not put yet.
+            promise: the range, whose record is not put yet.
             spark_schema: the columns of its logs.
 
         Raises:
@@ -155,7 +159,7 @@ class Table(Snapshots, Protocol):
             ReadError: the log's rows are unreadable.
         """
 
-    def burn(self, state: LifecycleRecord) -> None:
+    def burn(self, promise: Promise) -> None:
         """Give the open range up: commit its transaction without rows, and mark it.
 
         Raises:
@@ -163,14 +167,13 @@ class Table(Snapshots, Protocol):
             WriteError: the table did not take it.
         """
 
-    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
-        """Write the rows of the open intent's ranges in one transaction, which carries `txn_id` and
-        k.
+    def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
+        """Write the rows of the open range in one transaction, which carries its `range_id`.
 
         It skips dead records. Every record of a range must carry the id of its log.
 
         Args:
-            state: the open intent.
+            promise: the open range.
             tombstones_version: the version of the tombstones. A row that is older than the
                 tombstone of its key is dropped.
 
@@ -229,7 +232,7 @@ def check_place(table: str, options: StoreOptions) -> None:
         )
 
 
-def snapshot_of(state: LifecycleRecord, table: Snapshots) -> TableState | None:
+def snapshot_of(promise: Promise, table: Snapshots) -> TableState | None:
     """Read the newest snapshot, with the versions since the confirmed one that count.
 
     In an append table, only a version that removed files can take rows of the log away. A MERGE
@@ -237,12 +240,11 @@ def snapshot_of(state: LifecycleRecord, table: Snapshots) -> TableState | None:
     return, and no file is removed. So in such a table every version counts.
     """
     # §10: files that return count in a MERGE table
-    is_merge = state.target is not None and state.target.mode == MERGE
-    k = None if is_merge else state.confirmed_k
-    return table.snapshot(state.txn_id, state.table_version, k)
+    k = None if promise.target.mode == MERGE else promise.confirmed_k
+    return table.snapshot(promise.table.app_id, promise.table.table_version, k)
 
 
-def check_history(state: LifecycleRecord, table: TableState | None) -> None:
+def check_history(promise: Promise, table: TableState | None) -> None:
     """Check that the table still holds all rows that the lifecycle has confirmed.
 
     A transaction survives a RESTORE of the table, so its number proves nothing. So no version since
@@ -252,24 +254,26 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
     Raises:
         ConfirmError: the table may have lost rows, or holds others of the log.
     """
-    name = state.target.table if state.target else "the table"
+    name = promise.target.table
+    in_chain = promise.table
     if table is None:
         raise ConfirmError(
-            f"{name} does not exist any more. The log still has its positions from {state.floor} "
-            "on. Restore the table, or begin a new log"
+            f"{name} does not exist any more. The log still has its positions from "
+            f"{_positions(promise, 'floor')} on. Restore the table, or begin a new log"
         )
     # §10: the table has the id that the first intent found
-    if table.table_id != state.table_id:
+    if table.table_id != in_chain.table_id:
         raise ConfirmError(
             f"{name} was dropped and recreated: it is table {table.table_id}, the log was "
-            f"compacted into {state.table_id}. Put the old table back, or begin a new log"
+            f"compacted into {in_chain.table_id}. Put the old table back, or begin a new log"
         )
-    before = f"version {state.table_version}, confirmed to hold the log up to {state.cut}"
-    if not table.complete or table.version < state.table_version:
+    held = f"confirmed to hold the log up to {_positions(promise, 'cut')}"
+    before = f"version {in_chain.table_version}, {held}"
+    if not table.complete or table.version < in_chain.table_version:
         raise ConfirmError(
             f"the history of {name} does not reach back to {before}: rows may have been removed "
             "since. Compare the table's rows with yours; if none is missing, continue with "
-            f"--accept-table. If some are: {way_back(state)}"
+            f"--accept-table. If some are: {way_back(promise)}"
         )
     # SAFETY(history-undoes-nothing) §10: no version since the confirmed one may have taken rows
     # away
@@ -277,82 +281,103 @@ def check_history(state: LifecycleRecord, table: TableState | None) -> None:
         if change.undoes:
             raise ConfirmError(
                 f"version {change.version} of {name} is a {change.operation}: it may have removed "
-                f"rows of earlier versions, also of {before}. {way_back(state)}"
+                f"rows of earlier versions, also of {before}. {way_back(promise)}"
             )
-    expected = [state.k] if state.is_open else []
-    ranges = [change for change in table.changes if change.log_id == state.txn_id and change.k]
+    expected = [in_chain.k] if promise.is_open else []
+    ranges = [x for x in table.changes if x.log_id == in_chain.app_id and x.k]
     ks = [change.k for change in ranges]
     # §10: since the confirmed version only the open range came, at most once
     if ks not in ([], expected):
         raise ConfirmError(
-            f"{name} holds the ranges {ks} of the log since version {state.table_version}, and the "
-            f"lifecycle expects {expected}: was the log restored from an older copy? "
-            f"{way_back(state)}"
+            f"{name} holds the ranges {ks} of the log since version {in_chain.table_version}, and "
+            f"the lifecycle expects {expected}: was the log restored from an older copy? "
+            f"{way_back(promise)}"
         )
     # §10: the open range counts only if a version since the confirmed one brought it
-    if state.is_open and table.k == state.k and not ks:
+    if promise.is_open and table.k == in_chain.k and not ks:
         raise ConfirmError(
-            f"{name} has the transaction of range {state.k}, and no version since "
-            f"{state.table_version} added that range: its rows were removed. {way_back(state)}"
+            f"{name} has the transaction of range {in_chain.k}, and no version since "
+            f"{in_chain.table_version} added that range: its rows were removed. {way_back(promise)}"
         )
     for change in ranges:
         # A lifecycle that was restored from an older copy may promise other positions as this k.
-        if not is_as_promised(state, change):
-            promised = named_range(state)
+        if not is_as_promised(promise, change):
+            promised = named_range(promise)
             raise ConfirmError(
                 f"{name} has positions {change.cut} … {change.to - 1} as range {change.k} of the "
                 f"log, whose lifecycle promises {promised['cut']} … {promised['to'] - 1}: the log "
-                f"was restored from an older copy, or exists twice. {way_back(state)}"
+                f"was restored from an older copy, or exists twice. {way_back(promise)}"
             )
 
 
-def named_range(state: LifecycleRecord) -> dict[str, Any]:
+def named_range(promise: Promise) -> dict[str, Any]:
     """The open range, as the commit of the table names it. `Change` has the same fields."""
-    parts = state.ranges
-    first = parts[0] if parts else state
-    named: dict[str, Any] = {"log_id": state.txn_id, "k": state.k}
-    named |= {"cut": first.cut, "to": first.to, "sequencer": first.sequencer}
+    parts = promise.ranges
+    log_id, k = promise.range_id
+    named: dict[str, Any] = {"log_id": log_id, "k": k}
+    named |= {"cut": parts[0].cut, "to": parts[0].to, "sequencer": parts[0].sequencer}
     if len(parts) > 1:
         named["ranges"] = {part.sequencer: (part.cut, part.to) for part in parts}
     return named
 
 
-def holds_open_range(state: LifecycleRecord, table: TableState) -> bool:
+def holds_open_range(promise: Promise, table: TableState) -> bool:
     """Whether the snapshot holds all ranges, also the open one if there is one.
 
     A range that was burned has its transaction in the table, and none of its rows.
     """
     # SAFETY(burned-has-no-rows) §10: a burned transaction holds no rows of its range
-    return table.k == state.k and not is_burned(state, table)
+    return table.k == promise.table.k and not is_burned(promise, table)
 
 
-def is_burned(state: LifecycleRecord, table: TableState) -> bool:
+def is_burned(promise: Promise, table: TableState) -> bool:
     """Whether the open range was given up in the table."""
-    return state.is_open and any(
+    return promise.is_open and any(
         change.is_burned
         for change in table.changes
-        if (change.log_id, change.k) == (state.txn_id, state.k)
+        if (change.log_id, change.k) == promise.range_id
     )
 
 
-def is_as_promised(state: LifecycleRecord, change: Change) -> bool:
+def is_as_promised(promise: Promise, change: Change) -> bool:
     """Whether a version of the table added the positions that the open range promises.
 
     A version that names no positions may have added any.
     """
-    promised = {range_.sequencer: (range_.cut, range_.to) for range_ in state.ranges}
+    promised = {range_.sequencer: (range_.cut, range_.to) for range_ in promise.ranges}
     if change.ranges:
         return dict(change.ranges) == promised
-    own = (state.cut, state.to)
-    return not change.to or (change.cut, change.to) == next(iter(promised.values()), own)
+    return not change.to or (change.cut, change.to) == next(iter(promised.values()), None)
 
 
-def way_back(state: LifecycleRecord) -> str:
+def confirmed(table: TableInChain, snapshot: TableState) -> TableInChain:
+    """The table in the chain, with the version that was confirmed, and that of the tombstones."""
+    table = replace(table, table_version=snapshot.version)
+    if snapshot.tombstones is None:
+        return table
+    return replace(
+        table,
+        tombstones_id=snapshot.tombstones.table_id,
+        tombstones_version=snapshot.tombstones.version,
+    )
+
+
+def way_back(promise: Promise) -> str:
     """For people: the steps that bring the table back to the confirmed rows."""
     return (
-        f"RESTORE it to version {state.table_version}, or overwrite it with the log's rows below "
-        f"position {state.cut} and none from there on; then continue with --accept-table"
+        f"RESTORE it to version {promise.table.table_version}, or overwrite it with the log's rows "
+        f"below position {_positions(promise, 'cut')} and none from there on; then continue with "
+        "--accept-table"
     )
+
+
+def _positions(promise: Promise, name: str) -> str:
+    """For people: the cut or the floor of the log, or those of the first of several logs."""
+    positions = {log: str(getattr(state, name)) for log, state in sorted(promise.logs.items())}
+    if len(positions) == 1:
+        return next(iter(positions.values()))
+    first = [f"{position} (sequencer {log})" for log, position in positions.items()][:3]
+    return ", ".join(first) + (", …" if len(positions) > 3 else "")
 
 
 def check_same_target(target: Target, fixed: Target) -> None:

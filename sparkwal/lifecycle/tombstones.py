@@ -8,7 +8,7 @@ deletes into this table first, and drops rows that are older than the tombstone 
 from dataclasses import replace
 
 from sparkwal.errors import ConfirmError, PlanError
-from sparkwal.format.lifecycle_record import LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import Promise, Target
 from sparkwal.lifecycle.table import TableState, Tombstones
 
 # Columns of the tombstones, besides the keys; no column of a log has such a name.
@@ -19,59 +19,60 @@ OWNER = "sparkwal.tombstonesOf"
 
 
 def check_tombstones(
-    state: LifecycleRecord, snapshot: TableState | None, *, is_range_written: bool
+    promise: Promise, snapshot: TableState | None, *, is_range_written: bool
 ) -> None:
     """Check that the tombstones hold all that the lifecycle relies on.
 
     They may be ahead of the table, which gets the same range next. They may not be behind.
 
     Args:
-        state: the newest record of the chain.
+        promise: that of the newest record of the chain.
         snapshot: the newest snapshot of the tombstones, or None if there are none.
         is_range_written: whether the table holds the open range.
 
     Raises:
         ConfirmError: tombstones may be missing.
     """
-    assert state.target is not None
-    url, table = state.target.tombstones, state.target.table
+    url, table = promise.target.tombstones, promise.target.table
     if snapshot is None:
-        raise _missing(state, f"{url}, which keeps the deleted keys of {table}, is missing")
-    if snapshot.table_id != state.tombstones_id:
+        raise _missing(promise, f"{url}, which keeps the deleted keys of {table}, is missing")
+    if snapshot.table_id != promise.table.tombstones_id:
         raise _missing(
-            state,
+            promise,
             f"{url}, which keeps the deleted keys of {table}, was dropped and recreated: it is "
-            f"table {snapshot.table_id}, and was {state.tombstones_id}",
+            f"table {snapshot.table_id}, and was {promise.table.tombstones_id}",
         )
-    if not snapshot.complete or snapshot.version < state.tombstones_version:
-        before = f"version {state.tombstones_version}, the last confirmed one"
-        raise _missing(state, f"the history of {url} does not reach back to {before}")
+    if not snapshot.complete or snapshot.version < promise.table.tombstones_version:
+        before = f"version {promise.table.tombstones_version}, the last confirmed one"
+        raise _missing(promise, f"the history of {url} does not reach back to {before}")
     # SAFETY(tombstones-undo-nothing) §10: no version of the tombstones since the confirmed one may
     # have taken keys away
     for change in snapshot.changes:
         if change.undoes:
             what = f"version {change.version} of {url} is a {change.operation}"
-            raise _missing(state, f"{what}: deleted keys of {table} may be missing")
-    ranges = [x.k for x in snapshot.changes if x.log_id == state.txn_id and x.k]
+            raise _missing(promise, f"{what}: deleted keys of {table} may be missing")
+    ranges = [x.k for x in snapshot.changes if x.log_id == promise.table.app_id and x.k]
     # A slow writer may bring those of a range that was given up: the log still has their rows.
-    if max(ranges, default=0) > state.k:
+    if max(ranges, default=0) > promise.table.k:
         raise _missing(
-            state,
+            promise,
             f"{url} holds the ranges {ranges} of the log since version "
-            f"{state.tombstones_version}, and the last one promised is {state.k}",
+            f"{promise.table.tombstones_version}, and the last one promised is {promise.table.k}",
         )
     # §10: the tombstones hold each range that the table holds
-    if is_range_written and state.is_open and state.k not in ranges:
-        raise _missing(state, f"{table} holds range {state.k} of the log, and {url} does not")
+    if is_range_written and promise.is_open and promise.table.k not in ranges:
+        raise _missing(
+            promise, f"{table} holds range {promise.table.k} of the log, and {url} does not"
+        )
 
 
 def accept_tombstones(
-    state: LifecycleRecord, tombstones: Tombstones, k: int, *, is_range_written: bool
+    promise: Promise, tombstones: Tombstones, k: int, *, is_range_written: bool
 ) -> TableState:
     """Take the tombstones as they are, and make new ones if there are none.
 
     Args:
-        state: the newest record of the chain.
+        promise: that of the newest record of the chain.
         tombstones: those of the table.
         k: the number under which an open range that the table lacks is promised from now on.
         is_range_written: whether the table holds the open range.
@@ -82,31 +83,30 @@ def accept_tombstones(
     Raises:
         PlanError: they belong to another table, or their history contradicts the chain.
     """
-    assert state.target is not None
-    snapshot = tombstones.snapshot(state.txn_id, state.tombstones_version)
+    snapshot = tombstones.snapshot(promise.table.app_id, promise.table.tombstones_version)
     tombstones.prepare()
-    if snapshot is not None and snapshot.table_id == state.tombstones_id:
-        _check_accepted(state, snapshot)
-    now = tombstones.snapshot(state.txn_id, state.tombstones_version)
+    if snapshot is not None and snapshot.table_id == promise.table.tombstones_id:
+        _check_accepted(promise, snapshot)
+    now = tombstones.snapshot(promise.table.app_id, promise.table.tombstones_version)
     assert now is not None
     # SAFETY(tombstones-again) §10: if accepted tombstones have the transaction of the open range,
     # its keys are written again: a RESTORE may have removed them
-    if state.is_open and (is_range_written or now.k >= k):
-        tombstones.write(state if is_range_written else replace(state, k=k), is_repeated=True)
+    if promise.is_open and (is_range_written or now.k >= k):
+        table = promise.table if is_range_written else replace(promise.table, k=k)
+        tombstones.write(replace(promise, table=table), is_repeated=True)
     if is_range_written:
-        now = tombstones.snapshot(state.txn_id, state.tombstones_version)
+        now = tombstones.snapshot(promise.table.app_id, promise.table.tombstones_version)
         assert now is not None
     return now
 
 
-def _check_accepted(state: LifecycleRecord, snapshot: TableState) -> None:
+def _check_accepted(promise: Promise, snapshot: TableState) -> None:
     """Compare the history of the tombstones with the chain.
 
     Raises:
         PlanError: they hold less than at their confirmed version, or a range that the chain lacks.
     """
-    assert state.target is not None
-    url, confirmed = state.target.tombstones, state.tombstones_version
+    url, confirmed = promise.target.tombstones, promise.table.tombstones_version
     ranges: set[int] | None = set()
     at: dict[int | None, set[int] | None] = {confirmed: ranges}
     why = ""
@@ -116,24 +116,24 @@ def _check_accepted(state: LifecycleRecord, snapshot: TableState) -> None:
         elif change.undoes:
             ranges = None
             why = f"version {change.version} is a {change.operation}"
-        elif change.log_id == state.txn_id and change.k and ranges is not None:
+        elif change.log_id == promise.table.app_id and change.k and ranges is not None:
             ranges = {*ranges, change.k}
         at[change.version] = ranges
     if ranges is None:
-        raise PlanError(f"{url} may hold less than its version {confirmed}: {why}. {_way(state)}")
-    if unknown := sorted(k for k in ranges if k > state.k):
-        raise PlanError(f"{url} holds ranges {unknown}, which the chain lacks. {_way(state)}")
+        raise PlanError(f"{url} may hold less than its version {confirmed}: {why}. {_way(promise)}")
+    if unknown := sorted(k for k in ranges if k > promise.table.k):
+        raise PlanError(f"{url} holds ranges {unknown}, which the chain lacks. {_way(promise)}")
 
 
-def _missing(state: LifecycleRecord, why: str) -> ConfirmError:
-    return ConfirmError(f"{why}. A late row could bring a deleted key back. {_way(state)}")
+def _missing(promise: Promise, why: str) -> ConfirmError:
+    return ConfirmError(f"{why}. A late row could bring a deleted key back. {_way(promise)}")
 
 
-def _way(state: LifecycleRecord) -> str:
-    assert state.target is not None
+def _way(promise: Promise) -> str:
     return (
-        f"RESTORE {state.target.tombstones} to version {state.tombstones_version}, or delete its "
-        "folder, which forgets the keys that were deleted so far; then continue with --accept-table"
+        f"RESTORE {promise.target.tombstones} to version {promise.table.tombstones_version}, or "
+        "delete its folder, which forgets the keys that were deleted so far; then continue with "
+        "--accept-table"
     )
 
 

@@ -167,15 +167,16 @@ class LogMetrics:
         meter = self._meter
         labels = self.labels
         log = self._log.log
-        state = chain.newest_lifecycle(log, log_id)
+        record = chain.newest_record(log)
+        state = record.log(log.name, log_id) if record else None
         meter.set(table.FLOOR, state.floor if state else 0, *labels)
-        if state is None or state.target is None:
+        if record is None or state is None or not state.table:
             return
         meter.set(table.COMPACTED, state.cut, *labels)
         meter.set(table.COMPACTION_LAG, max(head.gap - state.cut, 0), *labels)
         lag = lag_ms(log, head, state.cut)
         meter.set(table.COMPACTION_LAG_TIME, None if lag is None else lag / 1000, *labels)
-        open_for = time.time() - state.timestamp_ms / 1000 if state.is_open else 0.0
+        open_for = time.time() - record.timestamp_ms / 1000 if state.is_open else 0.0
         meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *labels)
 
     def _forget_consumers(self, names: set[str]) -> None:

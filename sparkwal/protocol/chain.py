@@ -1,20 +1,17 @@
 """The chain of lifecycle records of a path. Each is derived from the one before (PROTOCOL §10).
 
-All logs under a path share one chain. Most callers see the part of one log in its newest record.
+All logs under a path share one chain. The next record is made from the newest one by a step of
+`lifecycle_steps`; if two processes do so at the same time, one of them is first.
 """
 
 import uuid
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import CompactionError, InvalidLogError, PublishError, StoreUnavailableError
 from sparkwal.format import keys, limits
-from sparkwal.format.lifecycle_record import (
-    ChainRecord,
-    LifecycleRecord,
-    decode,
-    encode,
-    is_torn,
-)
+from sparkwal.format.lifecycle_record import ChainRecord, LogInChain, decode, encode, is_torn
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import Entry, LogStore, NotFound, all_entries, get_whole, sound
 
@@ -22,26 +19,18 @@ from sparkwal.store.base import Entry, LogStore, NotFound, all_entries, get_whol
 KEPT_RECORDS = 1000
 
 
-def newest_lifecycle(log: LogStore, log_id: str | None = None) -> LifecycleRecord | None:
-    """Read a log's part of the newest record, as `newest_record`.
+def newest_lifecycle(log: LogStore, log_id: str | None = None) -> LogInChain | None:
+    """Read the state of a log in the newest record, as `newest_record`.
 
     Returns:
-        That part, or None if the chain does not have the log, or with `log_id` if it has an earlier
+        The state, or None if the chain does not have the log, or with `log_id` if it has an earlier
         log of this name.
 
     Raises:
         InvalidLogError: a record is damaged.
     """
-    return part_of(log, newest_record(log), log_id)
-
-
-def part_of(
-    log: LogStore, record: ChainRecord | None, log_id: str | None = None
-) -> LifecycleRecord | None:
-    """A log's part of a record, as `newest_lifecycle`."""
-    part = record.of(log.name) if record else None
-    # SAFETY(chain-log-id) §10: the chain of another log_id counts as no chain
-    return part if part and log_id in (None, part.log_id) else None
+    record = newest_record(log)
+    return record.log(log.name, log_id) if record else None
 
 
 def newest_record(log: LogStore) -> ChainRecord | None:
@@ -171,31 +160,6 @@ def _check_readable(data: bytes, record: ChainRecord, where: str) -> None:
         ) from None
 
 
-def beginning(
-    log_id: str, sequencer: str, gc_grace_ms: int, chain: ChainRecord | None = None
-) -> LifecycleRecord:
-    """The state of a log that the chain does not have: its first record derives from it.
-
-    Args:
-        log_id: the log's id.
-        sequencer: the log's name.
-        gc_grace_ms: the grace, if it is longer than that of the chain.
-        chain: the newest record of the chain, or None without one.
-    """
-    if chain is None:
-        return LifecycleRecord(log_id=log_id, sequencer=sequencer, gc_grace_ms=gc_grace_ms)
-    return LifecycleRecord(
-        log_id=log_id,
-        sequencer=sequencer,
-        # Never shorten the grace: readers of an earlier record rely on the grace in it.
-        gc_grace_ms=max(gc_grace_ms, chain.gc_grace_ms),
-        number=chain.number,
-        record_id=chain.record_id,
-        timestamp_ms=chain.timestamp_ms,
-        chain=chain,
-    )
-
-
 def put_record(
     log: LogStore, base: ChainRecord, clock: Clock, host: str, *, until_ms: int | None = None
 ) -> ChainRecord | None:
@@ -247,3 +211,71 @@ def put_record(
                 return None
         except NotFound:
             return None
+
+
+class MovedOn(Exception):
+    """Another process changed the lifecycle meanwhile: read the chain again and decide again."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The chain of a path, for a process that puts records.
+
+    Attributes:
+        log: any log of the path.
+        clock: dates the records.
+        host: the machine that writes them.
+        trusted: the times until which the record after a number is not deleted, by that number.
+    """
+
+    log: LogStore
+    clock: Clock
+    host: str
+    trusted: dict[int, int] = field(default_factory=dict, compare=False)
+
+    def newest(self) -> ChainRecord | None:
+        """Read the newest record, as `newest_record`."""
+        began_ms = self.clock.boot_ms()
+        record = newest_record(self.log)
+        self._trust(began_ms, record)
+        return record
+
+    def put(self, record: ChainRecord) -> ChainRecord:
+        """Put the record that a step made from the newest one, as `put_record`.
+
+        Raises:
+            PublishError: the store did not answer.
+            MovedOn: another process put a record first.
+        """
+        began_ms = self.clock.boot_ms()
+        until_ms = self.trusted.get(record.number)
+        try:
+            done = put_record(self.log, record, self.clock, self.host, until_ms=until_ms)
+        except StoreUnavailableError as error:
+            text = f"the record of {self.log.url}'s lifecycle failed: {error}"
+            raise PublishError(text) from error
+        if done is None:
+            raise MovedOn
+        self._trust(began_ms, done)
+        return done
+
+    @contextmanager
+    def unless_moved_on(self, record: ChainRecord) -> Iterator[None]:
+        """Run a step that relies on `record`, the newest one.
+
+        Raises:
+            MovedOn: the step failed, and the chain has a newer record. The rows that it reads may
+                be collected.
+        """
+        try:
+            yield
+        except (CompactionError, InvalidLogError) as error:
+            now = newest_record(self.log)
+            if (now.number if now else keys.MAX + 1) != record.number:
+                raise MovedOn from error
+            raise
+
+    def _trust(self, began_ms: int, record: ChainRecord | None) -> None:
+        self.trusted.clear()
+        if record is not None:
+            self.trusted[record.number] = trusted(began_ms, record)

@@ -161,7 +161,7 @@ def trace_of_log(log: LogStore) -> str | None:
     record = chain.newest_record(log)
     if record is None:
         return begin
-    state = record.of(log.name)
+    state = record.log(log.name)
     # The chain has other logs of the path only.
     if state is None:
         return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sparkwal.errors import CollectedError, InvalidLogError
-from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
+from sparkwal.format.lifecycle_record import ChainRecord, LogInChain
 from sparkwal.protocol import chain
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.slots import SlotRecord
@@ -111,7 +111,8 @@ class Floor:
         self.log = log
         self.log_id = log_id
         self._clock = clock
-        self._state: LifecycleRecord | None = None
+        self._state: LogInChain | None = None
+        self._record: ChainRecord | None = None
         self._looked: Looked | None = None
         if looked is not None:
             # Each machine has its own boot clock. Only the wall clock is common to both.
@@ -128,7 +129,8 @@ class Floor:
 
     def take(self, seen: ChainLook) -> None:
         """Take the floor from a look at the chain of this log's path, by the same clock."""
-        self._state = state = chain.part_of(self.log, seen.record)
+        self._record = seen.record
+        self._state = state = seen.record.log(self.log.name) if seen.record else None
         log_id, position = (state.log_id, state.floor) if state else (None, 0)
         # A chain never shortens its grace.
         ttl_ms = seen.record.gc_grace_ms // 2 if seen.record else LOOK_TTL_MS
@@ -136,9 +138,14 @@ class Floor:
         self._looked = Looked(log_id, self.log.prefix, position, *times, ttl_ms)
 
     @property
-    def state(self) -> LifecycleRecord | None:
-        """The newest record of this log's lifecycle at the last look, or None without one."""
+    def state(self) -> LogInChain | None:
+        """The log in the newest record of the chain at the last look, or None without one."""
         return self._state if self._state and self._state.log_id == self.log_id else None
+
+    @property
+    def record(self) -> ChainRecord | None:
+        """The newest record of the chain at the last look, or None if it does not have the log."""
+        return self._record if self.state else None
 
     @property
     def is_known(self) -> bool:
@@ -177,11 +184,11 @@ class Floor:
         floor = self.current()
         if not 0 <= position < floor:
             return
-        target = self._state.target if self._state else None
+        table = self._state.table if self._state else ""
         # Only the process that looked has the state: a task has none.
         reason = " by retention" if self._state else ""
-        if target:
-            reason = f", they are in the table {target.table}"
+        if table:
+            reason = f", they are in the table {table}"
         begin = f"set failOnDataLoss=false, or begin at {floor} (a stream with a new checkpoint)"
         action = _ADVICE.get(what, begin)
         raise CollectedError(

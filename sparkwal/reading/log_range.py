@@ -307,7 +307,7 @@ class LogRange:
         """The table that alone holds the rows below the floor, from this process's last look."""
         state = self.floor.state
         is_above = self.floor.current() > 0
-        return state.target.table if is_above and state and state.target else None
+        return state.table if is_above and state and state.table else None
 
     def first_of_new(self, what: str) -> int:
         """The first position of a log that is new to a reader of other logs.

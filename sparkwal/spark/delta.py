@@ -19,7 +19,7 @@ from sparkwal.format.lifecycle_record import (
     APPEND,
     MERGE,
     NO_TABLE_VERSION,
-    LifecycleRecord,
+    Promise,
     Target,
 )
 from sparkwal.format.schema import columns, normalize, quoted
@@ -148,8 +148,8 @@ class SparkDeltaTable:
         if target.keeps_tombstones:
             self.tombstones = SparkTombstones(spark, target, self._log, self._winners)
         # The range that was read last, and its winning rows, the latter with tombstones only.
-        self._read: tuple[LifecycleRecord, _RangeRows] | None = None
-        self._cached: tuple[LifecycleRecord, DataFrame] | None = None
+        self._read: tuple[Promise, _RangeRows] | None = None
+        self._cached: tuple[Promise, DataFrame] | None = None
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         """Check or create the table, as `Table.prepare`."""
@@ -183,7 +183,7 @@ class SparkDeltaTable:
         except Exception as error:
             raise PlanError(f"{self.target.table} is unusable: {one_line(error)}") from error
 
-    def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
+    def check_rows(self, promise: Promise, spark_schema: str) -> None:
         """Check that the table takes each row of a range, as `Table.check_rows`."""
         table, target = self._log, self.target
         in_table = table.spark_schema
@@ -199,23 +199,23 @@ class SparkDeltaTable:
         try:
             if target.mode == APPEND:
                 nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in lacking)
-                rows = self._rows(session, state).rows.select("*", *nulls)
+                rows = self._rows(session, promise).rows.select("*", *nulls)
             else:
-                rows = self._written(session, state, [field.name for field in lacking])
-            check_rules(rows, rules, target.table, range_name(state))
+                rows = self._written(session, promise, [field.name for field in lacking])
+            check_rules(rows, rules, target.table, range_name(promise))
         finally:
             self._forget_range()
 
     def _written(
-        self, session: SparkSession, state: LifecycleRecord, lacking: Sequence[str]
+        self, session: SparkSession, promise: Promise, lacking: Sequence[str]
     ) -> DataFrame:
         """The rows that a MERGE of the range would write. Of the columns `lacking` it has none."""
         target = self.target
         version = NO_TABLE_VERSION
         if self.tombstones is not None:
-            tombstones = self.tombstones.snapshot(state.txn_id, NEWEST)
+            tombstones = self.tombstones.snapshot(promise.table.app_id, NEWEST)
             version = NO_TABLE_VERSION if tombstones is None else tombstones.version
-        rows = self._source(session, state, version)
+        rows = self._source(session, promise, version)
         if target.delete_when:
             rows = rows.where(~F.col(DELETES)).drop(DELETES)
         table = session.read.format("delta").load(self._path)
@@ -227,78 +227,78 @@ class SparkDeltaTable:
         """The newest snapshot of the table, as `Snapshots.snapshot`."""
         return newest_snapshot(self._log, log_id, since, k)
 
-    def burn(self, state: LifecycleRecord) -> None:
+    def burn(self, promise: Promise) -> None:
         """Commit the transaction of an intent without its rows, as `Table.burn`."""
-        session = range_session(self._spark, state, is_burned=True)
-        with explained(self.target.table, state), table_lock(self._path):
+        session = range_session(self._spark, promise, is_burned=True)
+        with explained(self.target.table, promise), table_lock(self._path):
             self._log.update()
             empty = session.createDataFrame([], to_struct(self._log.spark_schema))
             empty.write.format("delta").mode("append").save(self._path)
 
-    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
+    def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
         """Write the range of an intent as one version of the table, as `Table.write`."""
-        session = range_session(self._spark, state)
+        session = range_session(self._spark, promise)
         try:
-            with explained(self.target.table, state):
+            with explained(self.target.table, promise):
                 if self.target.mode == APPEND:
-                    rows = self._rows(session, state).rows
+                    rows = self._rows(session, promise).rows
                     with table_lock(self._path):
                         writer = rows.write.format("delta").mode("append")
                         writer.option("mergeSchema", "true").save(self._path)
                     return
-                source = self._source(session, state, tombstones_version)
+                source = self._source(session, promise, tombstones_version)
                 names = [name for name in source.columns if name not in (DELETES, COLUMNS)]
                 with table_lock(self._path):
                     self._merge(session, source, names)
         finally:
             self._forget_range()
 
-    def _rows(self, session: SparkSession, state: LifecycleRecord) -> _RangeRows:
+    def _rows(self, session: SparkSession, promise: Promise) -> _RangeRows:
         """The rows of the open range as the table stores them. The range is planned once."""
-        if self._read is not None and self._read[0] == state:
+        if self._read is not None and self._read[0] == promise:
             return self._read[1]
         hidden: list[str] = []
         if self.target.mode == MERGE:
-            hidden = [*([COMMIT_TIME] if len(state.ranges) > 1 else []), COLUMNS]
+            hidden = [*([COMMIT_TIME] if len(promise.ranges) > 1 else []), COLUMNS]
         try:
             # Spark would plan each log by itself.
             parallelism = session.sparkContext.defaultParallelism
-            read = plan_ranges(self._opened.root, state.ranges, parallelism=parallelism)
+            read = plan_ranges(self._opened.root, promise.ranges, parallelism=parallelism)
         except SparkWalError as error:
-            raise ReadError(f"{range_name(state)} is unreadable: {error}") from error
+            raise ReadError(f"{range_name(promise)} is unreadable: {error}") from error
         schema = to_struct(with_hidden(read.spark_schema, *hidden))
         reader = session.read.format("weaselwal").options(**self._options)
         rows = reader.option(PLANNED, packed(read.tasks)).schema(schema).load()
         in_table = self._log.spark_schema
         for problem in type_problems(rows.drop(*hidden).schema.json(), in_table, self.target.table):
-            raise refused(self.target.table, state, problem)
+            raise refused(self.target.table, promise, problem)
         stored = as_stored(rows, columns(in_table), self._log.partitioned)
         time = COMMIT_TIME if COMMIT_TIME in hidden else ""
         partial = partial_columns(self.target, read.common, read.spark_schema, in_table)
-        self._read = state, _RangeRows(stored, time, partial)
+        self._read = promise, _RangeRows(stored, time, partial)
         return self._read[1]
 
-    def _winners(self, session: SparkSession, state: LifecycleRecord) -> DataFrame:
+    def _winners(self, session: SparkSession, promise: Promise) -> DataFrame:
         """The winning rows of the open range.
 
         With tombstones two tables take them, so they are cached: the log is read once.
         """
-        if self._cached is not None and self._cached[0] == state:
+        if self._cached is not None and self._cached[0] == promise:
             return self._cached[1]
-        of = self._rows(session, state)
+        of = self._rows(session, promise)
         winners = winning_rows(of.rows, self.target, is_own=True, time=of.time)
         if self.tombstones is not None:
             if self._cached is not None:
                 self._cached[1].unpersist()
             winners = winners.persist()
-            self._cached = state, winners
+            self._cached = promise, winners
         return winners
 
     def _source(
-        self, session: SparkSession, state: LifecycleRecord, tombstones_version: int
+        self, session: SparkSession, promise: Promise, tombstones_version: int
     ) -> DataFrame:
         """One row for each key of the open range, without those that tombstones outlive."""
-        of = self._rows(session, state)
+        of = self._rows(session, promise)
         if of.partial:
             return merged_partial_rows(
                 of.rows,
@@ -309,7 +309,7 @@ class SparkDeltaTable:
                 is_own=True,
                 time=of.time,
             )
-        winners = self._winners(session, state)
+        winners = self._winners(session, promise)
         if tombstones_version == NO_TABLE_VERSION:
             return winners
         return without_late(winners, session, self.target, tombstones_version)

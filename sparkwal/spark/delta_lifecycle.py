@@ -93,7 +93,6 @@ class Lifecycle(Coordinator):
             settings,
             sequencer=settings.sequencer,
             table=delta_table,
-            target=target,
             gc_grace_ms=settings.gc_grace_ms,
             consumer_expiry_ms=settings.consumer_expiry_ms,
             collects=collects,
@@ -151,7 +150,7 @@ class Lifecycle(Coordinator):
         if not self._makes_segments:
             return run
         maker = self._segments.setdefault(log.name, SegmentMaker(log, log.name))
-        return replace(run, segments=maker.run(self._heads.get(log.name)))
+        return replace(run, segments=maker.run(self._known[log.name].head))
 
 
 def target_of(

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkwal.errors import ReadError, TableReadError, WriteError
-from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.table import TableConflict, TableState, named_range
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
@@ -37,7 +37,7 @@ def isolated_session(spark: SparkSession) -> SparkSession:
 
 def range_session(
     spark: SparkSession,
-    state: LifecycleRecord,
+    promise: Promise,
     *,
     is_repeated: bool = False,
     is_burned: bool = False,
@@ -48,25 +48,25 @@ def range_session(
     # Settings and not options: a MERGE takes no options.
     delta = "spark.databricks.delta"
     if not is_repeated:
-        session.conf.set(f"{delta}.write.txnAppId", state.txn_id)
-        session.conf.set(f"{delta}.write.txnVersion", str(state.k))
-    named = named_range(state) | ({"is_burned": True} if is_burned else {})
+        session.conf.set(f"{delta}.write.txnAppId", promise.table.app_id)
+        session.conf.set(f"{delta}.write.txnVersion", str(promise.table.k))
+    named = named_range(promise) | ({"is_burned": True} if is_burned else {})
     session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(named))
     return session
 
 
-def range_name(state: LifecycleRecord) -> str:
+def range_name(promise: Promise) -> str:
     """The open range, as errors name it."""
-    parts = state.ranges
+    parts = promise.ranges
     if len(parts) > 1:
         names = ", ".join(part.sequencer for part in parts[:3])
-        return f"range {state.k} of {len(parts)} logs ({names}{', …' if len(parts) > 3 else ''})"
-    start, end = (parts[0].cut, parts[0].to) if parts else (state.cut, state.to)
-    return f"positions {start}…{end - 1} (range {state.k})"
+        more = ", …" if len(parts) > 3 else ""
+        return f"range {promise.table.k} of {len(parts)} logs ({names}{more})"
+    return f"positions {parts[0].cut}…{parts[0].to - 1} (range {promise.table.k})"
 
 
 @contextmanager
-def explained(table: str, state: LifecycleRecord) -> Iterator[None]:
+def explained(table: str, promise: Promise) -> Iterator[None]:
     """Write the open range into a table, and turn errors of Spark into those of a range.
 
     Raises:
@@ -82,15 +82,15 @@ def explained(table: str, state: LifecycleRecord) -> Iterator[None]:
         if _CONFLICT.search(f"{type(error).__name__} {with_java_error(error)}"):
             raise TableConflict(f"{table}: {one_line(error)}") from error
         if is_sparkwal_error(error):
-            raise ReadError(f"{range_name(state)} cannot be read: {one_line(error)}") from error
-        raise refused(table, state, one_line(error)) from error
+            raise ReadError(f"{range_name(promise)} cannot be read: {one_line(error)}") from error
+        raise refused(table, promise, one_line(error)) from error
 
 
-def refused(table: str, state: LifecycleRecord, why: str) -> WriteError:
+def refused(table: str, promise: Promise, why: str) -> WriteError:
     """The error for a table that did not take the open range, with the ways to continue."""
     return WriteError(
-        f"{table} did not take {range_name(state)}: {why}. If the table refuses these rows, change "
-        f"it (ALTER TABLE delta.`{table}` …) and run again; or give the range up with "
+        f"{table} did not take {range_name(promise)}: {why}. If the table refuses these rows, "
+        f"change it (ALTER TABLE delta.`{table}` …) and run again; or give the range up with "
         "--give-up-range (give_up_range()), and its rows are promised again. No row is lost: they "
         "stay in the log"
     )

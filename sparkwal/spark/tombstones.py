@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
 from sparkwal.errors import PlanError
-from sparkwal.format.lifecycle_record import LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import Promise, Target
 from sparkwal.format.schema import columns, quoted
 from sparkwal.lifecycle.delta_log import DeltaLog
 from sparkwal.lifecycle.fitting import type_problems
@@ -36,7 +36,7 @@ _MAPPING = "delta.columnMapping.mode"
 # With deletion vectors, MERGE fails on a row whose key is null (Delta 4.4).
 _VECTORS = "delta.enableDeletionVectors"
 # Finds the winners of a range: one row for each key, with the column DELETES.
-Winners = Callable[[SparkSession, LifecycleRecord], DataFrame]
+Winners = Callable[[SparkSession, Promise], DataFrame]
 
 
 def without_late(
@@ -138,18 +138,18 @@ class SparkTombstones:
             making = making.property(_MAPPING, mode)
         create_table(making, self._log)
 
-    def write(self, state: LifecycleRecord, *, is_repeated: bool = False) -> None:
+    def write(self, promise: Promise, *, is_repeated: bool = False) -> None:
         """Write the keys that the open range deletes. See `Tombstones.write`."""
         # §10: the tombstones of a range carry its transaction
-        session = range_session(self._spark, state, is_repeated=is_repeated)
-        with explained(self._target.tombstones, state):
-            winners = self._winners(session, state)
+        session = range_session(self._spark, promise, is_repeated=is_repeated)
+        with explained(self._target.tombstones, promise):
+            winners = self._winners(session, promise)
             by = F.col(quoted(self._target.sequence_by))
             is_time = isinstance(
                 winners.select(by).schema[0].dataType,
                 DateType | TimestampType | TimestampNTZType,
             )
-            limit_us = state.timestamp_ms * 1000
+            limit_us = promise.timestamp_ms * 1000
             if is_time:
                 # The horizon ends at the newest sequence, or now if that is earlier. So a log of
                 # old rows keeps its tombstones, and a sequence in the future drops none early.
@@ -160,7 +160,7 @@ class SparkTombstones:
             deleted = winners.where(F.col(DELETES) & by.isNotNull()).select(
                 *(F.col(quoted(key)).alias(key) for key in self._target.keys),
                 by.alias(SEQUENCE),
-                F.expr(f"timestamp_millis({state.timestamp_ms}L)").alias(DELETED_AT),
+                F.expr(f"timestamp_millis({promise.timestamp_ms}L)").alias(DELETED_AT),
             )
             expired = f"unix_micros(t.{DELETED_AT}) < {limit_us}L"
             if is_time:

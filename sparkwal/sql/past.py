@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import ChainRecord, LifecycleRecord
-from sparkwal.protocol.chain import newest_lifecycle, record_at
+from sparkwal.format.lifecycle_record import ChainRecord
+from sparkwal.protocol.chain import newest_record, record_at
 from sparkwal.reading.log_range import LogRange
 from sparkwal.sql.database import Pushdown, connect
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
@@ -125,12 +125,18 @@ def override_prices(overrides: Mapping[str, str]) -> Prices:
 
 @dataclass(frozen=True)
 class CoveredLog:
-    """Positions start … end−1 of one log; `chain` is the newest record of its lifecycle."""
+    """Positions start … end−1 of one log; `chain` is the newest record of its chain."""
 
     log: LogRange
     start: int
     end: int
-    chain: LifecycleRecord | None
+    chain: ChainRecord | None
+
+
+def _chain_of(log: LogRange) -> ChainRecord | None:
+    """The newest record of the chain, or None if the chain does not have the log."""
+    record = newest_record(log.log)
+    return record if record and record.log(log.name, log.log_id) else None
 
 
 class Past:
@@ -153,10 +159,7 @@ class Past:
         self.until_ms = max(time.time_ns() // 1_000_000, newest)
         if options.ending_timestamp_ms is not None:
             self.until_ms = min(self.until_ms, options.ending_timestamp_ms)
-        self.logs = [
-            CoveredLog(log, *bounds(log, from_floor=True), newest_lifecycle(log.log, log.log_id))
-            for log in logs
-        ]
+        self.logs = [CoveredLog(log, *bounds(log, from_floor=True), _chain_of(log)) for log in logs]
         ranges = [
             {"sequencer": covered.log.name, "start": covered.start, "end": covered.end}
             for covered in self.logs

@@ -12,12 +12,12 @@ import pytest
 from sparkwal import Appender
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.lifecycle_record import FLOOR
-from sparkwal.protocol import chain, recovery
+from sparkwal.protocol import recovery
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore
 from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, rows
-from tests.chains import put_next
+from tests.chains import beginning, put_next
 from tests.protocol.query import StoppedClock
 
 TTL_MS = 60_000
@@ -164,7 +164,7 @@ def test_a_beginning_that_was_collected_is_not_taken_for_deleted(
     log = LogStore(faulty.inner, PREFIX)
     live = find_head(log).live
     assert live is not None
-    state = chain.beginning(live.header.log_id, "default", 0)
+    state = beginning(live.header.log_id, "default", 0)
     assert put_next(log, state, FLOOR, clock, "host", floor=2, cut=2, to=2) is not None
     with wal:
         assert wal.append(rows(10)).result() == 11

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,13 +14,12 @@ from sparkwal.errors import BackPressureError, InvalidLogError, OptionError, Out
 from sparkwal.events import Event, SizeLimit
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import DONE, FLOOR, Target
-from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.faulty_store import PREFIX, FaultyStore, rows, stored, until
-from tests.chains import put_next
+from tests.chains import beginning, newest, put_next
 from tests.protocol.query import StoppedClock
 
 
@@ -58,7 +56,7 @@ class Limited(FaultyStore):
     def move(self, kind: str, **changes: Any) -> None:
         live = find_head(self.log).live
         assert live is not None
-        head = newest_lifecycle(self.log) or beginning(live.header.log_id, "default", 0)
+        head = newest(self.log) or beginning(live.header.log_id, "default", 0)
         assert put_next(self.log, head, kind, self.clock, "host", **changes)
 
     def compacted(self, to: int | None = None) -> None:
@@ -281,10 +279,10 @@ def test_without_a_table_what_is_above_the_floor_counts(faulty: Limited) -> None
 
 def test_the_chain_of_another_log_does_not_count(faulty: Limited) -> None:
     size = faulty.one()
-    head = newest_lifecycle(faulty.log)
+    head = newest(faulty.log)
     assert head is not None
-    other = replace(head, log_id="another")
-    assert put_next(faulty.log, other, DONE, faulty.clock, "host", cut=10**6, to=10**6)
+    changes = {"log_id": "another", "cut": 10**6, "to": 10**6}
+    assert put_next(faulty.log, head, DONE, faulty.clock, "host", **changes)
     with faulty.open(hardLimitBytes=size) as wal, pytest.raises(BackPressureError):
         wal.append(rows(0), block=False)
 

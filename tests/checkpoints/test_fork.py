@@ -20,14 +20,13 @@ from sparkwal import CollectedError, DivergedCheckpointError, InvalidLogError, O
 from sparkwal.checkpoints import folder, fork, rebuild, unread
 from sparkwal.checkpoints.queries import read_queries
 from sparkwal.format import keys
-from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.store.s3_errors import Denied
-from tests.chains import put_next
+from tests.chains import beginning, put_next
 from tests.checkpoints.forks import Logs, OffsetStream, fork_of
 from tests.checkpoints.stream import FileStream
 from tests.protocol.query import Query, StoppedClock

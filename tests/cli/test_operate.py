@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,10 @@ from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.lifecycle.consumers import publish
-from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-from tests.chains import put_next
+from tests.chains import newest, put_next
 from tests.checkpoints.stream import FileStream
 from tests.cli.logs import append, document, lines, opened, ran
 from tests.protocol.query import hints_in
@@ -102,7 +100,7 @@ def test_collect_fails_if_it_cannot_erase_the_rows_of_a_damaged_record(wal: Path
 def test_collect_names_the_holder_of_the_floor(
     wal: Path, arguments: tuple[str, ...], holder: str | None
 ) -> None:
-    state = newest_lifecycle(opened(wal))
+    state = newest(opened(wal))
     assert state is not None
     publish(opened(wal), Consumer("reports", state.log_id, 2, 0, "here", "run"))
     hours_ago = time.time() - 2 * 3600
@@ -112,7 +110,7 @@ def test_collect_names_the_holder_of_the_floor(
 
 
 def test_collect_names_the_consumer_at_which_the_floor_stands(wal: Path) -> None:
-    state = newest_lifecycle(opened(wal))
+    state = newest(opened(wal))
     assert state is not None
     publish(opened(wal), Consumer("reports", state.log_id, state.floor, 0, "here", "run"))
     assert document("collect", str(wal))["held_by"] == "reports"
@@ -140,11 +138,10 @@ run()
 @pytest.mark.process
 def test_a_log_with_a_table_is_collected_without_delta_rs(wal: Path, tmp_path: Path) -> None:
     log = opened(wal)
-    state = newest_lifecycle(log)
+    state = newest(log)
     assert state is not None
     target = Target(str(tmp_path / "table"))
-    intent = replace(state, cut=6, k=1)
-    assert put_next(log, intent, INTENT, Clock(), "test", to=7, target=target)
+    assert put_next(log, state, INTENT, Clock(), "test", k=1, cut=6, to=7, target=target)
     grow_old(wal)
     before = stored(wal)
     done = subprocess.run(
@@ -216,11 +213,12 @@ def test_collect_names_one_error_of_a_table_once(tmp_path: Path) -> None:
         append(str(wal), range(3), sequencer=name)
         log = opened(wal, sequencer=name)
         move_floor(log, 2)
-        state = newest_lifecycle(log)
+        state = newest(log)
         assert state is not None
         target = Target(str(tmp_path / "table"))
-        intent = replace(state, cut=3, k=1, table_id="t")
-        assert put_next(log, intent, INTENT, Clock(), "test", to=4, target=target)
+        assert put_next(
+            log, state, INTENT, Clock(), "test", k=1, cut=3, to=4, table_id="t", target=target
+        )
     for file in (wal / "lifecycle").iterdir():
         os.utime(file, (time.time() - 3 * 86_400,) * 2)
     shown = ran("collect", str(wal), "--all", code=3)

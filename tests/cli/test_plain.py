@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -20,9 +19,8 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
 from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.format.schema import from_arrow
-from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.clock import Clock
-from tests.chains import put_next
+from tests.chains import newest, put_next
 from tests.cli.logs import append, opened, ran
 
 # Clears the screen, sets the window's title, 8-bit CSI, turns the text around, markup of rich,
@@ -89,10 +87,10 @@ def test_a_table_of_strangers_and_what_is_said_beside_rows_are_plain(
     append(str(tmp_path / "log"), range(3))
     log = opened(tmp_path / "log")
     move_floor(log, 2)
-    state = newest_lifecycle(log)
+    state = newest(log)
     assert state is not None
     target = Target(EVIL.replace("\x00", ""))
-    assert put_next(log, replace(state, cut=2, k=1), INTENT, Clock(), "test", to=3, target=target)
+    assert put_next(log, state, INTENT, Clock(), "test", k=1, cut=2, to=3, target=target)
     (tmp_path / "log" / keys.key("", keys.slot(0, 1000))).unlink()
     shown = ran("show", str(tmp_path / "log"), "0", code=1)
     assert HARMLESS.fullmatch(shown) and "its rows were released after" in shown, ascii(shown)

@@ -101,7 +101,6 @@ def main(
         open_log(parse(SourceOptions, given)),
         Policy(late_window_seconds=late, persist_age_seconds=age),
         table=SparkDeltaTable(spark, target, given),
-        target=target,
         gc_grace_ms=int(grace * 1000),
     )
     say("ready")

@@ -17,7 +17,7 @@ from sparkwal.errors import SparkWalError
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import newest_lifecycle
+from tests.chains import newest
 
 
 @dataclass
@@ -67,7 +67,7 @@ def _judge(
     report = sparkwal.verify(path, **options)
     found.commits_after_floor = report.commits
     found.problems += report.problems
-    state = newest_lifecycle(open_log(parse(SourceOptions, {**options, "path": path})))
+    state = newest(open_log(parse(SourceOptions, {**options, "path": path})))
     if state is None or state.is_open:
         found.problems.append(f"the lifecycle is not at rest: {state}")
         return

@@ -12,15 +12,15 @@ import pytest
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
 from sparkwal.format import checked, consumer_record, keys, lifecycle_record, limits
 from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
-from sparkwal.format.lifecycle_record import LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle import consumers, readers
 from sparkwal.protocol import archive
-from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.handover import Lookout
 from sparkwal.store.base import LogStore, NotFound, Store, get_whole
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import made, newest
 
 
 def packed(data: bytes) -> bytes:
@@ -74,9 +74,8 @@ def test_an_archive_that_no_reader_would_take_is_not_written(
 
 def test_a_lifecycle_record_that_no_reader_would_take_is_not_written() -> None:
     target = Target("t", properties=(("comment", "x" * limits.LIFECYCLE_RECORD),))
-    record = LifecycleRecord(log_id="log", sequencer="default", gc_grace_ms=0, target=target)
     with pytest.raises(OptionError, match="fewer or shorter properties"):
-        lifecycle_record.encode(lifecycle_record.with_log(record, record))
+        lifecycle_record.encode(made(target=target).record)
 
 
 def test_a_consumer_of_ten_thousand_logs_fits() -> None:
@@ -103,7 +102,7 @@ WHOLE: dict[str, tuple[Callable[[LogStore], object], str, int]] = {
         limits.CONSUMER_OF_ALL,
     ),
     "consumers": (readers.consumers_and_ages, "consumers/a", limits.CONSUMER),
-    "lifecycle": (newest_lifecycle, keys.lifecycle_key("", keys.MAX), limits.LIFECYCLE_RECORD),
+    "lifecycle": (newest, keys.lifecycle_key("", keys.MAX), limits.LIFECYCLE_RECORD),
     "archive": (lambda log: archive.read_archive(log, "a"), "txns/a", limits.ARCHIVE),
 }
 

@@ -53,7 +53,7 @@ from sparkwal.format.header import (
     crc_hex,
     to_json,
 )
-from sparkwal.format.lifecycle_record import MERGE, LifecycleRecord, Target, with_log
+from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.journal import files
 from sparkwal.journal.journal import Settings
 from sparkwal.journal.quarantine import LOST
@@ -66,12 +66,12 @@ from sparkwal.lifecycle.readers import consumers_and_ages
 from sparkwal.lifecycle.table import check_history
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import archive
-from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import changed, made, newest
 from tests.fuzz import segments
 from tests.journal.disk import MemoryFolder
 
@@ -228,11 +228,10 @@ def lifecycle(data: bytes) -> None:
     for body in (data, bytes(sink.getvalue())):
         log = log_with({keys.lifecycle_key("wal", keys.MAX): body})
         with suppress(SparkWalError):
-            value = newest_lifecycle(log)
+            value = newest(log)
             if value is not None:
-                assert value.chain is not None
-                again = lifecycle_record.encode(value.chain)
-                assert lifecycle_record.decode(again, "again") == value.chain
+                again = lifecycle_record.encode(value.record)
+                assert lifecycle_record.decode(again, "again") == value.record
         read_all(log)
 
 
@@ -362,7 +361,7 @@ def table(data: bytes) -> None:
             value.update()
             for since in (-1, 0):
                 state = value.snapshot("log", since, 0)
-                check_history(CONFIRMED, state)
+                check_history(CONFIRMED.promise, state)
 
 
 def _headers() -> list[bytes]:
@@ -375,7 +374,7 @@ def _in_metadata(body: bytes) -> bytes:
 
 
 TARGET = Target("s3://b/t", MERGE, ("v",), "v", "s = 'd'", ("s",), (), (("a", "b"),))
-CONFIRMED = LifecycleRecord(
+CONFIRMED = made(
     **{"kind": "intent", "number": keys.MAX, "log_id": "log", "sequencer": "default"},
     **{"floor": 0, "cut": 0, "to": 2, "k": 1, "gc_grace_ms": 1, "table_id": "t"},
     target=TARGET,
@@ -383,7 +382,7 @@ CONFIRMED = LifecycleRecord(
 
 
 def _lifecycles() -> list[bytes]:
-    plain = LifecycleRecord(
+    plain = made(
         kind="floor",
         number=keys.MAX,
         log_id="log",
@@ -393,8 +392,8 @@ def _lifecycles() -> list[bytes]:
         to=1,
         gc_grace_ms=1,
     )
-    records = [plain, replace(plain, kind="intent", k=1, to=2, target=TARGET, table_id="t")]
-    bodies = [lifecycle_record.encode(with_log(item, item)) for item in records]
+    intent = changed(plain, "intent", k=1, to=2, target=TARGET, table_id="t")
+    bodies = [lifecycle_record.encode(record) for record in (plain.record, intent)]
     return [*bodies, *map(_in_metadata, bodies)]
 
 

@@ -24,7 +24,6 @@ import click
 from delta_rs_table import DeltaRsTable
 
 import sparkwal
-from sparkwal.format.lifecycle_record import Target
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack
 
@@ -262,7 +261,7 @@ class SeededRun:
         if self.table is not None:
             table = DeltaRsTable(self.table, self.path, options)
             # A killed process may have left a range open.
-            coordinator(self.path, options, table, Target(self.table)).recover()
+            coordinator(self.path, options, table).recover()
             number = notes.begin("total", final=True)
             notes.end(number, "ok", values=log.current().to_arrow()["v"].to_pylist())
             number = notes.begin("table")

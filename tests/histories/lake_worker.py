@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 
 import sparkwal
 from sparkwal.errors import SparkWalError
-from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import Policy
@@ -22,7 +21,7 @@ from sparkwal.lifecycle.table import Table
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import newest_lifecycle
+from tests.chains import newest
 
 if TYPE_CHECKING:
     from .recording import Recorder
@@ -32,18 +31,18 @@ if TYPE_CHECKING:
 _GRACE_MS = 9_000
 
 
-def coordinator(path: str, options: dict[str, Any], table: Table, target: Target) -> Coordinator:
+def coordinator(path: str, options: dict[str, Any], table: Table) -> Coordinator:
     """The lifecycle of a history's log, which keeps no row longer than a run needs."""
     log = open_log(from_keywords(SourceOptions, path, options))
     policy = Policy(late_window_seconds=0)
-    return Coordinator(log, policy, table=table, target=target, gc_grace_ms=_GRACE_MS)
+    return Coordinator(log, policy, table=table, gc_grace_ms=_GRACE_MS)
 
 
 def compact(worker: Worker, options: dict[str, str]) -> None:
     """Compact the log into a table, move the floor and collect, until an error or the end."""
     while not worker.ended.is_set():
         table = DeltaRsTable(options["table"], worker.path, worker.options)
-        lifecycle = coordinator(worker.path, worker.options, table, Target(options["table"]))
+        lifecycle = coordinator(worker.path, worker.options, table)
         run_lifecycle(worker, lifecycle, table)
 
 
@@ -51,7 +50,7 @@ def compact_once(table: str, path: str, options: dict[str, Any], notes: Recorder
     """Compact all rows, and move the floor."""
     filled = DeltaRsTable(table, path, options)
     number = notes.begin("compact")
-    run = coordinator(path, options, filled, Target(table)).run_once(whole=True)
+    run = coordinator(path, options, filled).run_once(whole=True)
     notes.end(number, "ok", **_about(run, filled))
 
 
@@ -93,7 +92,7 @@ def total(worker: Worker, log: sparkwal.Log) -> None:
 
 def table_alone(table: str, path: str, options: dict[str, Any]) -> dict[str, object]:
     """The rows of the table, past the library, and the position up to which it has all rows."""
-    state = newest_lifecycle(open_log(from_keywords(SourceOptions, path, options)))
+    state = newest(open_log(from_keywords(SourceOptions, path, options)))
     if state is None or not Path(table).exists():
         return {"cut": 0, "values": []}
     return {"cut": state.cut, "values": DeltaTable(table).to_pyarrow_table()["v"].to_pylist()}

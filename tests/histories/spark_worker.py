@@ -53,7 +53,7 @@ def compact(worker: Worker, options: dict[str, str]) -> None:
     texts = {name: str(value) for name, value in worker.options.items()}
     while not worker.ended.is_set():
         table = SparkDeltaTable(spark, target, {**texts, "path": worker.path})
-        lifecycle = coordinator(worker.path, worker.options, table, target)
+        lifecycle = coordinator(worker.path, worker.options, table)
         run_lifecycle(worker, lifecycle, None)
 
 

@@ -18,11 +18,10 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 import sparkwal
-from sparkwal.format.lifecycle_record import LifecycleRecord
 from sparkwal.options.open import open_log
 from sparkwal.options.store import StoreOptions
-from sparkwal.protocol.chain import newest_lifecycle
 from tests import classes
+from tests.chains import Seen, newest
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -38,8 +37,8 @@ def write(path: Path | str, ids: range, sequencer: str = "default", **options: s
             wal.append([{"id": n, "v": f"v{n}"}]).result()
 
 
-def chain(path: Path | str, sequencer: str = "default") -> LifecycleRecord | None:
-    return newest_lifecycle(open_log(StoreOptions(path=str(path), sequencer=sequencer)))
+def chain(path: Path | str, sequencer: str = "default") -> Seen | None:
+    return newest(open_log(StoreOptions(path=str(path), sequencer=sequencer)))
 
 
 def command(job: str, *arguments: object) -> list[str]:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +122,9 @@ def test_a_tables_name_never_controls_the_terminal(
     state, log = chain(tmp_path / "wal"), open_log(StoreOptions(path=str(tmp_path / "wal")))
     assert state is not None
     target = Target("\x1b[2Jlake")
-    state = replace(state, cut=state.floor, k=1)
-    assert put_next(log, state, INTENT, Clock(), "test", to=state.cut + 1, target=target)
+    assert put_next(
+        log, state, INTENT, Clock(), "test", k=1, cut=state.floor, to=state.floor + 1, target=target
+    )
     for others in (("--retain", "7d"), ("other",)):
         code, printed = refused(monkeypatch, tmp_path, "compact", "wal", *others)
         assert code == 2 and r"\u001b[2Jlake" in printed and "\x1b" not in printed, printed

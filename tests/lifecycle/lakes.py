@@ -17,20 +17,18 @@ from sparkwal.format.lifecycle_record import (
     FLOOR,
     INTENT,
     MERGE,
-    LifecycleRecord,
     Target,
 )
-from sparkwal.lifecycle.compaction import with_target
 from sparkwal.lifecycle.table import named_range
 from sparkwal.lifecycle.table_files import storage_options
 from sparkwal.lifecycle.tombstones import DELETED_AT, SEQUENCE
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import beginning, newest_record, part_of
+from sparkwal.protocol.chain import newest_record
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.open import open_store
-from tests.chains import put_next
+from tests.chains import Seen, beginning, newest, put_next, with_target
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 STAGES = ("none", "intent", "written", "done")
@@ -92,12 +90,11 @@ class Lake:
         assert head is not None
         return head.position + 1
 
-    def head(self) -> LifecycleRecord:
+    def head(self) -> Seen:
         info = self.reader().head()
         assert info is not None
-        chain = newest_record(self.log)
-        begun = beginning(info.log_id, self.name, 3_600_000, chain)
-        return part_of(self.log, chain) or with_target(begun, self.target)
+        begun = beginning(info.log_id, self.name, 3_600_000, newest_record(self.log))
+        return newest(self.log) or with_target(begun, self.target)
 
     def _put(self, kind: str, **changes: Any) -> None:
         assert put_next(self.log, self.head(), kind, Clock(), "here", **changes)
@@ -138,7 +135,7 @@ class Lake:
     def _commit(self) -> CommitProperties:
         """Of the open range."""
         head = self.head()
-        reported = named_range(head)
+        reported = named_range(head.promise)
         return CommitProperties(
             app_transactions=[Transaction(head.txn_id, head.k)],
             custom_metadata={"userMetadata": json.dumps(reported)},
@@ -249,7 +246,12 @@ class Lake:
         self._put(FLOOR, floor=position)
 
     def compact(self, stage: str = "done", to: int | None = None) -> None:
-        """A compaction that stops after `stage`, or, with tombstones, after "kept"."""
+        """A compaction that stops after `stage`, or, with tombstones, after "kept".
+
+        It does nothing without new positions.
+        """
+        if self.end == self.head().cut:
+            return
         if stage == "kept":
             self.intent(to)
             self.keep()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from sparkwal.errors import InvalidLogError, OptionError, PlanError, ReadError
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, LifecycleRecord
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Promise, Target
 from sparkwal.format.merging import union_of
 from sparkwal.lifecycle.table import (
     Change,
@@ -43,13 +43,14 @@ class ModelTable:
     """
 
     log: LogStore
+    target: Target = Target("memory://table")
     table_id: str = "table-1"
     versions: list[Version] = field(default_factory=list)
     before: Callable[[str], None] = lambda step: None
     tombstones: Tombstones | None = None
     columns: str = ""
 
-    def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
+    def check_rows(self, promise: Promise, spark_schema: str) -> None:
         """It takes any row."""
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
@@ -72,27 +73,27 @@ class ModelTable:
         k = self.versions[-1].txns.get(log_id, 0)
         return TableState(self.table_id, len(self.versions) - 1, k, changes)
 
-    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
+    def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
         read_at = len(self.versions)
         try:
-            rows = self._read(state)
+            rows = self._read(promise)
         except InvalidLogError as error:
             raise ReadError(str(error)) from error
         self.before("write")
-        if self.versions[-1].txns.get(state.txn_id, 0) >= state.k:
+        if self.versions[-1].txns.get(promise.table.app_id, 0) >= promise.table.k:
             return
         if len(self.versions) != read_at and self.versions[-1].change.operation == "OPTIMIZE":
             raise TableConflict("OPTIMIZE was faster")
-        txns = {**self.versions[-1].txns, state.txn_id: state.k}
-        self._commit("WRITE", (*self.versions[-1].rows, *rows), txns, state)
+        txns = {**self.versions[-1].txns, promise.table.app_id: promise.table.k}
+        self._commit("WRITE", (*self.versions[-1].rows, *rows), txns, promise)
         self.before("written")
 
-    def burn(self, state: LifecycleRecord) -> None:
+    def burn(self, promise: Promise) -> None:
         self.before("burn")
-        if self.versions[-1].txns.get(state.txn_id, 0) >= state.k:
+        if self.versions[-1].txns.get(promise.table.app_id, 0) >= promise.table.k:
             return
-        txns = {**self.versions[-1].txns, state.txn_id: state.k}
-        self._commit("WRITE", self.versions[-1].rows, txns, state)
+        txns = {**self.versions[-1].txns, promise.table.app_id: promise.table.k}
+        self._commit("WRITE", self.versions[-1].rows, txns, promise)
         version = self.versions.pop()
         self.versions.append(replace(version, change=replace(version.change, is_burned=True)))
         self.before("burned")
@@ -130,20 +131,20 @@ class ModelTable:
         operation: str,
         rows: tuple[int, ...],
         txns: dict[str, int],
-        state: LifecycleRecord | None = None,
+        promise: Promise | None = None,
         undoes: bool = False,
         restores: int | None = None,
     ) -> None:
         change = Change(len(self.versions), operation, undoes=undoes, restores=restores)
-        if state is not None:
-            named = named_range(state)
+        if promise is not None:
+            named = named_range(promise)
             del named["sequencer"]
             change = replace(change, **named)
         self.versions.append(Version(change, rows, txns))
 
-    def _read(self, state: LifecycleRecord) -> list[int]:
+    def _read(self, promise: Promise) -> list[int]:
         found: list[int] = []
-        for part in state.ranges:
+        for part in promise.ranges:
             log = self.log.root.sequencer(part.sequencer)
             window = find_head(log).window
             for record in live_records(log, window, part.cut, part.to, log_id=part.log_id):

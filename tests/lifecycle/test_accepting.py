@@ -9,8 +9,7 @@ import pytest
 
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import FLOOR
-from sparkwal.protocol.chain import newest_lifecycle
-from tests.chains import put_next
+from tests.chains import Seen, newest, put_next
 from tests.lifecycle.table import Died, dying_at
 from tests.lifecycle.test_coordinator import Life, Mortal
 from tests.lifecycle.test_restored import restore_log
@@ -48,8 +47,9 @@ def test_an_open_range_that_a_restore_took_away_is_written_again(life: Life) -> 
     life.table.restore(1)
     with pytest.raises(ConfirmError, match="is a RESTORE.*RESTORE it to version 1.*--accept-table"):
         life.process().run_once()
-    state = life.process().accept_table()
-    assert (state.kind, state.k, state.confirmed_k, state.is_open) == ("intent", 3, 2, True)
+    state = Seen(life.process().accept_table())
+    assert (state.kind, state.k, state.promise.confirmed_k) == ("intent", 3, 2)
+    assert state.is_open
     check_all_once(life)
     assert life.table.ranges == [1, 2, 3, 4]
 
@@ -90,10 +90,10 @@ def test_a_restore_that_another_undoes_keeps_the_open_range(life: Life) -> None:
 
 def test_a_range_that_comes_after_the_restore_counts() -> None:
     life = with_open_range("write")
-    late = newest_lifecycle(life.log)
+    late = newest(life.log)
     assert late is not None
     life.table.restore(1)
-    life.table.write(late)
+    life.table.write(late.promise)
     assert life.process().accept_table().kind == "done"
     check_all_once(life)
 
@@ -101,13 +101,13 @@ def test_a_range_that_comes_after_the_restore_counts() -> None:
 def test_a_compactor_that_wakes_after_the_table_was_accepted_writes_nothing_twice() -> None:
     for written in (False, True):
         life = with_open_range("written" if written else "write")
-        late = newest_lifecycle(life.log)
+        late = newest(life.log)
         assert late is not None
         life.table.restore(1)
         life.process().accept_table()
-        life.table.write(late)
+        life.table.write(late.promise)
         check_all_once(life)
-        life.table.write(late)
+        life.table.write(late.promise)
         check_all_once(life)
 
 
@@ -136,7 +136,7 @@ def test_a_table_that_was_overwritten_gets_the_open_range_again(life: Life) -> N
 def test_a_range_that_was_accepted_after_it_was_taken_away_does_not_count(life: Life) -> None:
     """As an older sparkwal did."""
     life.table.restore(1)
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None
     put_next(life.log, state, FLOOR, life.timed.clock, "here", table_version=3)
     with pytest.raises(ConfirmError, match="no version since 3 added that range"):

@@ -38,12 +38,11 @@ from sparkwal.lifecycle.readers import (
     is_live,
     look_at_readers,
 )
-from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.sql.relations import CONSUMERS
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
-from tests.chains import put_next
+from tests.chains import beginning, newest, put_next
 from tests.protocol.query import Query, StoppedClock, hints_in
 
 CLOCK = StoppedClock()
@@ -75,7 +74,7 @@ def older(store: MemoryStore, name: str, age_ms: int) -> None:
 
 
 def move_floor(log: LogStore, floor: int) -> None:
-    head = newest_lifecycle(log) or beginning("log-1", "default", 1000)
+    head = newest(log) or beginning("log-1", "default", 1000)
     assert put_next(log, head, FLOOR, CLOCK, "here", floor=floor)
 
 
@@ -349,7 +348,7 @@ def test_the_floor_that_moves_while_a_consumer_joins(log: LogStore, store: Memor
     store.replace = replace_then_move  # type: ignore[method-assign]
     assert join(log, at(3)) == 8
     assert bound(log, "log-1", 50, None) == 8
-    assert (head := newest_lifecycle(log)) is not None and head.floor == 8
+    assert (head := newest(log)) is not None and head.floor == 8
 
 
 def test_a_returning_consumer_keeps_its_position(log: LogStore) -> None:

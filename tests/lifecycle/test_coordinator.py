@@ -14,14 +14,14 @@ from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError, ReadError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.format.lifecycle_record import MERGE, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import MERGE, Promise, Target
 from sparkwal.lifecycle.consumers import join, publish
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import newest
 from tests.lifecycle.table import Died, ModelTable, dying_at
 from tests.lifecycle.timed_log import TimedLog
 
@@ -80,7 +80,7 @@ class Life:
 
     def process(self, store: MemoryStore | None = None, **others: Any) -> Coordinator:
         log = LogStore(store, "wal") if store is not None else self.log
-        arguments = {"policy": AT_ONCE, "table": self.table, "target": TARGET, **others}
+        arguments = {"policy": AT_ONCE, "table": self.table, **others}
         arguments = {"gc_grace_ms": GRACE_MS, "clock": self.timed.clock, **arguments}
         return Coordinator(log, host="here", **arguments)
 
@@ -104,11 +104,11 @@ def test_rows_go_to_the_table_and_the_floor_follows(life: Life) -> None:
     gap = find_head(life.log).gap
     assert (run.compacted.k, run.compacted.start, run.compacted.end) == (1, 0, gap)
     assert run.floor == gap and life.table.rows == life.written
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and (state.cut, state.to, state.floor) == (gap, gap, gap)
     again = life.process().run_once()
     assert again.found == "at rest" and again.compacted is None
-    assert newest_lifecycle(life.log) == state
+    assert newest(life.log) == state
 
 
 def test_each_range_is_one_version(life: Life) -> None:
@@ -137,7 +137,7 @@ def test_a_kill_at_every_store_call_is_survived(answered: bool) -> None:
         life.process().run_once()
         assert life.table.rows == life.written, lives
         assert sorted(life.table.ranges) == list(range(1, len(life.table.ranges) + 1))
-        state = newest_lifecycle(life.log)
+        state = newest(life.log)
         assert state is not None and state.cut == state.to == find_head(life.log).gap
     pytest.fail("it never ended")
 
@@ -204,10 +204,10 @@ def test_a_range_finished_and_collected_by_another_is_no_failure_of_a_sleeper(
     reported: list[events.Event] = []
     write = life.table.write
 
-    def slept(state: LifecycleRecord) -> None:
+    def slept(promise: Promise) -> None:
         monkeypatch.setattr(life.table, "write", write)
         life.process().run_once()
-        raise ReadError(f"positions {state.cut}…{state.to - 1} (range {state.k}) cannot be read")
+        raise ReadError(f"positions {promise.ranges} cannot be read")
 
     life.write(2)
     monkeypatch.setattr(life.table, "write", slept)
@@ -285,7 +285,7 @@ def test_how_it_is_compacted_is_fixed_by_the_first_run(life: Life) -> None:
     life.process().run_once()
     other = Target("memory://table", MERGE, ("id",))
     with pytest.raises(PlanError, match="mode: append first, merge now; keys: none first, id now"):
-        life.process(target=other).run_once()
+        life.process(table=replace(life.table, target=other)).run_once()
 
 
 def test_a_log_recreated_at_the_same_path_is_not_compacted_into_the_old_table(life: Life) -> None:
@@ -371,7 +371,7 @@ def test_retention_without_a_table_moves_the_floor_by_age(life: Life) -> None:
     life.write(3)
     life.later(200_000)
     life.write(2)
-    run = life.process(policy=policy, table=None, target=None).run_once()
+    run = life.process(policy=policy, table=None).run_once()
     assert 0 < run.floor < find_head(life.log).gap and life.table.rows == []
 
 
@@ -387,7 +387,7 @@ def test_a_table_that_comes_after_retention_begins_at_the_floor(life: Life) -> N
     life.write(3)
     life.later(200_000)
     life.write(2)
-    alone = life.process(policy=Policy(retain_seconds=100), table=None, target=None).run_once()
+    alone = life.process(policy=Policy(retain_seconds=100), table=None).run_once()
     run = life.process(policy=Policy(late_window_seconds=0)).run_once()
     assert run.compacted is not None and run.compacted.start == alone.floor > 0
     assert life.process().recover().cut == find_head(life.log).gap
@@ -409,7 +409,7 @@ def test_a_limit_emits_one_event_when_it_is_reached(life: Life) -> None:
         lambda event: reported.append(event.option) if isinstance(event, events.SizeLimit) else None
     )
     policy = Policy(soft_limit=1, hard_limit=10**9)
-    process = life.process(policy=policy, table=None, target=None)
+    process = life.process(policy=policy, table=None)
     try:
         for _ in range(3):
             life.write(1)
@@ -425,7 +425,7 @@ def test_a_collection_names_the_holder_of_its_bound(life: Life) -> None:
     young = life.process().collect(dry_run=True)
     assert young is not None and (young.bound, young.held_by) == (0, "the grace")
     life.later(GRACE_MS + 5000)
-    log_id = newest_lifecycle(life.log).log_id  # type: ignore[union-attr]
+    log_id = newest(life.log).log_id  # type: ignore[union-attr]
     publish(life.log, Consumer("reports", log_id, 1, 0, "here", "run", None))
     held = life.process().collect(dry_run=True)
     assert held is not None and (held.bound, held.held_by) == (1, "reports")
@@ -437,7 +437,7 @@ def test_a_log_without_a_lifecycle_and_no_log_at_all(life: Life) -> None:
     life.write(1)
     quiet = life.process(policy=Policy(late_window_seconds=10_000)).run_once()
     assert quiet.found == "no lifecycle" and quiet.compacted is None
-    assert newest_lifecycle(life.log) is None
+    assert newest(life.log) is None
 
 
 def test_every_failure_names_its_stage() -> None:
@@ -460,7 +460,7 @@ def test_a_grace_is_never_shortened(life: Life) -> None:
 def test_collection_removes_leases_that_expired(life: Life) -> None:
     life.write(3)
     life.process().run_once()
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None
     lease = Consumer("lease-1", state.log_id, 0, life.timed.clock.now_ms(), "there", "run", 1000)
     assert join(life.log, lease) == state.floor

@@ -14,7 +14,6 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.lifecycle.collection import Collection
 from sparkwal.lifecycle.erasing import erase_rows
-from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.commit_record import Carried, RecordContent, next_record
 from sparkwal.protocol.erasing import without_rows
 from sparkwal.protocol.leadership import Leadership
@@ -26,6 +25,7 @@ from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import newest
 from tests.lifecycle.table import Died
 from tests.lifecycle.test_coordinator import GRACE_MS, Life, Mortal
 
@@ -114,7 +114,7 @@ def test_a_dry_run_counts_what_would_be_erased(life: Life) -> None:
 def test_the_next_process_reads_no_record_again(life: Life) -> None:
     life.later(_TWICE)
     collected(life)
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and state.without_rows == find_head(life.log).gap
     life.timed.requests()
     done = collected(life)
@@ -287,7 +287,7 @@ def test_the_segment_of_a_block_with_a_collected_position_is_deleted(
 
 @pytest.mark.proves("erase-this-log")
 def test_a_record_of_another_log_stays(life: Life) -> None:
-    log_id = newest_lifecycle(life.log).log_id  # type: ignore[union-attr]
+    log_id = newest(life.log).log_id  # type: ignore[union-attr]
     objects = dict(life.timed.store.objects)
     done = erase_rows(life.log, 1000, "another", [0, 1])
     assert done.left == (0, 1) and "it belongs to the log" in done.reason
@@ -303,7 +303,7 @@ def test_a_damaged_record_stays(life: Life) -> None:
     done = collected(life)
     assert (done.erased, done.with_rows) == (3, 1)
     assert "position 1" in done.held_by
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and state.without_rows == 1
 
 
@@ -401,7 +401,7 @@ def test_rows_that_a_backup_brought_back_are_erased_by_a_look_at_all_records(lif
     done = life.process().collect(dry_run=False, looks_again=True)
     assert done is not None and (done.looked, done.erased, done.with_rows) == (8, 1, 0)
     assert with_rows(life.log) == []
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and state.without_rows == find_head(life.log).gap
 
 
@@ -433,7 +433,7 @@ def test_a_process_reads_a_record_that_keeps_its_rows_once(life: Life) -> None:
     done = process.run_once().collection
     assert done is not None and (done.erased, done.with_rows) == (2, 1)
     assert "position 1" in done.held_by
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and state.without_rows == 1
     life.timed.store.objects[key] = body
     assert collected(life).erased == 1

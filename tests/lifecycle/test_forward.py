@@ -8,7 +8,7 @@ import pytest
 
 from sparkwal.errors import ConfirmError
 from sparkwal.lifecycle.table import TableState
-from sparkwal.protocol.chain import newest_lifecycle
+from tests.chains import newest
 from tests.lifecycle.test_coordinator import Life
 
 HOUR_MS = 3_600_000
@@ -25,7 +25,7 @@ def life() -> Life:
 
 def confirmed(life: Life) -> int:
     life.process().run_once()
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None
     return state.table_version
 
@@ -93,5 +93,5 @@ def test_a_restore_is_not_confirmed_by_a_run_that_has_nothing_to_bring(life: Lif
         life.table.optimize()
     with pytest.raises(ConfirmError, match="is a RESTORE"):
         life.process().run_once()
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and state.table_version == 1

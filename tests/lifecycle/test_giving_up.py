@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.errors import ConfirmError, PlanError, WriteError
-from sparkwal.format.lifecycle_record import LifecycleRecord
+from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle.cycle import Run
-from sparkwal.protocol.chain import newest_lifecycle
+from tests.chains import newest
 from tests.lifecycle.table import Died, ModelTable, dying_at
 from tests.lifecycle.test_coordinator import Life, Mortal
 from tests.lifecycle.test_many_logs import Lives, compacted, kinds_of_chain
@@ -56,12 +56,12 @@ def refused(life: Life) -> None:
 
 def test_a_range_that_is_given_up_is_promised_again(life: Life) -> None:
     refused(life)
-    before = newest_lifecycle(life.log)
+    before = newest(life.log)
     closed = life.process().give_up_range()
     assert before is not None and closed is not None
     assert (closed.k, closed.is_written) == (2, False)
     assert [(part.cut, part.to) for part in closed.parts] == [(before.cut, before.to)]
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and (state.kind, state.cut, state.to) == (
         "burned",
         before.cut,
@@ -79,9 +79,9 @@ def test_without_an_open_range_nothing_is_given_up(life: Life) -> None:
     life.write(1)
     assert life.process().give_up_range() is None
     life.process().run_once()
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert life.process().give_up_range() is None
-    assert newest_lifecycle(life.log) == state
+    assert newest(life.log) == state
 
 
 def test_a_range_that_the_table_holds_is_done_and_not_given_up(life: Life) -> None:
@@ -90,7 +90,7 @@ def test_a_range_that_the_table_holds_is_done_and_not_given_up(life: Life) -> No
         life.process().run_once()
     closed = life.process().give_up_range()
     assert closed is not None and closed.is_written and closed.k == 1
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and state.kind == "done"
     life.process().run_once()
     assert life.table.rows == life.written
@@ -98,13 +98,13 @@ def test_a_range_that_the_table_holds_is_done_and_not_given_up(life: Life) -> No
 
 def test_a_slow_writer_is_faster_than_the_user(life: Life) -> None:
     refused(life)
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None
 
     def written(step: str) -> None:
         if step == "burn":
             take(life.table)
-            life.table.write(state)
+            life.table.write(state.promise)
 
     life.table.before = written
     closed = life.process().give_up_range()
@@ -114,13 +114,13 @@ def test_a_slow_writer_is_faster_than_the_user(life: Life) -> None:
 
 def test_the_user_is_faster_than_a_slow_writer(life: Life) -> None:
     refused(life)
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None
     life.process().give_up_range()
     take(life.table)
-    life.table.write(state)
+    life.table.write(state.promise)
     life.process().run_once()
-    life.table.write(state)
+    life.table.write(state.promise)
     assert life.table.rows == life.written
 
 
@@ -163,7 +163,7 @@ def test_a_range_that_was_promised_meanwhile_is_not_given_up(life: Life) -> None
 
     life.table.before = finished_elsewhere
     assert life.process().give_up_range() is None
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and state.is_open and state.k == 3
     life.process().run_once()
     assert life.table.rows == life.written
@@ -172,7 +172,7 @@ def test_a_range_that_was_promised_meanwhile_is_not_given_up(life: Life) -> None
 def test_a_process_without_the_table_gives_nothing_up(life: Life) -> None:
     refused(life)
     with pytest.raises(PlanError, match="without a table"):
-        life.process(table=None, target=None).give_up_range()
+        life.process(table=None).give_up_range()
 
 
 def test_a_range_of_several_logs_is_given_up_by_a_process_of_one(lives: Lives) -> None:
@@ -218,8 +218,8 @@ def test_a_log_with_a_row_that_the_table_refuses_stops_no_other(lives: Lives) ->
     lives.write("a")
     lives.process().run_all()
 
-    def check_rows(state: LifecycleRecord, spark_schema: str) -> None:
-        if "b" in [range_.sequencer for range_ in state.ranges]:
+    def check_rows(promise: Promise, spark_schema: str) -> None:
+        if "b" in [range_.sequencer for range_ in promise.ranges]:
             raise PlanError("the table refuses 1 rows")
 
     lives.table.check_rows = check_rows  # type: ignore[method-assign]

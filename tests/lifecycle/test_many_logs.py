@@ -19,10 +19,11 @@ from sparkwal.lifecycle.consumers import publish, publish_of_all
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.protocol.chain import newest_lifecycle, newest_record, record_at
+from sparkwal.protocol.chain import newest_record, record_at
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import Entry, LogStore, Page
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import newest
 from tests.lifecycle.table import Died, ModelTable, dying_at
 from tests.lifecycle.test_coordinator import Mortal
 from tests.lifecycle.timed_log import SCHEMA, TimedLog
@@ -66,7 +67,7 @@ class Lives:
                 self.written.append(len(self.written))
 
     def process(self, store: MemoryStore | None = None, **others: object) -> Coordinator:
-        arguments = {"policy": AT_ONCE, "table": self.table, "target": TARGET, **others}
+        arguments = {"policy": AT_ONCE, "table": self.table, **others}
         arguments = {"gc_grace_ms": GRACE_MS, "clock": self.timed.clock, **arguments}
         log = LogStore(store, "wal") if store is not None else self.root
         return Coordinator(log, host="here", **arguments)  # type: ignore[arg-type]
@@ -134,9 +135,7 @@ def test_a_copy_of_a_log_under_another_name_goes_into_no_table(
     assert isinstance(error, PlanError) and "a copy of sequencer b" in str(error)
     assert all(isinstance(run, Run) for run in results.values())
     assert lives.rows == lives.written
-    alone = Coordinator(
-        lives.root.sequencer("copy"), AT_ONCE, table=lives.table, target=TARGET, host="here"
-    )
+    alone = Coordinator(lives.root.sequencer("copy"), AT_ONCE, table=lives.table, host="here")
     with pytest.raises(PlanError, match="a copy of sequencer b"):
         alone.run_once()
     assert lives.rows == lives.written
@@ -225,7 +224,7 @@ def test_single_runs_and_runs_of_all_share_a_table(lives: Lives) -> None:
         lives.write(name)
     for name in ("a", "b"):
         log = lives.root.sequencer(name)
-        process = Coordinator(log, AT_ONCE, table=lives.table, target=TARGET, host="here")
+        process = Coordinator(log, AT_ONCE, table=lives.table, host="here")
         assert process.run_once().compacted is not None
     lives.write("a")
     lives.write("c")
@@ -239,7 +238,7 @@ def test_a_log_of_the_path_cannot_fill_the_table_in_another_way(lives: Lives) ->
     lives.write("b")
     other = replace(TARGET, mode=MERGE, keys=("v",))
     process = Coordinator(
-        lives.root.sequencer("b"), AT_ONCE, table=lives.table, target=other, host="here"
+        lives.root.sequencer("b"), AT_ONCE, table=replace(lives.table, target=other), host="here"
     )
     with pytest.raises(PlanError, match="fixed its target"):
         process.run_once()
@@ -282,7 +281,7 @@ def test_a_kill_at_every_call_of_the_table_is_survived(lives: Lives, step: str) 
         lives.write("b")
         # A run of one log finishes the range of all.
         log = lives.root.sequencer("c")
-        Coordinator(log, AT_ONCE, table=lives.table, target=TARGET, host="here").run_once()
+        Coordinator(log, AT_ONCE, table=lives.table, host="here").run_once()
         lives.process().run_all()
         assert lives.rows == lives.written
 
@@ -349,7 +348,7 @@ def test_a_log_whose_rows_are_damaged_stops_no_other(lives: Lives) -> None:
     assert isinstance(results["b"], SparkWalError) and compacted(results) == {"a": 3}
     log = lives.root.sequencer("b")
     with pytest.raises(SparkWalError):
-        alone = Coordinator(log, AT_ONCE, table=lives.table, target=TARGET, host="here")
+        alone = Coordinator(log, AT_ONCE, table=lives.table, host="here")
         alone.run_once()
     assert kinds_of_chain(lives).count("burned") == 1
     assert unreadable(lives) == {"b": 1}
@@ -374,9 +373,7 @@ def test_a_run_of_one_log_gives_up_a_range_that_another_damaged_log_holds_open(
     with dying_at(lives.table, "write"), pytest.raises(Died):
         lives.process().run_all()
     damage(lives, "b", 1)
-    process = Coordinator(
-        lives.root.sequencer("a"), AT_ONCE, table=lives.table, target=TARGET, host="here"
-    )
+    process = Coordinator(lives.root.sequencer("a"), AT_ONCE, table=lives.table, host="here")
     run = process.run_once()
     assert run.compacted is not None and lives.rows == [0]
 
@@ -406,9 +403,9 @@ def test_a_slow_writer_of_a_range_that_is_given_up_changes_nothing(lives: Lives)
             lives.table.before = lambda step: None
             # A writer that has read the sound record writes the burned range.
             lives.store.put(log.key(keys.slot(1, 1000)), sound)
-            state = newest_lifecycle(log)
+            state = newest(log)
             assert state is not None and state.is_open
-            lives.table.write(state)
+            lives.table.write(state.promise)
 
     lives.table.before = repaired_elsewhere
     lives.process().run_all()
@@ -433,7 +430,7 @@ def test_a_consumer_holds_only_its_log_and_one_of_all_each_unseen_log(lives: Liv
     reader = Consumer("r", ids["a"], 1, 0, "here", "run")
     publish(lives.root.sequencer("a"), reader)
     lives.process().run_all()
-    floors = {name: newest_lifecycle(lives.root.sequencer(name)) for name in "abc"}
+    floors = {name: newest(lives.root.sequencer(name)) for name in "abc"}
     assert {name: state.floor for name, state in floors.items() if state} == {
         "a": 1,
         "b": heads["b"].gap,
@@ -442,7 +439,7 @@ def test_a_consumer_holds_only_its_log_and_one_of_all_each_unseen_log(lives: Liv
     publish_of_all(lives.root, ConsumerOfAll("all", {}, 0, "here", "run"))
     lives.write("d")
     assert isinstance(lives.process().run_all()["d"], Run)
-    new = newest_lifecycle(lives.root.sequencer("d"))
+    new = newest(lives.root.sequencer("d"))
     assert new is not None and new.cut == 2 and new.floor == 0
 
 

@@ -80,7 +80,7 @@ def test_no_row_is_counted_where_it_would_change_nothing(timed: TimedLog) -> Non
         timed.requests()
         measure(timed.log, head, chain, policy, timed.at(second))
         assert timed.requests() <= most
-    for state in (replace(chain, to=3), replace(chain, target=None)):
+    for state in (replace(chain, to=3), replace(chain, table="")):
         timed.requests()
         assert measure(timed.log, head, state, few, timed.at(40)).rows == 0
         assert timed.requests() == 0
@@ -110,7 +110,7 @@ def test_the_size_of_what_waits_is_sampled_only_for_a_limit(timed: TimedLog) -> 
     assert timed.requests() <= 32 + 1
     assert size == pytest.approx(sum(commits[100:]), rel=0.05)
     # Without a table what is above the floor waits.
-    alone = replace(chain, floor=51, target=None)
+    alone = replace(chain, floor=51, table="")
     size = measure(timed.log, head, alone, policy, timed.at(300)).waiting_bytes
     assert size == pytest.approx(sum(commits[50:]), rel=0.05)
     assert measure(timed.log, head, alone, NEVER, timed.at(300)).waiting_bytes == 0
@@ -118,7 +118,7 @@ def test_the_size_of_what_waits_is_sampled_only_for_a_limit(timed: TimedLog) -> 
 
 def test_retention_by_age_and_by_size(timed: TimedLog) -> None:
     timed.write(*range(20))
-    chain = replace(timed.chain(), target=None)
+    chain = replace(timed.chain(), table="")
 
     def floor(**options: int) -> int:
         policy = replace(NEVER, **options)  # type: ignore[arg-type]

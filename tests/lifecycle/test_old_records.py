@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord, encode, with_log
+from sparkwal.format.lifecycle_record import FLOOR, encode
 from sparkwal.lifecycle import collection, old_records
 from sparkwal.protocol import chain
-from sparkwal.protocol.chain import newest_lifecycle, newest_record
+from sparkwal.protocol.chain import newest_record
 from sparkwal.protocol.recovery import find_head, trace_of_log
 from sparkwal.reading.listing import list_logs
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
-from tests.chains import put_next
+from tests.chains import Seen, changed, newest, put_next
 from tests.lifecycle.test_coordinator import GRACE_MS, Life
 
 KEPT = 10
@@ -38,8 +38,8 @@ def numbers(life: Life) -> list[int]:
     return [keys.MAX - int(key.removeprefix(prefix)) for key in names]
 
 
-def head(life: Life) -> LifecycleRecord:
-    state = newest_lifecycle(life.log)
+def head(life: Life) -> Seen:
+    state = newest(life.log)
     assert state is not None
     return state
 
@@ -190,14 +190,14 @@ def test_a_run_looks_once_at_the_chain(life: Life) -> None:
 
 def old_floor(life: Life, newest: int) -> int | None:
     record = collection._old_record(life.log, newest, GRACE_MS, {})
-    part = record and record.of(life.log.name)
+    part = record and record.log(life.log.name)
     return part.floor if part else None
 
 
 def put_stray(life: Life, number: int, age_ms: int) -> None:
     """A record of a process that slept, at a freed number, with a floor that was never reached."""
     state = head(life)
-    forged = with_log(state, replace(state, floor=10**6, cut=10**6, to=10**6))
+    forged = changed(state, state.kind, floor=10**6, cut=10**6, to=10**6)
     key = keys.lifecycle_key(life.log.prefix, number)
     life.timed.store.objects[key] = encode(replace(forged, number=number))
     life.timed.store.modified[key] = life.timed.clock.now_ms() - age_ms

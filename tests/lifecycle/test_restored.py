@@ -10,8 +10,8 @@ from sparkwal.errors import ConfirmError, OptionError, PlanError
 from sparkwal.format import keys
 from sparkwal.lifecycle.policy import LifecycleOptions, Policy
 from sparkwal.options.parsing import parse
-from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.recovery import find_head
+from tests.chains import newest
 from tests.lifecycle.test_coordinator import GRACE_MS, Life
 
 
@@ -37,7 +37,7 @@ def test_a_range_of_before_the_restore_is_not_taken_for_the_one_that_is_promised
     for _ in range(2):
         with pytest.raises(ConfirmError, match=r"holds the ranges \[2\].*older copy"):
             life.process().run_once()
-    state = newest_lifecycle(life.log)
+    state = newest(life.log)
     assert state is not None and state.k == 1 and state.floor <= state.cut
 
 
@@ -46,7 +46,7 @@ def test_a_log_that_ends_before_its_floor_is_not_collected() -> None:
     life.write(3)
     copy = dict(life.timed.store.objects)
     life.write(5)
-    alone: dict[str, Any] = {"policy": Policy(retain_seconds=0), "table": None, "target": None}
+    alone: dict[str, Any] = {"policy": Policy(retain_seconds=0), "table": None}
     life.later(1000)
     life.process(**alone).run_once()
     restore_log(life, copy, "/batches/")
@@ -63,7 +63,7 @@ def test_a_log_that_ends_before_its_floor_is_not_collected() -> None:
 def test_a_floor_is_found_without_older_records_of_the_lifecycle() -> None:
     for gone in range(4):
         life = Life()
-        alone: dict[str, Any] = {"policy": Policy(retain_seconds=0), "table": None, "target": None}
+        alone: dict[str, Any] = {"policy": Policy(retain_seconds=0), "table": None}
         for _ in range(4):
             life.write(2)
             life.later(1000)

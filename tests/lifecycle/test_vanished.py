@@ -14,7 +14,6 @@ from sparkwal.store.base import LogStore
 from tests.lifecycle.table import Died, dying_at
 from tests.lifecycle.test_many_logs import (
     AT_ONCE,
-    TARGET,
     Listed,
     Lives,
     compacted,
@@ -47,7 +46,7 @@ def test_a_range_of_a_log_that_vanished_stops_no_other(lives: Lives, *, together
         assert isinstance(results["b"], SparkWalError)
     else:
         log = lives.root.sequencer("a")
-        alone = Coordinator(log, AT_ONCE, table=lives.table, target=TARGET, host="here")
+        alone = Coordinator(log, AT_ONCE, table=lives.table, host="here")
         assert alone.run_once().compacted is not None
     assert lives.rows == [1]
     assert kinds_of_chain(lives)[:4] == ["intent", "burned", "intent", "done"]

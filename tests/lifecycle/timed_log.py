@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from sparkwal.appender.appender import Appender
-from sparkwal.format.lifecycle_record import LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import LogInChain
 from sparkwal.lifecycle.policy import LogState, Policy, measure
-from sparkwal.protocol.chain import beginning
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
@@ -45,10 +44,9 @@ class TimedLog:
     def head(self) -> Head:
         return find_head(self.log)
 
-    def chain(self, **changes: object) -> LifecycleRecord:
+    def chain(self, **changes: Any) -> LogInChain:
         live = self.head().live
-        chain = beginning(live.header.log_id if live else "", "default", 0)
-        return replace(chain, target=Target("t"), **changes)  # type: ignore[arg-type]
+        return LogInChain(live.header.log_id if live else "", table="t", **changes)
 
     def measure(self, policy: Policy, second: int, **changes: object) -> LogState:
         return measure(self.log, self.head(), self.chain(**changes), policy, self.at(second))

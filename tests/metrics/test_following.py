@@ -21,11 +21,10 @@ from sparkwal.metrics.prometheus import Prometheus, new_meter
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import beginning
 from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
-from tests.chains import put_next
+from tests.chains import beginning, put_next
 from tests.metrics.scraped import Samples, samples
 from tests.protocol.query import StoppedClock
 

@@ -15,7 +15,6 @@ import pytest
 import sparkwal
 from sparkwal import events
 from sparkwal.errors import FencedError, OptionError
-from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.metrics import prometheus as exposed
@@ -233,7 +232,6 @@ def test_compactions_of_this_process_are_counted(tmp_path: Path) -> None:
         host="here",
         policy=Policy(late_window_seconds=0),
         table=table,
-        target=Target("memory://table"),
         gc_grace_ms=3_600_000,
         clock=Clock(),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,18 +14,15 @@ from sparkwal.format.lifecycle_record import (
     FLOOR,
     INTENT,
     MERGE,
-    LifecycleRecord,
     Target,
     decode,
     encode,
-    with_log,
 )
 from sparkwal.lifecycle.readers import bound
-from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-from tests.chains import put_next
+from tests.chains import Seen, beginning, changed, newest, put_next
 
 CLOCK = Clock()
 TARGET = Target("s3://b/t", MERGE, ("id",), "at", "gone", ("day",), (), (("a", "b"),))
@@ -37,26 +33,26 @@ def log() -> LogStore:
     return LogStore(MemoryStore(), "wal")
 
 
-def put(log: LogStore, head: LifecycleRecord, kind: str, **changes: Any) -> LifecycleRecord:
+def put(log: LogStore, head: Seen, kind: str, **changes: Any) -> Seen:
     record = put_next(log, head, kind, CLOCK, "here", **changes)
     assert record is not None
     return record
 
 
 @pytest.fixture
-def begun(log: LogStore) -> Iterator[LifecycleRecord]:
+def begun(log: LogStore) -> Iterator[Seen]:
     head = beginning("log-1", "default", 1000)
     yield put(log, head, INTENT, k=1, to=7, target=TARGET, table_id="t-1", table_version=0)
 
 
 def test_an_empty_log_has_no_lifecycle_record(log: LogStore) -> None:
-    assert newest_lifecycle(log) is None
+    assert newest(log) is None
 
 
-def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: LifecycleRecord) -> None:
+def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: Seen) -> None:
     done = put(log, begun, DONE, cut=7, table_version=1)
     floor = put(log, done, FLOOR, floor=5)
-    assert newest_lifecycle(log) == floor
+    assert newest(log) == floor
     assert floor.number == keys.MAX - 2
     assert (floor.k, floor.cut, floor.to, floor.floor) == (1, 7, 7, 5)
     assert floor.target == TARGET
@@ -64,16 +60,14 @@ def test_the_newest_record_holds_the_whole_state(log: LogStore, begun: Lifecycle
 
 
 @pytest.mark.proves("next-of-its-base")
-def test_one_of_two_records_made_from_one_head_is_put(
-    log: LogStore, begun: LifecycleRecord
-) -> None:
+def test_one_of_two_records_made_from_one_head_is_put(log: LogStore, begun: Seen) -> None:
     first = put(log, begun, DONE, cut=7)
     assert put_next(log, begun, FLOOR, CLOCK, "there", floor=0) is None
-    assert newest_lifecycle(log) == first
+    assert newest(log) == first
 
 
 @pytest.mark.proves("chain-read-back")
-def test_a_lost_reply_is_no_defeat(begun: LifecycleRecord, log: LogStore) -> None:
+def test_a_lost_reply_is_no_defeat(begun: Seen, log: LogStore) -> None:
     class Forgetful(MemoryStore):
         def put_if_absent(self, key: str, body: bytes) -> bool:
             super().put_if_absent(key, body)
@@ -83,35 +77,32 @@ def test_a_lost_reply_is_no_defeat(begun: LifecycleRecord, log: LogStore) -> Non
     assert put(LogStore(store, "wal"), begun, DONE, cut=7)
 
 
-def test_the_chain_of_a_former_log_does_not_count(log: LogStore, begun: LifecycleRecord) -> None:
-    assert newest_lifecycle(log, "log-1") == begun
-    assert newest_lifecycle(log, "log-2") is None
+def test_the_chain_of_a_former_log_does_not_count(log: LogStore, begun: Seen) -> None:
+    assert newest(log, "log-1") == begun
+    assert newest(log, "log-2") is None
 
 
-def test_a_damaged_lifecycle_record_is_refused(begun: LifecycleRecord) -> None:
-    assert begun.chain is not None
-    body = encode(begun.chain)
-    assert decode(body, "here").of("default") == begun
+def test_a_damaged_lifecycle_record_is_refused(begun: Seen) -> None:
+    body = encode(begun.record)
+    assert decode(body, "here") == begun.record
     with pytest.raises(InvalidLogError, match="here: this is no record"):
         decode(body[:40], "here")
     with pytest.raises(InvalidLogError, match="CRC-32"):
         decode(body.replace(b'"k":1', b'"k":2'), "here")
     with pytest.raises(InvalidLogError, match="floor ≤ cut ≤ to"):
-        decode(encode(with_log(begun, replace(begun, floor=3))), "here")
+        decode(encode(changed(begun, INTENT, floor=3)), "here")
     with pytest.raises(InvalidLogError, match="'kind' must be intent"):
-        decode(encode(with_log(begun, replace(begun, kind="other"))), "here")
+        decode(encode(changed(begun, "other")), "here")
 
 
-def test_a_record_under_another_name_is_refused(log: LogStore, begun: LifecycleRecord) -> None:
-    log.store.put_if_absent(keys.lifecycle_key("wal", keys.MAX - 5), encode(with_log(begun, begun)))
+def test_a_record_under_another_name_is_refused(log: LogStore, begun: Seen) -> None:
+    log.store.put_if_absent(keys.lifecycle_key("wal", keys.MAX - 5), encode(begun.record))
     with pytest.raises(InvalidLogError, match="the record holds number"):
-        newest_lifecycle(log)
+        newest(log)
 
 
-def test_an_object_that_stands_for_the_folder_is_no_record(
-    log: LogStore, begun: LifecycleRecord
-) -> None:
+def test_an_object_that_stands_for_the_folder_is_no_record(log: LogStore, begun: Seen) -> None:
     log.store.put_if_absent("wal/lifecycle/", b"")
-    assert newest_lifecycle(log) == begun
+    assert newest(log) == begun
     log.store.put_if_absent("wal/consumers/", b"")
     assert bound(log, "log-1", 7, None) == 7

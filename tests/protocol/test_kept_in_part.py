@@ -9,14 +9,13 @@ import pytest
 from sparkwal.errors import InvalidLogError, OutcomeUnknownError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.protocol import archive
-from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
-from tests.chains import put_next
+from tests.chains import beginning, newest, put_next
 from tests.protocol.query import LIMITS, Query, hints_in, replace
 
 ONCE = RetryPolicy(max_retry_attempts=0)
@@ -126,11 +125,11 @@ def test_a_lifecycle_record_that_the_store_kept_in_part_is_passed_over(
     put = put_next(log, first, "floor", SYSTEM, "host", floor=1)
     # Its own second attempt goes to the number after the torn record.
     assert put is not None and put.number == keys.MAX - 1
-    assert newest_lifecycle(log) == put
+    assert newest(log) == put
     store.break_next(less, folder="lifecycle")
     with pytest.raises(StoreUnavailableError):
         put_next(LogStore(RetryingStore(store, ONCE), "wal"), put, "floor", SYSTEM, "host", floor=2)
-    assert newest_lifecycle(log) == put
+    assert newest(log) == put
     after = put_next(log, put, "floor", SYSTEM, "host", floor=2)
     assert after is not None and after.number == put.number - 2
-    assert newest_lifecycle(log) == after
+    assert newest(log) == after

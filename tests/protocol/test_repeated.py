@@ -13,11 +13,11 @@ from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.errors import DivergedCheckpointError, InvalidLogError, OptionError
 from sparkwal.events.emitting import Event
 from sparkwal.format import keys, schema
-from sparkwal.protocol import archive, chain
+from sparkwal.protocol import archive
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.testing.memory import MemoryStore
-from tests.chains import put_next
+from tests.chains import beginning, put_next
 from tests.protocol.query import LIMITS, Query, hints_in
 
 INLINED = replace(LIMITS, inline_threshold=2**16)
@@ -117,7 +117,7 @@ def test_for_a_collected_record_the_number_decides_and_an_event_is_emitted(query
     live = find_head(query.open()).live
     assert live is not None
     # A collection may have deleted what is below the floor, and somebody put other things there.
-    head = chain.beginning(live.header.log_id, "default", 1)
+    head = beginning(live.header.log_id, "default", 1)
     assert put_next(query.open(), head, "floor", query.clock, "host", floor=5)
     reported: list[Event] = []
     unsubscribe = events.subscribe(reported.append)

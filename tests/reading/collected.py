@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import FLOOR, LifecycleRecord
-from sparkwal.protocol.chain import beginning, newest_lifecycle, newest_record
+from sparkwal.format.lifecycle_record import FLOOR
+from sparkwal.protocol.chain import newest_record
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-from tests.chains import put_next
+from tests.chains import Seen, beginning, newest, put_next
 from tests.protocol.query import LIMITS, Query, hints_in
 
 __all__ = ["LIMITS", "Query", "collect", "copied", "move_floor", "written"]
@@ -39,12 +39,12 @@ def copied(store: MemoryStore) -> MemoryStore:
     return found
 
 
-def move_floor(log: LogStore, floor: int, grace_ms: int = DAY_MS) -> LifecycleRecord:
+def move_floor(log: LogStore, floor: int, grace_ms: int = DAY_MS) -> Seen:
     """Put a record with this floor into the log's chain."""
     live = find_head(log).live
     assert live is not None
     log_id = live.header.log_id
-    head = newest_lifecycle(log, log_id)
+    head = newest(log, log_id)
     head = head or beginning(log_id, log.name, grace_ms, newest_record(log))
     record = put_next(log, head, FLOOR, Clock(), "test", floor=floor)
     assert record is not None

@@ -18,7 +18,6 @@ from sparkwal.lifecycle.compaction import Chain
 from sparkwal.lifecycle.consumers import publish
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import newest_lifecycle
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading import planning, segments
@@ -27,6 +26,7 @@ from sparkwal.reading.planning import read_tasks, task_rows
 from sparkwal.reading.rows import pieces_of
 from sparkwal.store.base import Page
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import newest
 from tests.protocol.query import StoppedClock
 from tests.reading.collected import DAY_MS, move_floor
 from tests.reading.segmented import (
@@ -225,7 +225,7 @@ def test_a_segment_with_released_rows_is_deleted_although_a_consumer_reads_its_o
     # The grace has passed for the floor, and the consumer is still live.
     move_floor(log, 4 * BLOCK)
     store.modified = {key: 0 for key in store.objects if "/consumers/" not in key}
-    state = newest_lifecycle(log)
+    state = newest(log)
     assert state is not None
     logs = [Collected(log, find_head(log), state)]
     done = collect(Chain(log, SYSTEM, "host"), logs, Safeguards(None, 0, None))[0][log.name]
@@ -251,7 +251,7 @@ def test_a_collection_deletes_the_segments_that_no_reader_uses(
     store.objects[fourth] = store.objects[fourth][:50]
     move_floor(log, BLOCK)
     store.modified = dict.fromkeys(store.objects, 0)
-    state = newest_lifecycle(log)
+    state = newest(log)
     assert state is not None
     for dry_run in (True, False):
         before = segments_in(store)

@@ -20,10 +20,8 @@ from sparkwal.format.lifecycle_record import (
     APPEND,
     FLOOR,
     MERGE,
-    LifecycleRecord,
     TableInChain,
     Target,
-    with_log,
 )
 from sparkwal.lifecycle import condition
 from sparkwal.lifecycle.table import check_place
@@ -31,15 +29,16 @@ from sparkwal.lifecycle.table_files import delta_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
+from tests.chains import Seen, beginning, changed, made
 from tests.cli.logs import append, lines, ran
 from tests.lifecycle.lakes import Lake
 
 SOUND = Target("s3://b/t", MERGE, ("id",), "at", "gone", ("day",))
 
 
-def record(target: Target, log_id: str = "log") -> LifecycleRecord:
-    return LifecycleRecord(
-        kind=FLOOR,
+def record(target: Target, log_id: str = "log") -> Seen:
+    return made(
+        FLOOR,
         number=keys.MAX,
         record_id="r",
         log_id=log_id,
@@ -52,8 +51,8 @@ def record(target: Target, log_id: str = "log") -> LifecycleRecord:
     )
 
 
-def _encoded(state: LifecycleRecord) -> bytes:
-    return lifecycle_record.encode(with_log(state, state))
+def _encoded(state: Seen) -> bytes:
+    return lifecycle_record.encode(state.record)
 
 
 def forged(folder: Path, target: Target) -> str:
@@ -141,7 +140,8 @@ def test_a_reader_opens_a_table_on_the_logs_store_or_one_that_its_caller_names(
 
 
 def test_an_open_range_without_a_table_is_refused() -> None:
-    body = _encoded(replace(record(SOUND), target=None, k=1, to=1))
+    begun = beginning("log", "default", 86_400_000)
+    body = lifecycle_record.encode(changed(begun, FLOOR, to=1, number=keys.MAX))
     with pytest.raises(InvalidLogError, match="an open range and no table"):
         lifecycle_record.decode(body, "here")
 
@@ -154,7 +154,7 @@ def test_a_record_far_from_the_chain_is_an_error_of_a_collection(tmp_path: Path)
     number = 2**31
     file = tmp_path / "log" / keys.lifecycle_key("", number)
     file.parent.mkdir()
-    far = replace(record(SOUND, head.log_id), target=None, number=number, table_version=-1)
+    far = made(FLOOR, head.log_id, gc_grace_ms=86_400_000, number=number)
     file.write_bytes(_encoded(far))
     ran("collect", path)
 

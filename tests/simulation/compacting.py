@@ -15,7 +15,7 @@ from sparkwal.errors import (
 )
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
-from sparkwal.format.lifecycle_record import FLOOR, MERGE, NO_TABLE_VERSION, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import FLOOR, MERGE, NO_TABLE_VERSION, Promise, Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.old_records import forget_old_records
 from sparkwal.lifecycle.policy import Policy
@@ -24,7 +24,7 @@ from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore, Transient
-from tests.chains import put_next
+from tests.chains import Seen, put_next
 from tests.simulation.clients import WorldClock, WorldStore, world_log
 from tests.simulation.lake import Row
 from tests.simulation.machine import Ask, Machine, Process
@@ -47,9 +47,10 @@ class WorldTable:
 
     ask: Ask
     log: LogStore
+    target: Target
     tombstones: WorldTombstones | None = None
 
-    def check_rows(self, state: LifecycleRecord, spark_schema: str) -> None:
+    def check_rows(self, promise: Promise, spark_schema: str) -> None:
         """It takes any row."""
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
@@ -64,27 +65,27 @@ class WorldTable:
             raise WriteError(error.reason) from error
         return found
 
-    def write(self, state: LifecycleRecord, tombstones_version: int = NO_TABLE_VERSION) -> None:
-        begun = self.snapshot(state.txn_id, -1)
+    def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
+        begun = self.snapshot(promise.table.app_id, -1)
         if begun is None:
             raise WriteError("the table was deleted")
-        if begun.k >= state.k:
+        if begun.k >= promise.table.k:
             return
-        self._commit(state, (begun.table_id, begun.version), _rows(self.log, state))
+        self._commit(promise, (begun.table_id, begun.version), _rows(self.log, promise))
 
-    def burn(self, state: LifecycleRecord) -> None:
-        begun = self.snapshot(state.txn_id, -1)
+    def burn(self, promise: Promise) -> None:
+        begun = self.snapshot(promise.table.app_id, -1)
         if begun is None:
             raise WriteError("the table was deleted")
-        if begun.k < state.k:
-            self._commit(state, (begun.table_id, begun.version), None)
+        if begun.k < promise.table.k:
+            self._commit(promise, (begun.table_id, begun.version), None)
 
     def _commit(
-        self, state: LifecycleRecord, begun: tuple[str, int], rows: tuple[Row, ...] | None
+        self, promise: Promise, begun: tuple[str, int], rows: tuple[Row, ...] | None
     ) -> None:
         """Commit the transaction of the range with its rows; None burns it."""
         try:
-            self.ask(Call("table_write", (begun, state.txn_id, state.k, rows)))
+            self.ask(Call("table_write", (begun, *promise.range_id, rows)))
         except Transient as error:
             raise WriteError(error.reason) from error
 
@@ -106,14 +107,14 @@ class WorldTombstones:
             raise WriteError(error.reason) from error
         return found
 
-    def write(self, state: LifecycleRecord, *, is_repeated: bool = False) -> None:
-        begun = self.snapshot(state.txn_id, -1)
+    def write(self, promise: Promise, *, is_repeated: bool = False) -> None:
+        begun = self.snapshot(promise.table.app_id, -1)
         if begun is None:
             raise WriteError("the tombstones were deleted")
-        if begun.k >= state.k and not is_repeated:
+        if begun.k >= promise.table.k and not is_repeated:
             return
-        range_ = state.txn_id, state.k
-        rows = _rows(self.log, state)
+        range_ = promise.range_id
+        rows = _rows(self.log, promise)
         call = Call("tombstones_write", (begun.version, range_, rows, not is_repeated))
         try:
             self.ask(call)
@@ -121,11 +122,11 @@ class WorldTombstones:
             raise WriteError(error.reason) from error
 
 
-def _rows(log: LogStore, state: LifecycleRecord) -> tuple[Row, ...]:
+def _rows(log: LogStore, promise: Promise) -> tuple[Row, ...]:
     """The rows of the open range."""
     try:
         found: list[Row] = []
-        for part in state.ranges:
+        for part in promise.ranges:
             log = log.root.sequencer(part.sequencer)
             window = find_head(log).window
             for record in live_records(log, window, part.cut, part.to, log_id=part.log_id):
@@ -143,7 +144,7 @@ def _rows(log: LogStore, state: LifecycleRecord) -> tuple[Row, ...]:
 def world_table(ask: Ask, log: LogStore, target: Target) -> WorldTable:
     """The table of a simulated process, with its tombstones."""
     tombstones = WorldTombstones(ask, log) if target.keeps_tombstones else None
-    return WorldTable(ask, log, tombstones)
+    return WorldTable(ask, log, target, tombstones)
 
 
 def _life(
@@ -161,7 +162,6 @@ def _life(
         log,
         policy,
         table=world_table(ask, log, target) if target else None,
-        target=target,
         gc_grace_ms=GRACE_MS,
         consumer_expiry_ms=EXPIRY_MS,
         collects=collects,
@@ -249,13 +249,13 @@ def keeper(name: str, records: int, pause_ms: int) -> Process:
         life = _life(name, ask)
         begun = life._chain.newest()
         assert begun is not None
-        state = begun.of("default")
+        seen: Seen | None = Seen(begun)
         for _ in range(records):
-            assert state is not None
-            state = put_next(life._log, state, FLOOR, WorldClock(ask), name)
+            assert seen is not None
+            seen = put_next(life._log, seen, FLOOR, WorldClock(ask), name)
         ask(Call("sleep", (pause_ms,)))
-        assert state is not None
-        forget_old_records(life._log, begun, state.chain, GRACE_MS)
+        assert seen is not None
+        forget_old_records(life._log, begun, seen.record, GRACE_MS)
         return "done"
 
     return run

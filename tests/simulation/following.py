@@ -127,7 +127,7 @@ def current(name: str) -> Process:
 
 def _opened(ask: Ask, log: LogStore, target: Target) -> WorldTable | WorldTombstones:
     is_table = target.table == TARGET.table
-    return WorldTable(ask, log) if is_table else WorldTombstones(ask, log)
+    return WorldTable(ask, log, target) if is_table else WorldTombstones(ask, log)
 
 
 def _rows(reading: LogRange, start: int, end: int) -> list[Row]:

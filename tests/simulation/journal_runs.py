@@ -14,9 +14,8 @@ from typing import Protocol
 from sparkwal.errors import SparkWalError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import ACCEPTED, SENDER
-from sparkwal.protocol.chain import beginning, newest_lifecycle
 from sparkwal.protocol.recovery import find_head
-from tests.chains import put_next
+from tests.chains import beginning, newest, put_next
 from tests.journal.disk import MemoryFolder
 from tests.simulation import oracle
 from tests.simulation.clients import WorldClock, WorldStore, world_log
@@ -445,7 +444,7 @@ def lifted(ask: Ask) -> str:
         head = find_head(log)
         if head.live is not None:
             log_id = head.live.header.log_id
-            state = newest_lifecycle(log, log_id) or beginning(log_id, "default", 3_600_000)
+            state = newest(log, log_id) or beginning(log_id, "default", 3_600_000)
             put_next(log, state, FLOOR, clock, "host", floor=max(state.floor, head.gap))
     except SparkWalError as error:
         return type(error).__name__

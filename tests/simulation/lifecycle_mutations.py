@@ -19,11 +19,11 @@ _KEPT_READ = "table, tombstones and log as one, a compactor, a writer"
 
 # The line that writes a range, with its rule.
 _WRITES = (
-    "with unless_moved_on(log, intent):\n"
+    "with chain.unless_moved_on(record):\n"
     "                # SAFETY(tombstones-first) §10: the keys that a range deletes are written\n"
     "                # before its rows\n"
-    "                version = _write_tombstones(intent, table, snapshot.tombstones)\n"
-    "                table.write(intent, *version)\n"
+    "                version = _write_tombstones(promise, table, snapshot.tombstones)\n"
+    "                table.write(promise, *version)\n"
 )
 
 _LOGS = "a compactor of two logs and one of a log take over, a crash"
@@ -35,18 +35,18 @@ MUTATIONS = [
         "burned-has-no-rows",
         "table and log as one while a range is given up",
         "lifecycle/table.py",
-        "return table.k == state.k and not is_burned(state, table)",
-        "return table.k == state.k",
+        "return table.k == promise.table.k and not is_burned(promise, table)",
+        "return table.k == promise.table.k",
     ),
     Mutation(
         "burn-in-table",
         "a second log vanishes, and its range is written late",
         "lifecycle/giving_up.py",
-        "with suppress(TableConflict), unless_moved_on(chain.log, intent):\n"
-        "            table.burn(intent)\n",
+        "with suppress(TableConflict), chain.unless_moved_on(record):\n"
+        "            table.burn(promise)\n",
         "from dataclasses import replace\n"
         "        from sparkwal.lifecycle.table import Change\n"
-        "        made = Change(0, 'WRITE', intent.txn_id, intent.k, is_burned=True)\n"
+        "        made = Change(0, 'WRITE', *promise.range_id, is_burned=True)\n"
         "        return replace(snapshot, changes=(made,))\n",
     ),
     Mutation(
@@ -74,57 +74,62 @@ MUTATIONS = [
         "unreadable-marked",
         _DAMAGED,
         "lifecycle/giving_up.py",
-        "return *publish_range(chain, intent, snapshot, bad), bad\n",
-        "return *publish_range(chain, intent, snapshot), bad\n",
+        "return *publish_range(chain, record, table, snapshot, bad), bad\n",
+        "return *publish_range(chain, record, table, snapshot), bad\n",
     ),
     Mutation(
         "marked-read-first",
         _DAMAGED,
         "lifecycle/promising.py",
-        "if state.unreadable and (errors := unreadable(part.log.root, [range_])):",
+        "if state.unreadable and (errors := unreadable(known.log.root, [range_])):",
         "if False:",
     ),
     Mutation(
         "one-open-range",
         "a compactor of one log finds an open range of another",
         "lifecycle/coordinator.py",
-        "opened = [state for state in states_of(cycle, self._target) if state.is_open]",
-        "opened = [part.state for part in cycle.sound if part.state.to > part.state.cut]",
-        # Without the open range in its state, the compactor would promise another.
-        (
-            "part.state = with_target(part.state, self._target)",
-            "part.state = replace(with_target(part.state, self._target), others=())",
+        "opened = [target for target in targets if target and self._is_open(record, target)]",
+        "states = [*map(cycle.state, cycle.sound)]\n"
+        "        opened = [record.tables[x.table].target for x in states if x.is_open]",
+        # The compactor promises another range.
+        elsewhere=(
+            "lifecycle/promising.py",
+            "assert not (before and before.is_open) and",
+            "assert",
         ),
     ),
     Mutation(
         "done-closes-all",
         _LOGS,
-        "format/lifecycle_record.py",
-        "end = range_.to if after.kind == DONE else range_.cut",
-        "end = range_.cut",
+        "protocol/lifecycle_steps.py",
+        "replace(log, cut=log.to, unreadable=0) if log.is_open and log.table == url else log",
+        "replace(log, cut=log.to if name == min(record.logs) else log.cut, to=log.to)\n"
+        "        if log.is_open and log.table == url\n"
+        "        else log",
     ),
     Mutation(
         "an intent of several logs fixes the range of one",
         _LOGS,
         "simulation/compacting.py",
-        "for part in state.ranges:",
-        "for part in state.ranges[:1]:",
+        "for part in promise.ranges:",
+        "for part in promise.ranges[:1]:",
     ),
     Mutation(
         "a transaction is named by a log and not by its table",
         _LOGS,
         "simulation/compacting.py",
-        'Call("table_write", (begun, state.txn_id, state.k, rows))',
-        'Call("table_write", (begun, state.log_id, state.k, rows))',
+        'Call("table_write", (begun, *promise.range_id, rows))',
+        'Call("table_write", (begun, find_head(self.log).live.header.log_id, '
+        "promise.table.k, rows))",
     ),
     Mutation(
         "tombstones-first",
         _KEPT,
         "lifecycle/compaction.py",
-        "version = _write_tombstones(intent, table, snapshot.tombstones)\n"
-        "                table.write(intent, *version)\n",
-        "table.write(intent, 0)\n"
-        "                _write_tombstones(intent, table, snapshot.tombstones)\n",
+        "version = _write_tombstones(promise, table, snapshot.tombstones)\n"
+        "                table.write(promise, *version)\n",
+        "table.write(promise, 0)\n"
+        "                _write_tombstones(promise, table, snapshot.tombstones)\n",
     ),
     Mutation(
         "the tombstones of a range carry no transaction",
@@ -144,14 +149,14 @@ MUTATIONS = [
         "tombstones-again",
         _KEPT_ACCEPTED,
         "lifecycle/tombstones.py",
-        "if state.is_open and (is_range_written or now.k >= k):",
+        "if promise.is_open and (is_range_written or now.k >= k):",
         "if False:",
     ),
     Mutation(
         "tombstones-ahead-again",
         _KEPT_READ,
         "lifecycle/current.py",
-        "if any(change.log_id == head.txn_id and change.k > head.k for change in changes):",
+        "if any(change.log_id == table.app_id and change.k > table.k for change in changes):",
         "if False:",
     ),
     Mutation(
@@ -195,7 +200,7 @@ MUTATIONS = [
         "lifecycle/compaction.py",
         _WRITES,
         f"{_WRITES}"
-        "            return TableState(snapshot.table_id, snapshot.version + 1, intent.k, ())\n",
+        "            return TableState(snapshot.table_id, snapshot.version + 1, promise.table.k, ())\n",
     ),
     Mutation(
         "range-is-fixed",
@@ -204,7 +209,11 @@ MUTATIONS = [
         _WRITES,
         "from dataclasses import replace\n"
         "            from sparkwal.protocol.recovery import find_head\n"
-        "            table.write(replace(intent, to=find_head(log).gap))\n",
+        "            logs = {\n"
+        "                name: replace(one, to=find_head(chain.log.root.sequencer(name)).gap)\n"
+        "                for name, one in promise.logs.items()\n"
+        "            }\n"
+        "            table.write(replace(promise, logs=logs))\n",
     ),
     Mutation(
         "a range brings the rows of a log that was recreated",
@@ -224,7 +233,7 @@ MUTATIONS = [
         "table-knows-k",
         "a compactor takes over, the table forgets",
         "lifecycle/compaction.py",
-        "if snapshot.k not in (confirmed_k, state.k):",
+        "if snapshot.k not in (confirmed_k, k):",
         "if False:",
     ),
     Mutation(
@@ -238,21 +247,21 @@ MUTATIONS = [
         "lost-range-new-k",
         _ACCEPTED,
         "lifecycle/compaction.py",
-        "k = snapshot.k + 1 if state.is_open else snapshot.k",
-        "k = state.k",
+        "k = snapshot.k + 1 if promise.is_open else snapshot.k",
+        "k = in_chain.k",
     ),
     Mutation(
         "kept-range-done",
         "the table is restored to its newest version, and accepted",
         "lifecycle/compaction.py",
-        "newer = _ranges_after_confirmed(state, snapshot)",
+        "newer = _ranges_after_confirmed(promise, snapshot)",
         "newer: tuple[Change, ...] = ()",
     ),
     Mutation(
         "restore-not-before",
         _ACCEPTED,
         "lifecycle/compaction.py",
-        "if change.restores < confirmed and change.restores not in ranges_of:",
+        "if change.restores < before and change.restores not in ranges_of:",
         "if False:",
     ),
     Mutation(
@@ -260,7 +269,7 @@ MUTATIONS = [
         _WRITER,
         "lifecycle/floors.py",
         "floor = state.cut if retention == (None, None) else min(floor, state.cut)",
-        "floor = part.head.gap",
+        "floor = known.live_head.gap",
     ),
     Mutation(
         "grace-before-delete",
@@ -273,7 +282,7 @@ MUTATIONS = [
         "table-before-delete",
         _RESTORED,
         "lifecycle/collection.py",
-        "confirm_table(log, state, safeguards.table)\n",
+        "confirm_table(chain, record, safeguards.table)\n",
         "pass\n",
     ),
     Mutation(
@@ -323,8 +332,8 @@ MUTATIONS = [
         "floor-never-back",
         "a consumer comes back",
         "lifecycle/floors.py",
-        "if floor > cycle.parts[log.name].state.floor:",
-        "if floor != cycle.parts[log.name].state.floor:",
+        "elif result > state.floor:",
+        "elif result != state.floor:",
     ),
     Mutation(
         "floor-then-consumers",
@@ -333,15 +342,14 @@ MUTATIONS = [
         "allowed = iter(readers.bounds([*moved.values()], safeguards.expiry_ms))\n",
         "allowed = iter([min(floors[0], early[0])])\n",
         (
-            "    floors = _old_floors(",
+            "    floors = _old_floors(record",
             "    log = logs[0].log\n"
-            "    asked = [(log, states[0].log_id, 2**40)]\n"
+            "    asked = [(log, logs[0].state.log_id, 2**40)]\n"
             "    early = readers_of([log], ()).bounds(asked, safeguards.expiry_ms)\n"
-            "    from dataclasses import replace\n"
-            "    from sparkwal.protocol.chain import newest_lifecycle\n"
-            "    states = [newest_lifecycle(log) or states[0]]\n"
-            "    logs = [replace(logs[0], state=states[0])]\n"
-            "    floors = _old_floors(",
+            "    from sparkwal.protocol.chain import newest_record\n"
+            "    record = newest_record(log) or record\n"
+            "    logs = [replace(logs[0], state=record.log(log.name) or logs[0].state)]\n"
+            "    floors = _old_floors(record",
         ),
     ),
     Mutation(
@@ -393,9 +401,9 @@ MUTATIONS = [
     Mutation(
         "chain-log-id",
         "a log that is recreated, and a consumer that joins",
-        "protocol/chain.py",
-        "return part if part and log_id in (None, part.log_id) else None",
-        "return part",
+        "format/lifecycle_record.py",
+        "return log if log and log_id in (None, log.log_id) else None",
+        "return log",
     ),
     Mutation(
         "floor-of-this-log",
@@ -408,16 +416,18 @@ MUTATIONS = [
         "log-after-table",
         "table and log as one, a compactor, a writer",
         "lifecycle/current.py",
-        "return head.to\n",
-        "return head.cut\n",
+        "return state.to if has_open_range else state.cut\n",
+        "return state.cut\n",
     ),
     Mutation(
         "table-ahead-again",
         "table and log as one, a compactor, a writer",
         "lifecycle/current.py",
-        "if table is not None and table.table_id == head.table_id and table.k > head.k:\n"
+        "if snapshot and snapshot.table_id == in_chain.table_id and snapshot.k > in_chain.k:\n"
         "        return None\n",
-        "if table is not None and table.k > head.k:\n        return head.to\n",
+        "if snapshot and snapshot.k > in_chain.k:\n"
+        "        starts = [state.to if state else 0 for state in states]\n"
+        "        return _Pins(snapshot.version, starts, True)\n",
     ),
     Mutation(
         "floor-look-expires",

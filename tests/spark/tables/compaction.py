@@ -13,12 +13,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import sparkwal
-from sparkwal.format.lifecycle_record import APPEND, INTENT, MERGE, LifecycleRecord, Target
+from sparkwal.format.lifecycle_record import APPEND, INTENT, MERGE, Target
 from sparkwal.lifecycle.table import TableState, check_history
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_files import spark_path
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.chains import Seen
 
 Rows = list[dict[str, Any]]
 
@@ -56,14 +57,14 @@ class Compaction:
         spark_schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=True).json()
         self.table.prepare(LogStore(MemoryStore(), "unused"), spark_schema)
 
-    def intent(self, to: int | None = None) -> LifecycleRecord:
+    def intent(self, to: int | None = None) -> Seen:
         """The next range, up to the head or `to`."""
         head = sparkwal.Log(self.path).head()
         assert head is not None
         self.log_id = head.log_id
         found = self.table.snapshot(head.log_id, -1)
         assert found is not None
-        return LifecycleRecord(
+        return Seen(
             kind=INTENT,
             number=1,
             record_id="r",
@@ -81,7 +82,7 @@ class Compaction:
             host="",
         )
 
-    def carry(self, state: LifecycleRecord | None = None) -> TableState:
+    def carry(self, state: Seen | None = None) -> TableState:
         """The next range, or one that was promised before, confirmed as rule 4 asks for."""
         state = state or self.intent()
         self.table.write(state)

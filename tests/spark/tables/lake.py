@@ -14,18 +14,17 @@ from sparkwal.format.lifecycle_record import (
     DONE,
     INTENT,
     NO_TABLE_VERSION,
-    LifecycleRecord,
     Target,
 )
-from sparkwal.lifecycle.compaction import confirm_table, versions_of, with_target
-from sparkwal.lifecycle.table import NEWEST
-from sparkwal.protocol.chain import beginning, newest_record, part_of
+from sparkwal.lifecycle.compaction import confirm_table
+from sparkwal.lifecycle.table import NEWEST, TableState
+from sparkwal.protocol.chain import Chain, newest_record
 from sparkwal.protocol.clock import Clock
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.store.base import LogStore
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
-from tests.chains import put_next
+from tests.chains import Seen, beginning, newest, put_next, with_target
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 STAGES = ("none", "intent", "written", "done")
@@ -33,6 +32,15 @@ STAGES = ("none", "intent", "written", "done")
 
 def value(number: int) -> dict[str, Any]:
     return {"id": number, "v": f"v{number}"}
+
+
+def _versions(found: TableState) -> dict[str, Any]:
+    """The fields of a table in the chain that a confirmed snapshot gives."""
+    fields: dict[str, Any] = {"table_version": found.version}
+    if (tombstones := found.tombstones) is not None:
+        fields["tombstones_id"] = tombstones.table_id
+        fields["tombstones_version"] = tombstones.version
+    return fields
 
 
 class Lake:
@@ -57,12 +65,11 @@ class Lake:
         ) as wal:
             wal.append(pa.Table.from_pylist([*rows], schema)).result()
 
-    def head(self) -> LifecycleRecord:
+    def head(self) -> Seen:
         info = sparkwal.Log(self.path, sequencer=self.name).head()
         assert info is not None
-        chain = newest_record(self.log)
-        begun = beginning(info.log_id, self.name, 3_600_000, chain)
-        return part_of(self.log, chain) or with_target(begun, self.target)
+        begun = beginning(info.log_id, self.name, 3_600_000, newest_record(self.log))
+        return newest(self.log) or with_target(begun, self.target)
 
     def put(self, kind: str, **changes: Any) -> None:
         assert put_next(self.log, self.head(), kind, Clock(), "here", **changes)
@@ -85,7 +92,7 @@ class Lake:
             changes = {
                 "target": self.target,
                 "table_id": found.table_id,
-                **versions_of(found),
+                **_versions(found),
             }
         self.put(INTENT, k=head.k + 1, to=info.position + 1, **changes)
 
@@ -95,7 +102,7 @@ class Lake:
         if tombstones is None:
             return NO_TABLE_VERSION
         self.table.snapshot(head.txn_id, head.table_version)
-        tombstones.write(head)
+        tombstones.write(head.promise)
         found = tombstones.snapshot(head.txn_id, head.tombstones_version)
         assert found is not None and [each.k for each in found.changes if each.k] == [head.k]
         return found.version
@@ -104,13 +111,13 @@ class Lake:
         head = self.head()
         version = self.keep()
         self.table.snapshot(head.txn_id, head.table_version)
-        self.table.write(head, version)
+        self.table.write(head.promise, version)
 
     def done(self) -> None:
         head = self.head()
-        found = confirm_table(self.log, head, self.table)
+        found = confirm_table(Chain(self.log, Clock(), "here"), head.record, self.table)
         assert found.k == head.k
-        self.put(DONE, cut=head.to, **versions_of(found))
+        self.put(DONE, cut=head.to, **_versions(found))
 
     def compact(self, stage: str = "done") -> None:
         steps = {"intent": self.intent, "written": self.write, "done": self.done}

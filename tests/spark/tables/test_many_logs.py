@@ -22,6 +22,7 @@ from sparkwal.spark.delta_files import delta_log, spark_path
 from sparkwal.store.base import LogStore
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
+from tests.chains import Seen
 from tests.lifecycle.partial_model import Model, counted
 from tests.spark.tables.lake import SCHEMA
 
@@ -329,18 +330,17 @@ def test_the_table_decides_between_a_burn_and_a_writer_of_the_range(
         path.life().run_all()
     chain = newest_record(path.root)
     assert chain is not None
-    intent = chain.of("a")
-    assert intent is not None and intent.is_open
+    intent = Seen(chain, "a").promise
+    assert intent.is_open
     target = intent.target
-    assert target is not None
     table = SparkDeltaTable(delta, target, {"path": path.path})
     steps = [table.burn, table.write]
-    assert table.snapshot(intent.txn_id, -1) is not None
+    assert table.snapshot(intent.table.app_id, -1) is not None
     for step in steps if first == "burn" else reversed(steps):
         step(intent)
     wanted = [{"id": 0, "v": "a"}, {"id": 1, "v": "b"}]
     assert path.rows() == ([] if first == "burn" else wanted)
-    state = table.snapshot(intent.txn_id, -1)
+    state = table.snapshot(intent.table.app_id, -1)
     assert state is not None and state.k == 1
     assert [change.is_burned for change in state.changes if change.k] == [first == "burn"]
     path.run()

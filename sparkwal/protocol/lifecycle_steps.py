@@ -1,0 +1,105 @@
+"""The steps of the chain, as pure functions from the newest record to the next one (PROTOCOL §10).
+
+`promised` opens a range of a table, `done` and `burned` close it. `with_table` and `with_logs`
+change what they name. `chain.Chain.put` gives the next record its number, its id and its time.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from sparkwal.format.lifecycle_record import (
+    BURNED,
+    DONE,
+    FLOOR,
+    INTENT,
+    ChainRecord,
+    LogInChain,
+    OpenRange,
+    TableInChain,
+)
+
+
+def promised(
+    record: ChainRecord, table: TableInChain, ranges: Sequence[OpenRange], gc_grace_ms: int
+) -> ChainRecord:
+    """Promise ranges of logs to a table, as its next range.
+
+    Args:
+        record: the newest record, without an open range of the table.
+        table: the table as it was confirmed last; for the first promise its `k` is 0.
+        ranges: one for each log.
+        gc_grace_ms: the grace, if it is longer than that of the chain.
+    """
+    url = table.target.table
+    logs = dict(record.logs)
+    for range_ in ranges:
+        log = logs.get(range_.sequencer, LogInChain(range_.log_id))
+        logs[range_.sequencer] = replace(log, cut=range_.cut, to=range_.to, table=url)
+    tables = {**record.tables, url: replace(table, k=table.k + 1)}
+    grace_ms = longer_grace(record, gc_grace_ms)
+    return replace(record, kind=INTENT, logs=logs, tables=tables, gc_grace_ms=grace_ms)
+
+
+def done(record: ChainRecord, table: TableInChain) -> ChainRecord:
+    """Close the open range of a table, which holds it.
+
+    Args:
+        record: the newest record, with the open range.
+        table: the table, as it was confirmed after the write.
+    """
+    url = table.target.table
+    # SAFETY(done-closes-all) §10: a range that is done is done for each log that it takes
+    logs = {
+        name: replace(log, cut=log.to, unreadable=0) if log.is_open and log.table == url else log
+        for name, log in record.logs.items()
+    }
+    return replace(record, kind=DONE, logs=logs, tables={**record.tables, url: table})
+
+
+def burned(record: ChainRecord, table: TableInChain, bad: Collection[str]) -> ChainRecord:
+    """Give the open range of a table up: the table has its transaction and none of its rows.
+
+    Args:
+        record: the newest record, with the open range.
+        table: the table, as it was confirmed after the burn.
+        bad: the logs of the range that cannot be read. The record marks them.
+    """
+    url = table.target.table
+    logs = {
+        name: replace(log, to=log.cut) if log.table == url else log
+        for name, log in record.logs.items()
+    }
+    for name in bad:
+        logs[name] = replace(logs[name], unreadable=table.k)
+    return replace(record, kind=BURNED, logs=logs, tables={**record.tables, url: table})
+
+
+def with_table(record: ChainRecord, table: TableInChain) -> ChainRecord:
+    """Take a table as it is now: a newer version, or one that a person restored.
+
+    Args:
+        record: the newest record.
+        table: the table. With a higher `k` its open range is promised again under that number.
+    """
+    url = table.target.table
+    is_open = any(log.is_open and log.table == url for log in record.logs.values())
+    is_again = is_open and table.k != record.tables[url].k
+    kind = INTENT if is_again else FLOOR
+    return replace(record, kind=kind, tables={**record.tables, url: table})
+
+
+def with_logs(record: ChainRecord, logs: Mapping[str, LogInChain], gc_grace_ms: int) -> ChainRecord:
+    """Change logs: move their floors, or note below which positions no row is left.
+
+    Args:
+        record: the newest record.
+        logs: the new states of these logs, by name.
+        gc_grace_ms: the grace, if it is longer than that of the chain.
+    """
+    grace_ms = longer_grace(record, gc_grace_ms)
+    return replace(record, kind=FLOOR, logs={**record.logs, **logs}, gc_grace_ms=grace_ms)
+
+
+def longer_grace(record: ChainRecord, gc_grace_ms: int) -> int:
+    """The grace from now on. Readers of an earlier record rely on the one in it."""
+    return max(gc_grace_ms, record.gc_grace_ms)
