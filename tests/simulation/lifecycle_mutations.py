@@ -200,7 +200,8 @@ MUTATIONS = [
         "lifecycle/compaction.py",
         _WRITES,
         f"{_WRITES}"
-        "            return TableState(snapshot.table_id, snapshot.version + 1, promise.table.k, ())\n",
+        "            return TableState(snapshot.table_id, snapshot.version + 1, promise.table.k, "
+        "())\n",
     ),
     Mutation(
         "range-is-fixed",
