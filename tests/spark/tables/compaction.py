@@ -13,13 +13,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import sparkwal
-from sparkwal.format.lifecycle_record import APPEND, INTENT, MERGE, Target
+from sparkwal.format.lifecycle_record import (
+    APPEND,
+    MERGE,
+    LogInChain,
+    Promise,
+    TableInChain,
+    Target,
+)
 from sparkwal.lifecycle.table import TableState, check_history
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_files import spark_path
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-from tests.chains import Seen
 
 Rows = list[dict[str, Any]]
 
@@ -57,39 +63,36 @@ class Compaction:
         spark_schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=True).json()
         self.table.prepare(LogStore(MemoryStore(), "unused"), spark_schema)
 
-    def intent(self, to: int | None = None) -> Seen:
+    def intent(self, to: int | None = None) -> Promise:
         """The next range, up to the head or `to`."""
         head = sparkwal.Log(self.path).head()
         assert head is not None
         self.log_id = head.log_id
         found = self.table.snapshot(head.log_id, -1)
         assert found is not None
-        return Seen(
-            kind=INTENT,
-            number=1,
-            record_id="r",
-            log_id=head.log_id,
-            sequencer="default",
-            k=self.k + 1,
+        log = LogInChain(
+            head.log_id,
             cut=self.cut,
             to=head.position + 1 if to is None else to,
-            floor=0,
-            target=self.target,
+            table=self.target.table,
+        )
+        table = TableInChain(
+            self.target,
+            head.log_id,
+            self.k + 1,
             table_id=found.table_id,
             table_version=found.version,
-            gc_grace_ms=0,
-            timestamp_ms=0,
-            host="",
         )
+        return Promise(table, {"default": log}, 0)
 
-    def carry(self, state: Seen | None = None) -> TableState:
+    def carry(self, state: Promise | None = None) -> TableState:
         """The next range, or one that was promised before, confirmed as rule 4 asks for."""
         state = state or self.intent()
         self.table.write(state)
-        found = self.table.snapshot(state.log_id, state.table_version)
+        found = self.table.snapshot(state.table.app_id, state.table.table_version)
         check_history(state, found)
-        assert found is not None and found.k == state.k
-        self.k, self.cut = state.k, state.to
+        assert found is not None and found.k == state.table.k
+        self.k, self.cut = state.table.k, state.ranges[0].to
         return found
 
     def rows(self) -> Rows:

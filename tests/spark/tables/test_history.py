@@ -77,13 +77,16 @@ def test_operations_that_remove_rows_of_others_are_detected(log: Compaction) -> 
             again.addColumn("id", "BIGINT").addColumn("v", "STRING").execute()
         else:
             log.sql(statement)
-        found = log.table.snapshot(state.log_id, state.table_version)
-        assert found is not None and found.version > state.table_version
+        found = log.table.snapshot(state.table.app_id, state.table.table_version)
+        assert found is not None and found.version > state.table.table_version
         with pytest.raises(ConfirmError):
             check_history(state, found)
         # Somebody accepts it, and does the next.
-        state = replace(state, table_id=found.table_id, table_version=found.version)
-        check_history(state, log.table.snapshot(state.log_id, state.table_version))
+        state = replace(
+            state,
+            table=replace(state.table, table_id=found.table_id, table_version=found.version),
+        )
+        check_history(state, log.table.snapshot(state.table.app_id, state.table.table_version))
 
 
 def test_operations_that_keep_all_rows_are_accepted(log: Compaction) -> None:
@@ -92,7 +95,7 @@ def test_operations_that_keep_all_rows_are_accepted(log: Compaction) -> None:
         log.sql(statement)
     log.table.write(state)
     log.sql("OPTIMIZE {t}")
-    found = log.table.snapshot(state.log_id, state.table_version)
+    found = log.table.snapshot(state.table.app_id, state.table.table_version)
     check_history(state, found)
     assert found is not None and found.k == 2
     assert {row["id"] for row in log.rows()} == {1, 2, 8}
@@ -102,11 +105,11 @@ def test_operations_that_keep_all_rows_are_accepted(log: Compaction) -> None:
 def test_a_recreated_table_is_another_table(log: Compaction) -> None:
     state = log.intent()
     shutil.rmtree(log.target.table)
-    assert log.table.snapshot(state.log_id, state.table_version) is None
+    assert log.table.snapshot(state.table.app_id, state.table.table_version) is None
     Path(log.target.table).mkdir()
-    assert log.table.snapshot(state.log_id, state.table_version) is None
+    assert log.table.snapshot(state.table.app_id, state.table.table_version) is None
     log.prepare()
-    found = log.table.snapshot(state.log_id, -1)
+    found = log.table.snapshot(state.table.app_id, -1)
     assert found is not None and (found.version, found.k) == (0, 0)
     with pytest.raises(ConfirmError, match="recreated"):
         check_history(state, found)
@@ -150,8 +153,8 @@ def test_a_recreated_table_with_equal_versions_and_times_is_another_table(
         os.utime(other / name, ns=(moment, moment))
     shutil.rmtree(place)
     other.rename(place)
-    found = log.table.snapshot(state.log_id, state.table_version)
-    assert found is not None and found.table_id != state.table_id
+    found = log.table.snapshot(state.table.app_id, state.table.table_version)
+    assert found is not None and found.table_id != state.table.table_id
     assert (found.version, found.k) == (1, 0)
 
 

@@ -59,11 +59,11 @@ def test_an_open_range_that_a_restore_took_away_is_written_again(
     lifecycle(lake).accept_table()
     assert lake.head().k == 3
     # The first compactor wakes up, before and after the range is written again.
-    lake.table.write(before)
+    lake.table.write(before.promise)
     lifecycle(lake).run_once()
     check(lake, 1, 2)
     with pytest.raises(ReadError, match="below the log's floor"):
-        lake.table.write(before)
+        lake.table.write(before.promise)
     lake.append(value(3))
     lifecycle(lake).run_once()
     check(lake, 1, 2, 3)
