@@ -194,7 +194,9 @@ def read_block(
     if not entry.bytes:
         return {}
     start = arrowfile.block_offset(record.size)
-    key, size, crc = log.key(number), entry.bytes, entry.crc32
+    key = log.key(number)
+    size = entry.bytes
+    crc = entry.crc32
 
     def again() -> dict[str, bytes]:
         return checked(log.store.get_range(key, start, size))

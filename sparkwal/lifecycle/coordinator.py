@@ -234,14 +234,14 @@ class Coordinator:
             cycle = self._read_logs(logs())
             in_chain = [
                 Collected(
-                    known.log,
-                    known.live_head,
-                    cycle.state(known),
-                    is_small=known.is_small,
+                    member.log,
+                    member.live_head,
+                    cycle.state(member),
+                    is_small=member.is_small,
                     looks_again=looks_again,
                 )
-                for known in cycle.sound
-                if known.found != "no lifecycle"
+                for member in cycle.sound
+                if member.found != "no lifecycle"
             ]
             if in_chain:
                 self._collect(cycle, in_chain, forgets_records=True, dry_run=dry_run)
@@ -287,33 +287,33 @@ class Coordinator:
     def _read_logs(self, logs: Sequence[LogStore]) -> Cycle:
         """Read the newest record of the chain, and then the head of each log, side by side."""
         record = self._chain.newest() or ChainRecord(gc_grace_ms=self._safeguards.grace_ms)
-        known = [self._known_log(log) for log in logs]
-        [*run_parallel(self._log.store, lambda one: one.begin_run(record), known)]
-        cycle = Cycle(record, {one.log.name: one for one in known})
+        member = [self._known_log(log) for log in logs]
+        [*run_parallel(self._log.store, lambda one: one.begin_run(record), member)]
+        cycle = Cycle(record, {one.log.name: one for one in member})
         cycle.refuse_copies()
         return cycle
 
     def _recover(self, logs: Sequence[LogStore]) -> Cycle:
         cycle = self._read_logs(logs)
         record = cycle.record
-        tables = {known.log.name: record.target_of(known.log.name) for known in cycle.sound}
+        tables = {member.log.name: record.target_of(member.log.name) for member in cycle.sound}
         if self._target is not None:
-            for known in cycle.sound:
-                if (target := tables[known.log.name]) is not None:
-                    with noted(known):
+            for member in cycle.sound:
+                if (target := tables[member.log.name]) is not None:
+                    with noted(member):
                         check_same_target(self._target, target)
             # A log that is new to the table may find an open range of others there.
             if self._target.table in record.tables and cycle.sound:
                 check_same_target(self._target, record.tables[self._target.table].target)
-        targets = [tables[known.log.name] or self._target for known in cycle.sound]
+        targets = [tables[member.log.name] or self._target for member in cycle.sound]
         # SAFETY(one-open-range) §10: at most one range of a table is open, of whichever logs
         opened = [target for target in targets if target and self._is_open(record, target)]
         if opened:
             ranges = self._finish(cycle, self._require_table(opened[0]))
-            for known in cycle.sound:
-                known.finished = ranges.get(known.log.name)
-                if known.finished is not None:
-                    known.found = "an open range"
+            for member in cycle.sound:
+                member.finished = ranges.get(member.log.name)
+                if member.finished is not None:
+                    member.found = "an open range"
         return cycle
 
     def _is_open(self, record: ChainRecord, target: Target) -> bool:
@@ -346,19 +346,19 @@ class Coordinator:
         now_ms = self._clock.now_ms()
         policy = replace(self._policy, late_window_seconds=0) if whole else self._policy
         self._measure(cycle, policy, now_ms)
-        measured = {known.log.name: known.measured for known in cycle.sound if known.measured}
+        measured = {member.log.name: member.measured for member in cycle.sound if member.measured}
         due = decide_together(measured, policy, now_ms)
-        for known in cycle.sound:
-            known.report_limit(self._policy, due[known.log.name].limit)
+        for member in cycle.sound:
+            member.report_limit(self._policy, due[member.log.name].limit)
         if self._table is None:
             return
 
-        def range_of(known: KnownLog) -> OpenRange | None:
-            before_ms = due[known.log.name].before_ms
-            live = known.live_head.live
-            if whole and live and known.measured and known.measured.first_ms is not None:
+        def range_of(member: KnownLog) -> OpenRange | None:
+            before_ms = due[member.log.name].before_ms
+            live = member.live_head.live
+            if whole and live and member.measured and member.measured.first_ms is not None:
                 before_ms = live.header.timestamp_ms
-            return range_until(self._chain, cycle, known, before_ms)
+            return range_until(self._chain, cycle, member, before_ms)
 
         found = self._side_by_side(range_of, cycle.sound)
         ranges = [range_ for range_ in found if range_ is not None]
@@ -379,7 +379,7 @@ class Coordinator:
     def _finish(self, cycle: Cycle, table: Table) -> dict[str, Range]:
         """Finish the open range, or give it up: then no log has a range, and bad ones leave."""
         promised = {range_.sequencer for range_ in promise_to(cycle.record, table).ranges}
-        present = {known.log.name for known in cycle.present}
+        present = {member.log.name for member in cycle.present}
         record, ranges, bad = finish_or_give_up(
             self._chain, cycle.record, table, has_others=not present <= promised
         )
@@ -396,24 +396,24 @@ class Coordinator:
     ) -> list[R | None]:
         """Do something for each log. A log that fails takes no further part."""
 
-        def guarded(known: KnownLog) -> R | None:
-            with noted(known):
-                return work(known)
+        def guarded(member: KnownLog) -> R | None:
+            with noted(member):
+                return work(member)
             return None
 
         return [*run_parallel(self._log.store, guarded, logs)]
 
     def _measure(self, cycle: Cycle, policy: Policy, now_ms: int) -> None:
-        def work(known: KnownLog) -> None:
+        def work(member: KnownLog) -> None:
             with self._chain.unless_moved_on(cycle.record):
-                known.measured = measure(
-                    known.log,
-                    known.live_head,
-                    cycle.state(known),
+                member.measured = measure(
+                    member.log,
+                    member.live_head,
+                    cycle.state(member),
                     policy,
                     now_ms,
                     has_table=self._table is not None,
-                    before=known.measured,
+                    before=member.measured,
                 )
 
         self._side_by_side(work, cycle.sound)
@@ -425,7 +425,7 @@ class Coordinator:
         readers would have to check ever more of it.
         """
         table = self._table
-        if table is None or not any(cycle.state(known).table for known in cycle.sound):
+        if table is None or not any(cycle.state(member).table for member in cycle.sound):
             return
         promise = cycle.record.promise(table.target.table)
         if promise is None or promise.is_open:
@@ -443,18 +443,18 @@ class Coordinator:
     def _uncollected(self, cycle: Cycle) -> list[Collected]:
         """The logs of which a collection may take something that the last one did not."""
         logs = []
-        for known in cycle.sound:
-            state = cycle.state(known)
+        for member in cycle.sound:
+            state = cycle.state(member)
             log = Collected(
-                known.log,
-                known.live_head,
+                member.log,
+                member.live_head,
                 state,
-                known.collected,
-                known.looked_below,
-                known.left,
-                known.is_small,
+                member.collected,
+                member.looked_below,
+                member.left,
+                member.is_small,
             )
-            if known.floor_error is None and state.floor > min(log.above, log.first):
+            if member.floor_error is None and state.floor > min(log.above, log.first):
                 logs.append(log)
         return logs
 

@@ -203,9 +203,9 @@ class Cycle:
         """The logs that still take part."""
         return [log for log in self.present if log.error is None]
 
-    def state(self, known: KnownLog) -> LogInChain:
+    def state(self, member: KnownLog) -> LogInChain:
         """The state of a log in the newest record, or the one that its first record begins with."""
-        return self.record.log(known.log.name) or LogInChain(known.log_id)
+        return self.record.log(member.log.name) or LogInChain(member.log_id)
 
     @property
     def results(self) -> dict[str, Run | SparkWalError]:
@@ -237,26 +237,26 @@ class Cycle:
         The name that the chain has counts, or else the first one.
         """
         names = {log.log_id: name for name, log in self.record.logs.items()}
-        for known in self.present:
-            name = known.log.name
-            log_id = self.state(known).log_id
+        for member in self.present:
+            name = member.log.name
+            log_id = self.state(member).log_id
             first = names.setdefault(log_id, name)
             # §10: a log that lies under two names goes into a table under one of them
-            if first != name and known.error is None:
-                known.error = PlanError(
-                    f"{known.log.url} is a copy of sequencer {first}, or was moved from there: "
+            if first != name and member.error is None:
+                member.error = PlanError(
+                    f"{member.log.url} is a copy of sequencer {first}, or was moved from there: "
                     f"both are the log {log_id}, and a table would hold its rows twice. "
                     f"Delete the copy, or move it back to {first}"
                 )
 
 
 @contextmanager
-def noted(known: KnownLog) -> Iterator[None]:
+def noted(member: KnownLog) -> Iterator[None]:
     """Do something for a log. Its failure stops no other log."""
     try:
         yield
     except SparkWalError as error:
-        known.error = error
+        member.error = error
 
 
 def check_chain(log: LogStore, gap: int, log_id: str, state: LogInChain) -> None:

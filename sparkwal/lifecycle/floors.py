@@ -15,8 +15,8 @@ from sparkwal.protocol.lifecycle_steps import with_logs
 def move_floors(chain: Chain, cycle: Cycle, policy: Policy, safeguards: Safeguards) -> None:
     """Move the floors as far as policy, consumers and confirmed table allow, by one record."""
     wanted = []
-    for known in cycle.sound:
-        state, measured = cycle.state(known), known.measured
+    for member in cycle.sound:
+        state, measured = cycle.state(member), member.measured
         if measured is None:
             continue
         floor = measured.retained_from
@@ -26,19 +26,19 @@ def move_floors(chain: Chain, cycle: Cycle, policy: Policy, safeguards: Safeguar
             # SAFETY(floor-below-cut) §10: with a table the floor never passes the cut
             floor = state.cut if retention == (None, None) else min(floor, state.cut)
         if floor > state.floor:
-            wanted.append((known, state, floor))
+            wanted.append((member, state, floor))
     if not wanted:
         return
-    small = [known.log.name for known, _, _ in wanted if known.is_small]
-    floors = [(known.log, state.log_id, floor) for known, state, floor in wanted]
+    small = [member.log.name for member, _, _ in wanted if member.is_small]
+    floors = [(member.log, state.log_id, floor) for member, state, floor in wanted]
     allowed = readers_bounds(floors, safeguards.expiry_ms, small)
     moved = {}
-    for (known, state, _), result in zip(wanted, allowed, strict=True):
+    for (member, state, _), result in zip(wanted, allowed, strict=True):
         if isinstance(result, SparkWalError):
-            known.floor_error = result
+            member.floor_error = result
         # SAFETY(floor-never-back) §10: the floor never goes back
         elif result > state.floor:
-            moved[known.log.name] = replace(state, floor=result)
+            moved[member.log.name] = replace(state, floor=result)
     if not moved:
         return
     cycle.record = chain.put(with_logs(cycle.record, moved, safeguards.grace_ms))

@@ -25,30 +25,30 @@ from sparkwal.protocol.records import first_at_or_after
 
 
 def range_until(
-    chain: Chain, cycle: Cycle, known: KnownLog, before_ms: int | None
+    chain: Chain, cycle: Cycle, member: KnownLog, before_ms: int | None
 ) -> OpenRange | None:
     """The range of a log that ends before a time, or None without new positions.
 
     Args:
         chain: the chain of the path.
         cycle: the run.
-        known: the log.
+        member: the log.
         before_ms: commits up to this time are in the range, or None for an empty range.
 
     Raises:
         SparkWalError: the log is unreadable.
         MovedOn: another process changed the lifecycle first.
     """
-    state = cycle.state(known)
+    state = cycle.state(member)
     if before_ms is None:
         return None
     with chain.unless_moved_on(cycle.record):
-        to = first_at_or_after(known.log, known.live_head, before_ms + 1, start=state.start)
+        to = first_at_or_after(member.log, member.live_head, before_ms + 1, start=state.start)
     if to <= state.start:
         return None
-    range_ = OpenRange(known.log.name, state.log_id, state.start, to)
+    range_ = OpenRange(member.log.name, state.log_id, state.start, to)
     # SAFETY(marked-read-first) §10: a log that could not be read is promised when all its rows can
-    if state.unreadable and (errors := unreadable(known.log.root, [range_])):
+    if state.unreadable and (errors := unreadable(member.log.root, [range_])):
         raise next(iter(errors.values()))
     return range_
 
@@ -108,7 +108,7 @@ def _check_rows(chain: Chain, cycle: Cycle, ranges: Sequence[OpenRange], table: 
         MovedOn: another process changed the lifecycle first.
     """
     logs = [cycle.logs[range_.sequencer] for range_ in ranges]
-    union = union_of((known.schema, f"sequencer {known.log.name}") for known in logs)
+    union = union_of((member.schema, f"sequencer {member.log.name}") for member in logs)
     try:
         with chain.unless_moved_on(cycle.record):
             table.check_rows(_planned(cycle.record, ranges, table), union)
@@ -116,9 +116,9 @@ def _check_rows(chain: Chain, cycle: Cycle, ranges: Sequence[OpenRange], table: 
         if len(logs) == 1:
             logs[0].error = error
             return
-        for known, range_ in zip(logs, ranges, strict=True):
-            with noted(known):
-                table.check_rows(_planned(cycle.record, [range_], table), known.schema)
+        for member, range_ in zip(logs, ranges, strict=True):
+            with noted(member):
+                table.check_rows(_planned(cycle.record, [range_], table), member.schema)
 
 
 def _planned(record: ChainRecord, ranges: Sequence[OpenRange], table: Table) -> Promise:
@@ -135,9 +135,9 @@ def _prepare(logs: Sequence[KnownLog], table: Table, *, is_first: bool) -> None:
     """
     union = logs[0].schema
     try:
-        union = union_of((known.schema, f"sequencer {known.log.name}") for known in logs)
+        union = union_of((member.schema, f"sequencer {member.log.name}") for member in logs)
         table.prepare(logs[0].log, union, first=is_first)
-        if {known.schema for known in logs} == {union}:
+        if {member.schema for member in logs} == {union}:
             return
     except (OptionError, PlanError, ReadError) as error:
         if len(logs) == 1:
@@ -145,14 +145,14 @@ def _prepare(logs: Sequence[KnownLog], table: Table, *, is_first: bool) -> None:
             return
     union = ""
     checked: dict[str, SparkWalError | None] = {}
-    for known in logs:
-        columns = known.schema
+    for member in logs:
+        columns = member.schema
         if columns not in checked:
-            with noted(known):
-                table.prepare(known.log, columns, first=is_first)
-                union = union_of([(union or columns, "the others"), (columns, known.log.url)])
-            checked[columns] = known.error
-        known.error = checked[columns]
+            with noted(member):
+                table.prepare(member.log, columns, first=is_first)
+                union = union_of([(union or columns, "the others"), (columns, member.log.url)])
+            checked[columns] = member.error
+        member.error = checked[columns]
 
 
 def _new_table(

@@ -121,31 +121,31 @@ def repair_record(log: LogStore, number: int) -> bool:
 
     def check() -> None:
         data = log.store.get(key)
-        whole = rebuilt(data, name)
-        _check_rows(log, number, head.window, whole)
-        if whole != data:
-            raise _Rebuilt(whole)
+        repaired = rebuilt(data, name)
+        _check_rows(log, number, head.window, repaired)
+        if repaired != data:
+            raise _Rebuilt(repaired)
 
     try:
         sound(key, check, check)
         return False
     except _Rebuilt as damaged:
-        whole = damaged.data
+        repaired = damaged.data
     except NotFound:
         try:
             # An earlier repair ended between its delete and its PUT.
-            whole = log.store.get(saved)
-            _check_rows(log, number, head.window, whole)
+            repaired = log.store.get(saved)
+            _check_rows(log, number, head.window, repaired)
         except NotFound:
             missing = InvalidLogError(f"{name}: there is no such object, and no segment has it")
-            whole = _from_segment(log, head, number, missing)
+            repaired = _from_segment(log, head, number, missing)
     except NewerFormatError:
         raise
     except InvalidLogError as damage:
-        whole = _from_segment(log, head, number, damage)
-    log.store.put_if_absent(saved, whole)
+        repaired = _from_segment(log, head, number, damage)
+    log.store.put_if_absent(saved, repaired)
     log.store.delete(key)
-    log.store.put_if_absent(key, whole)
+    log.store.put_if_absent(key, repaired)
     log.store.delete(saved)
     return True
 
@@ -350,12 +350,12 @@ def rebuilt(data: bytes, name: str) -> bytes:
         raise InvalidLogError(f"{name}: its footer cannot be read either: {error}") from None
     from_metadata(schema.metadata, name)
     front: bytes = arrowfile.MAGIC + schema.serialize().to_pybytes()
-    whole = front + data[len(front) :]
-    opened = arrowfile.open_front(whole, name)
+    repaired = front + data[len(front) :]
+    opened = arrowfile.open_front(repaired, name)
     if isinstance(opened.header, CommitHeader):
         offset = opened.body
         for part in opened.header.inline:
-            arrowfile.check_crc(whole[offset : offset + part.bytes], part.crc32, name)
+            arrowfile.check_crc(repaired[offset : offset + part.bytes], part.crc32, name)
             offset += part.bytes
-    arrowfile.check_footer(whole, name)
-    return whole
+    arrowfile.check_footer(repaired, name)
+    return repaired

@@ -104,12 +104,12 @@ def _check_first(kind: type, name: str, check: Check) -> None:
     setattr(kind, name, checked)
 
 
-def check_statement(source: str, _: Any, given: Arguments) -> None:
+def check_statement(source: str, _: Any, arguments: Arguments) -> None:
     """Refuse SQL that creates a table of the format, or a view of it with NOT NULL.
 
     It reads the text, because a client of Spark Connect has no parser.
     """
-    text = str(given.get("sqlQuery", ""))
+    text = str(arguments.get("sqlQuery", ""))
     if source not in text.lower():
         return
     plain = _OPAQUE.sub(lambda found: found["word"] or " ", text)
@@ -122,19 +122,19 @@ def check_statement(source: str, _: Any, given: Arguments) -> None:
             raise no_not_null("a column of the view")
 
 
-def _refuse_table(source: str, subject: Any, given: Arguments) -> None:
-    if _is_of(source, given.get("source"), given.get("format"), subject):
+def _refuse_table(source: str, subject: Any, arguments: Arguments) -> None:
+    if _is_of(source, arguments.get("source"), arguments.get("format"), subject):
         raise no_table()
 
 
-def _remember(name: str, writer: Any, given: Arguments) -> None:
+def _remember(name: str, writer: Any, arguments: Arguments) -> None:
     """Keep the arguments of a call: the format of a writer may be set later."""
-    asked = {key for key, value in given.items() if key != "self" and value is not None}
+    asked = {key for key, value in arguments.items() if key != "self" and value is not None}
     vars(writer).setdefault("sparkwal_asked", {})[name] = asked
 
 
-def _refuse_ways(source: str, writer: Any, given: Arguments) -> None:
-    if not _is_of(source, None, given.get("format"), writer):
+def _refuse_ways(source: str, writer: Any, arguments: Arguments) -> None:
+    if not _is_of(source, None, arguments.get("format"), writer):
         return
     asked: dict[str, set[str]] = vars(writer).get("sparkwal_asked", {})
     for trigger in sorted(asked.get("trigger", set())):
@@ -144,20 +144,20 @@ def _refuse_ways(source: str, writer: Any, given: Arguments) -> None:
                 "trigger(processingTime=…), trigger(availableNow=True) or trigger(once=True)"
             )
     for layout in _LAYOUTS:
-        if layout in asked or given.get(layout):
+        if layout in asked or arguments.get(layout):
             raise OptionError(
                 f"a log keeps its rows in the order in which they were written: remove {layout}. "
                 "A compaction can partition or cluster the log's table"
             )
 
 
-def _read_as_nullable(source: str, reader: Any, given: Arguments) -> None:
+def _read_as_nullable(source: str, reader: Any, arguments: Arguments) -> None:
     """Declare the columns of a log nullable, as Spark does for files."""
     # In the order of `load` itself.
-    if given.get("format") is not None:
-        reader.format(given["format"])
-    if given.get("schema") is not None:
-        reader.schema(given.pop("schema"))
+    if arguments.get("format") is not None:
+        reader.format(arguments["format"])
+    if arguments.get("schema") is not None:
+        reader.schema(arguments.pop("schema"))
     if _is_of(source, None, None, reader) and (declared := _declared(reader)) is not None:
         reader.schema(nullable(declared))
 
@@ -185,9 +185,9 @@ def _declared_text(reader: Any) -> str:
     return str(declared.get().json()) if declared.isDefined() else ""
 
 
-def _is_of(source: str, given: Any, named: Any, subject: Any) -> bool:
+def _is_of(source: str, source_named: Any, named: Any, subject: Any) -> bool:
     """Whether a call is about the format: by an argument, else by its reader or writer."""
-    return str(given or named or _format_of(subject)).lower() == source
+    return str(source_named or named or _format_of(subject)).lower() == source
 
 
 def _format_of(subject: Any) -> str | None:
