@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from sparkwal.appender.appender import Ticket as Ticket
     from sparkwal.checkpoints.fork import Fork as Fork
     from sparkwal.checkpoints.rebuild import checkpoint as checkpoint
-    from sparkwal.lifecycle.consumer_list import consumers as consumers
-    from sparkwal.lifecycle.consumer_list import forget_consumer as forget_consumer
+    from sparkwal.lifecycle.consumers.consumer_list import consumers as consumers
+    from sparkwal.lifecycle.consumers.consumer_list import forget_consumer as forget_consumer
     from sparkwal.log import Log as Log
     from sparkwal.reading.repair import repair as repair
     from sparkwal.reading.sequencers import list_sequencers as list_sequencers
@@ -87,7 +87,7 @@ _LAZY = {
     "sparkwal.appender.appender": ["Appender", "Ticket"],
     "sparkwal.checkpoints.fork": ["Fork"],
     "sparkwal.checkpoints.rebuild": ["checkpoint"],
-    "sparkwal.lifecycle.consumer_list": ["consumers", "forget_consumer"],
+    "sparkwal.lifecycle.consumers.consumer_list": ["consumers", "forget_consumer"],
     "sparkwal.log": ["Log"],
     "sparkwal.reading.repair": ["repair"],
     "sparkwal.reading.sequencers": ["list_sequencers", "partition_by", "sequencer_for"],

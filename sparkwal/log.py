@@ -15,7 +15,7 @@ from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.header import SlotHeader
 from sparkwal.format.keys import ROOT
-from sparkwal.lifecycle.leases import leased
+from sparkwal.lifecycle.consumers.leases import leased
 from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sparkwal.checkpoints.queries import QueryInfo
-    from sparkwal.lifecycle.snapshot import Current
+    from sparkwal.lifecycle.delta.snapshot import Current
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ class Log:
             InvalidLogError: a record is damaged or missing.
             StoreUnavailableError: the store did not answer.
         """
-        from sparkwal.lifecycle.snapshot import Current
+        from sparkwal.lifecycle.delta.snapshot import Current
 
         return Current(self._named(sequencers), self._options, table_options)
 
@@ -336,7 +336,7 @@ class Log:
             StoreUnavailableError: the store did not answer.
         """
         require_library("duckdb", install_extra("cli"))
-        from sparkwal.lifecycle.consumer_list import consumer_infos
+        from sparkwal.lifecycle.consumers.consumer_list import consumer_infos
         from sparkwal.sql.database import run_query
         from sparkwal.sql.relations import relations
 

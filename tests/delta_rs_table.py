@@ -12,8 +12,8 @@ import pyarrow as pa
 import sparkwal
 from sparkwal.errors import InvalidLogError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Promise, Target
+from sparkwal.lifecycle.delta.files import delta_log
 from sparkwal.lifecycle.table import TableState, Tombstones, named_range
-from sparkwal.lifecycle.table_files import delta_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import LogStore

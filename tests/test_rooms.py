@@ -15,7 +15,30 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "sparkwal").rglob("*.py"))
-LONGEST = 500
+LONGEST = 800
+LONGEST_FUNCTION = 70
+MOST_PARAMETERS = 7
+# Longer functions, to be made shorter; none may be added.
+LONG_FUNCTIONS = {
+    "sparkwal/checkpoints/rebuild.py:decide",
+    "sparkwal/cli/operate.py:collect",
+    "sparkwal/cli/queries.py:diff",
+    "sparkwal/cli/report.py:document",
+    "sparkwal/protocol/records.py:live_records",
+    "sparkwal/reading/history.py:_walk",
+    "sparkwal/reading/rows.py:read_pieces",
+    "sparkwal/reading/verification.py:verify_store",
+    "sparkwal/spark/keyed_rows.py:merged_partial_rows",
+    "sparkwal/spark/read_current.py:read_current",
+    "sparkwal/store/retry.py:attempt",
+}
+# These have more parameters. The last two are those of an option each.
+WIDE_FUNCTIONS = {
+    "sparkwal/protocol/records.py:live_records",
+    "sparkwal/reading/history.py:_walk",
+    "sparkwal/lifecycle/coordinator.py:__init__",
+    "sparkwal/spark/delta_lifecycle.py:__init__",
+}
 # jobs/ and notebooks/ are rooms beside those of the library.
 ROOMS_OUTSIDE = ("jobs", "notebooks")
 MOST_ROOMS = 20
@@ -291,6 +314,22 @@ def test_no_module_is_too_long_to_read() -> None:
     paths = [*SOURCES, *(path for each in folders for path in sorted((ROOT / each).rglob("*.py")))]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def test_functions_are_short_and_have_few_parameters() -> None:
+    long, wide = set(), set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            name = f"{path.relative_to(ROOT)}:{node.name}"
+            assert node.end_lineno is not None
+            if node.end_lineno - node.lineno >= LONGEST_FUNCTION:
+                long.add(name)
+            if len(node.args.args + node.args.kwonlyargs) > MOST_PARAMETERS:
+                wide.add(name)
+    assert long == LONG_FUNCTIONS
+    assert wide == WIDE_FUNCTIONS
 
 
 def test_ruff_alone_lays_out_the_code() -> None:

@@ -28,8 +28,8 @@ from sparkwal.cli.flags import (
 from sparkwal.cli.output import print_json
 from sparkwal.cli.prove_store import print_line, stores_at, takes_endpoints
 from sparkwal.errors import CollectedError, InvalidLogError, OptionError, SparkWalError
+from sparkwal.lifecycle.consumers.readers import consumers_and_ages
 from sparkwal.lifecycle.policy import MISDATED_MS
-from sparkwal.lifecycle.readers import consumers_and_ages
 from sparkwal.options import spark_versions
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords

@@ -14,9 +14,9 @@ from sparkwal.cli.open_logs import no_log
 from sparkwal.cli.output import print_json, table
 from sparkwal.errors import SparkWalError, escape
 from sparkwal.format.lifecycle_record import LogInChain
-from sparkwal.lifecycle.collection import Collection
+from sparkwal.lifecycle.collecting.collection import Collection
 from sparkwal.lifecycle.coordinator import Coordinator
-from sparkwal.lifecycle.snapshot import NewestLake
+from sparkwal.lifecycle.delta.snapshot import NewestLake
 from sparkwal.options.open import open_log
 from sparkwal.protocol.chain import newest_record
 from sparkwal.reading.repair import repair as repair_record

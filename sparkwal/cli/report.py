@@ -17,7 +17,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
 from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.format.schema import columns, type_name
-from sparkwal.lifecycle.consumer_list import consumer_infos
+from sparkwal.lifecycle.consumers.consumer_list import consumer_infos
 from sparkwal.sql.past import (
     PRICES_OF,
     UNCOUNTED,

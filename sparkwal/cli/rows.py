@@ -13,8 +13,8 @@ from sparkwal.cli.flags import named_or_all, options, takes_interval
 from sparkwal.cli.forms import Form, open_writer, takes_form
 from sparkwal.cli.open_logs import Damage, logs_at, notify, takes_range
 from sparkwal.cli.tailing import Selection, first_rows, follow_rows, last_rows, matching_rows
-from sparkwal.lifecycle.consumer_list import consumer_infos
-from sparkwal.lifecycle.snapshot import Current
+from sparkwal.lifecycle.consumers.consumer_list import consumer_infos
+from sparkwal.lifecycle.delta.snapshot import Current
 from sparkwal.options.reading import CONSUMERS, TRIGGERS
 from sparkwal.options.store import refuse
 from sparkwal.reading.log_range import LogRange

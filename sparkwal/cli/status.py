@@ -12,7 +12,7 @@ from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
 from sparkwal.cli.output import facts, length, moment, print_json, rate, size, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
-from sparkwal.lifecycle.consumer_list import ConsumerInfo, consumer_infos
+from sparkwal.lifecycle.consumers.consumer_list import ConsumerInfo, consumer_infos
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import new_meter
 from sparkwal.options.open import open_log

@@ -15,12 +15,12 @@ from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError, SparkWalError
 from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle_record import ChainRecord, OpenRange, Target
-from sparkwal.lifecycle.collection import Collected, Collection, Safeguards, collect
+from sparkwal.lifecycle.collecting.collection import Collected, Collection, Safeguards, collect
+from sparkwal.lifecycle.collecting.old_records import forget_old_records
 from sparkwal.lifecycle.compaction import Range, accept, confirm_table, promise_to
 from sparkwal.lifecycle.cycle import Cycle, KnownLog, Run, noted
 from sparkwal.lifecycle.floors import move_floors
 from sparkwal.lifecycle.giving_up import ClosedRange, finish_or_give_up, give_up_open_range
-from sparkwal.lifecycle.old_records import forget_old_records
 from sparkwal.lifecycle.policy import Policy, decide_together, measure
 from sparkwal.lifecycle.promising import promise, range_until
 from sparkwal.lifecycle.table import Table, check_same_target, confirmed

@@ -22,8 +22,8 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.format.merging import union_of
 from sparkwal.format.widening import contradictions, widened
-from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.fitting import filled_by_delta
+from sparkwal.lifecycle.delta.fitting import filled_by_delta
+from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.table import (
     Snapshots,
     check_apart,

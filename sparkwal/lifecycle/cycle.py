@@ -8,9 +8,9 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
 from sparkwal.format.keys import ROOT, slot
 from sparkwal.format.lifecycle_record import ChainRecord, LogInChain
-from sparkwal.lifecycle.collection import Collection
+from sparkwal.lifecycle.collecting.collection import Collection
+from sparkwal.lifecycle.collecting.erasing import Erasure
 from sparkwal.lifecycle.compaction import Range
-from sparkwal.lifecycle.erasing import Erasure
 from sparkwal.lifecycle.policy import LogState, Policy
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.reading.floor import ends_before

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from sparkwal import events
 from sparkwal.errors import SparkWalError
-from sparkwal.lifecycle.collection import Safeguards
+from sparkwal.lifecycle.collecting.collection import Safeguards
+from sparkwal.lifecycle.consumers.readers import bounds as readers_bounds
 from sparkwal.lifecycle.cycle import Cycle
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.lifecycle.readers import bounds as readers_bounds
 from sparkwal.protocol.chain import Chain
 from sparkwal.protocol.lifecycle_steps import with_logs
 

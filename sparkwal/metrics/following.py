@@ -12,7 +12,7 @@ from typing import Unpack
 
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.header import CommitHeader, SlotHeader, Txns
-from sparkwal.lifecycle.consumer_list import ConsumerInfo, consumer_infos
+from sparkwal.lifecycle.consumers.consumer_list import ConsumerInfo, consumer_infos
 from sparkwal.metrics import table
 from sparkwal.metrics.prometheus import Prometheus, zero_counters
 from sparkwal.options.keywords import SourceKeywords

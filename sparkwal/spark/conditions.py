@@ -10,8 +10,8 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkwal.errors import OptionError
 from sparkwal.format.schema import quoted
-from sparkwal.lifecycle import condition
-from sparkwal.lifecycle.condition import Node
+from sparkwal.lifecycle.merging import condition
+from sparkwal.lifecycle.merging.condition import Node
 
 _SIGNS: dict[str, Callable[[Any, Any], Column]] = {
     "=": operator.eq,

@@ -24,15 +24,15 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.format.schema import columns, normalize, quoted
 from sparkwal.format.widening import widened
-from sparkwal.lifecycle.fitting import (
+from sparkwal.lifecycle.delta.fitting import (
     adds_columns,
     filled_by_delta,
     log_problems,
     problems,
     type_problems,
 )
-from sparkwal.lifecycle.partial_rows import partial_columns
-from sparkwal.lifecycle.row_rules import row_rules
+from sparkwal.lifecycle.delta.row_rules import row_rules
+from sparkwal.lifecycle.merging.partial_rows import partial_columns
 from sparkwal.lifecycle.table import NEWEST, NULL_PARTITIONS, TableState, Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords

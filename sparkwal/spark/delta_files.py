@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from sparkwal import events
 from sparkwal.errors import OptionError, PlanError, TableReadError
-from sparkwal.lifecycle import table_files
-from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.lifecycle.delta import files as table_files
+from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.clock import SYSTEM, Clock

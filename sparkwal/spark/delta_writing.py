@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from sparkwal.errors import ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import Promise
-from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.table import TableConflict, TableState, named_range
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once

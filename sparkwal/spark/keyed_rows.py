@@ -66,7 +66,7 @@ def merged_partial_rows(
 ) -> DataFrame:
     """Merge the rows of each key in their order, as one range for each row would.
 
-    See `sparkwal.lifecycle.partial_rows`, which does the same without Spark.
+    See `sparkwal.lifecycle.merging.partial_rows`, which does the same without Spark.
 
     Args:
         rows: as for `winning_rows`.

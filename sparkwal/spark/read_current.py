@@ -15,6 +15,7 @@ from sparkwal.errors import OptionError
 from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, OpenRange, Target
 from sparkwal.format.schema import quoted
+from sparkwal.lifecycle.consumers.leases import leased
 from sparkwal.lifecycle.current import (
     CurrentPlan,
     check_complete,
@@ -23,10 +24,9 @@ from sparkwal.lifecycle.current import (
     schema_of,
     with_table,
 )
-from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.keyed import resolve
-from sparkwal.lifecycle.leases import leased
-from sparkwal.lifecycle.partial_rows import partial_columns
+from sparkwal.lifecycle.delta.transaction_log import DeltaLog
+from sparkwal.lifecycle.merging.keyed import resolve
+from sparkwal.lifecycle.merging.partial_rows import partial_columns
 from sparkwal.lifecycle.table import check_place
 from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log

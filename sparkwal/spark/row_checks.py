@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from sparkwal.errors import PlanError, ReadError
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.format.schema import quoted
-from sparkwal.lifecycle.row_rules import RowRule
+from sparkwal.lifecycle.delta.row_rules import RowRule
 from sparkwal.reading.metadata import COLUMNS, name_text
 from sparkwal.spark.keyed_rows import same_keys
 from sparkwal.spark.readable import is_sparkwal_error, one_line

@@ -17,8 +17,8 @@ from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema, versions
 from sparkwal.format.merging import union_of
 from sparkwal.format.schema import cut
-from sparkwal.lifecycle.leases import leased
-from sparkwal.lifecycle.publishing import Publisher
+from sparkwal.lifecycle.consumers.leases import leased
+from sparkwal.lifecycle.consumers.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions
 from sparkwal.options.spark_versions import READ_LIMITS, text

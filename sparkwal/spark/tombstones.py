@@ -12,9 +12,9 @@ from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 from sparkwal.errors import PlanError
 from sparkwal.format.lifecycle_record import Promise, Target
 from sparkwal.format.schema import columns, quoted
-from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.fitting import type_problems
-from sparkwal.lifecycle.keyed import resolve
+from sparkwal.lifecycle.delta.fitting import type_problems
+from sparkwal.lifecycle.delta.transaction_log import DeltaLog
+from sparkwal.lifecycle.merging.keyed import resolve
 from sparkwal.lifecycle.table import TableState
 from sparkwal.lifecycle.tombstones import DELETED_AT, OWNER, SEQUENCE
 from sparkwal.spark.delta_files import FORGETS, delta_log, spark_path, table_lock

@@ -27,7 +27,7 @@ from benchmarks.peers import S3A, S3A_AT_BEST
 from benchmarks.report import Goal, save, show_goals, table
 from sparkwal.cli.main import main as sparkwal_command
 from sparkwal.lifecycle.cycle import Run
-from sparkwal.lifecycle.table_files import storage_options
+from sparkwal.lifecycle.delta.files import storage_options
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.testing.servers import log_options, make_bucket, s3_client

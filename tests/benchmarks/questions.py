@@ -24,7 +24,7 @@ from benchmarks.microbatch import reset
 from benchmarks.report import table
 from sparkwal.appender.appender import Appender
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import join
+from sparkwal.lifecycle.consumers.objects import join
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore

@@ -15,7 +15,7 @@ from sparkwal.cli import tailing
 from sparkwal.cli.main import main
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import publish
+from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.protocol.task import TaskAttempt, TaskLimits, write_partition

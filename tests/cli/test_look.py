@@ -16,7 +16,7 @@ from sparkwal.cli.open_logs import logs_at
 from sparkwal.cli.output import moment
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import publish
+from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.reading.estimates import pace_of, size_of
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options

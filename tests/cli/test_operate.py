@@ -17,7 +17,7 @@ from sparkwal.cli.main import main
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import INTENT, Target
-from sparkwal.lifecycle.consumers import publish
+from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore

@@ -19,7 +19,7 @@ from sparkwal.cli.report_page import page
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
 from sparkwal.format.header import CommitHeader
-from sparkwal.lifecycle.consumers import publish_of_all
+from sparkwal.lifecycle.consumers.objects import publish_of_all
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions

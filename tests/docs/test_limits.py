@@ -8,7 +8,7 @@ import pytest
 
 from sparkwal.format import arrow_types, arrowfile, frames, limits, schema
 from sparkwal.journal import segment
-from sparkwal.lifecycle import condition
+from sparkwal.lifecycle.merging import condition
 from sparkwal.reading import rows
 from tests.docs.tables import PAGES
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import sparkwal
 from sparkwal.cli.main import main
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import join
+from sparkwal.lifecycle.consumers.objects import join
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions

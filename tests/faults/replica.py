@@ -18,7 +18,7 @@ import click
 import sparkwal
 from faults.driver import say
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import join, publish
+from sparkwal.lifecycle.consumers.objects import join, publish
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions

@@ -13,7 +13,8 @@ from sparkwal.errors import FencedError, InvalidLogError, OptionError
 from sparkwal.format import checked, consumer_record, keys, lifecycle_record, limits
 from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle import consumers, readers
+from sparkwal.lifecycle.consumers import objects as consumers
+from sparkwal.lifecycle.consumers import readers
 from sparkwal.protocol import archive
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.handover import Lookout

@@ -59,10 +59,10 @@ from sparkwal.journal.journal import Settings
 from sparkwal.journal.quarantine import LOST
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import Header, entry
-from sparkwal.lifecycle import condition
-from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.keyed import holds
-from sparkwal.lifecycle.readers import consumers_and_ages
+from sparkwal.lifecycle.consumers.readers import consumers_and_ages
+from sparkwal.lifecycle.delta.transaction_log import DeltaLog
+from sparkwal.lifecycle.merging import condition
+from sparkwal.lifecycle.merging.keyed import holds
 from sparkwal.lifecycle.table import check_history
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol import archive

@@ -19,8 +19,8 @@ from sparkwal.format.lifecycle_record import (
     MERGE,
     Target,
 )
+from sparkwal.lifecycle.delta.files import storage_options
 from sparkwal.lifecycle.table import named_range
-from sparkwal.lifecycle.table_files import storage_options
 from sparkwal.lifecycle.tombstones import DELETED_AT, SEQUENCE
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkwal.errors import OptionError
-from sparkwal.lifecycle.keyed import holds
+from sparkwal.lifecycle.merging.keyed import holds
 
 ROWS = pa.table(
     {

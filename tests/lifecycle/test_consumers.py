@@ -20,8 +20,8 @@ from sparkwal.format.consumer_record import (
     encode,
 )
 from sparkwal.format.lifecycle_record import FLOOR
-from sparkwal.lifecycle.consumer_list import ConsumerInfo
-from sparkwal.lifecycle.consumers import (
+from sparkwal.lifecycle.consumers.consumer_list import ConsumerInfo
+from sparkwal.lifecycle.consumers.objects import (
     forget,
     forget_of_all,
     join,
@@ -31,7 +31,7 @@ from sparkwal.lifecycle.consumers import (
     read,
     read_of_all,
 )
-from sparkwal.lifecycle.readers import (
+from sparkwal.lifecycle.consumers.readers import (
     bound,
     bounds,
     consumers_and_ages,

@@ -15,7 +15,7 @@ from sparkwal.errors import CompactionError, ConfirmError, PlanError, ReadError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import MERGE, Promise, Target
-from sparkwal.lifecycle.consumers import join, publish
+from sparkwal.lifecycle.consumers.objects import join, publish
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.recovery import find_head
@@ -315,7 +315,7 @@ def _collected(life: Life) -> bool:
 def test_slot_records_below_the_bound_go_but_for_the_last_thousand(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkwal.lifecycle.collection.KEPT_SLOTS", 5)
+    monkeypatch.setattr("sparkwal.lifecycle.collecting.collection.KEPT_SLOTS", 5)
     life.write(20)
     life.process().run_once()
     gap = find_head(life.log).gap
@@ -350,7 +350,7 @@ def test_an_object_put_during_a_collection_stays(
         remove(same)
         return [key for key in names if key not in same]
 
-    monkeypatch.setattr("sparkwal.lifecycle.collection.KEPT_SLOTS", 0)
+    monkeypatch.setattr("sparkwal.lifecycle.collecting.collection.KEPT_SLOTS", 0)
     monkeypatch.setattr(store, "list", shown)
     monkeypatch.setattr(store, "delete_many", conditional)
     life.write(20)

@@ -341,7 +341,7 @@ def test_options_that_would_show_less_than_all_are_refused(lake: Lake) -> None:
 def test_a_chain_that_moves_on_while_it_is_read_is_looked_at_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparkwal.lifecycle import snapshot
+    from sparkwal.lifecycle.delta import snapshot
 
     lake.append(values(1))
     lake.compact()
@@ -380,7 +380,7 @@ def test_a_table_on_the_logs_own_s3_is_read_with_the_logs_options(
 def test_a_column_added_during_the_look_is_read(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparkwal.lifecycle import snapshot
+    from sparkwal.lifecycle.delta import snapshot
 
     lake.append(values(1))
     lake.compact()

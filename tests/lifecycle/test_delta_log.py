@@ -20,8 +20,8 @@ from deltalake import write_deltalake
 import sparkwal
 from sparkwal.errors import ConfirmError, TableReadError
 from sparkwal.format.lifecycle_record import APPEND, MERGE
-from sparkwal.lifecycle import delta_log as files
-from sparkwal.lifecycle.table_files import OtherFiles, StoreFiles, delta_log
+from sparkwal.lifecycle.delta import transaction_log as files
+from sparkwal.lifecycle.delta.files import OtherFiles, StoreFiles, delta_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from tests.lifecycle.lakes import SCHEMA, Lake

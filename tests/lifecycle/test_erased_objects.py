@@ -12,7 +12,7 @@ import pytest
 import sparkwal
 from sparkwal.errors import CollectedError
 from sparkwal.format import keys
-from sparkwal.lifecycle.collection import Collection
+from sparkwal.lifecycle.collecting.collection import Collection
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.options.open import open_log

@@ -11,14 +11,14 @@ import pytest
 
 from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
 from sparkwal.format.schema import from_arrow
-from sparkwal.lifecycle.fitting import (
+from sparkwal.lifecycle.delta.fitting import (
     adds_columns,
     filled_by_delta,
     log_problems,
     problems,
     type_problems,
 )
-from sparkwal.lifecycle.row_rules import row_rules
+from sparkwal.lifecycle.delta.row_rules import row_rules
 
 STRUCT_A = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True}]}
 STRUCT_AC = {

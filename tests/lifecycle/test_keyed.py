@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.errors import OptionError
-from sparkwal.lifecycle import keyed
-from sparkwal.lifecycle.keyed import merged, winners
+from sparkwal.lifecycle.merging import keyed
+from sparkwal.lifecycle.merging.keyed import merged, winners
 from sparkwal.reading.metadata import name_text
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {

@@ -14,8 +14,8 @@ from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.lifecycle.collection import Collection
-from sparkwal.lifecycle.consumers import publish, publish_of_all
+from sparkwal.lifecycle.collecting.collection import Collection
+from sparkwal.lifecycle.consumers.objects import publish, publish_of_all
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import Policy

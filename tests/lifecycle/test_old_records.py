@@ -8,7 +8,7 @@ import pytest
 
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import FLOOR, encode
-from sparkwal.lifecycle import collection, old_records
+from sparkwal.lifecycle.collecting import collection, old_records
 from sparkwal.protocol import chain
 from sparkwal.protocol.chain import newest_record
 from sparkwal.protocol.recovery import find_head, trace_of_log

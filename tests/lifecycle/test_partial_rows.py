@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from sparkwal.format.lifecycle_record import MERGE
-from sparkwal.lifecycle.keyed import merged, older_rows
-from sparkwal.lifecycle.partial_rows import merge_partial
+from sparkwal.lifecycle.merging.keyed import merged, older_rows
+from sparkwal.lifecycle.merging.partial_rows import merge_partial
 from sparkwal.reading.metadata import COLUMNS, name_text
 from tests.lifecycle.lakes import Lake
 from tests.lifecycle.partial_model import Model, Row, counted

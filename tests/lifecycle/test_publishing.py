@@ -12,9 +12,9 @@ import pytest
 from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.format import keys, limits
-from sparkwal.lifecycle.consumers import forget, read, read_of_all
-from sparkwal.lifecycle.publishing import Publisher
-from sparkwal.lifecycle.readers import bound
+from sparkwal.lifecycle.consumers.objects import forget, read, read_of_all
+from sparkwal.lifecycle.consumers.publishing import Publisher
+from sparkwal.lifecycle.consumers.readers import bound
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.lifecycle.consumers import forget_of_all
+from sparkwal.lifecycle.consumers.objects import forget_of_all
 from sparkwal.store.base import LogStore, Tagged
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore

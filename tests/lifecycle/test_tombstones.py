@@ -14,9 +14,9 @@ import pytest
 
 from sparkwal.errors import ConfirmError, OptionError
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.lifecycle.keyed import older_rows
+from sparkwal.lifecycle.delta.files import StoreFiles
+from sparkwal.lifecycle.merging.keyed import older_rows
 from sparkwal.lifecycle.table import check_apart
-from sparkwal.lifecycle.table_files import StoreFiles
 from tests.lifecycle.lakes import STAGES, Lake, rank
 
 pytestmark = pytest.mark.long

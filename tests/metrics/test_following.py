@@ -15,7 +15,7 @@ from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import FLOOR, INTENT, Target
-from sparkwal.lifecycle.consumers import forget, publish
+from sparkwal.lifecycle.consumers.objects import forget, publish
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, new_meter
 from sparkwal.options.open import open_log

@@ -18,7 +18,7 @@ from sparkwal.format.lifecycle_record import (
     decode,
     encode,
 )
-from sparkwal.lifecycle.readers import bound
+from sparkwal.lifecycle.consumers.readers import bound
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore

@@ -62,7 +62,7 @@ def test_a_lease_whose_floor_cannot_be_seen_is_released(
     def unseen(*_: object) -> None:
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr("sparkwal.lifecycle.consumers.newest_record", unseen)
+    monkeypatch.setattr("sparkwal.lifecycle.consumers.objects.newest_record", unseen)
     with pytest.raises(StoreUnavailableError):
         read(path, lease="1d")
     monkeypatch.undo()

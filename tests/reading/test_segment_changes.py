@@ -12,10 +12,10 @@ import pytest
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format import keys, schema, segment
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle import collection
-from sparkwal.lifecycle.collection import Collected, Safeguards, collect
+from sparkwal.lifecycle.collecting import collection
+from sparkwal.lifecycle.collecting.collection import Collected, Safeguards, collect
 from sparkwal.lifecycle.compaction import Chain
-from sparkwal.lifecycle.consumers import publish
+from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock

@@ -17,7 +17,7 @@ import sparkwal
 from sparkwal.errors import FencedError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import publish
+from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log

@@ -23,9 +23,9 @@ from sparkwal.format.lifecycle_record import (
     TableInChain,
     Target,
 )
-from sparkwal.lifecycle import condition
+from sparkwal.lifecycle.delta.files import delta_log
+from sparkwal.lifecycle.merging import condition
 from sparkwal.lifecycle.table import check_place
-from sparkwal.lifecycle.table_files import delta_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import sparkwal
 from sparkwal.cli.main import main
-from sparkwal.lifecycle import collection
+from sparkwal.lifecycle.collecting import collection
 from sparkwal.testing.proxy import S3Proxy, Sent
 from sparkwal.testing.servers import Server, log_options, make_bucket, s3_client, start_ministack
 from tests.docs.pages import ROOT

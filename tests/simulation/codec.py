@@ -17,7 +17,7 @@ from sparkwal.format import arrowfile
 from sparkwal.format.header import CommitHeader, Header
 from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.format.lifecycle_record import encode as encode_state
-from sparkwal.lifecycle import leases
+from sparkwal.lifecycle.consumers import leases
 from sparkwal.protocol import chain, commit_record
 from sparkwal.protocol.commit_record import Inlined
 from tests.simulation.machine import Machine

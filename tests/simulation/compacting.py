@@ -16,8 +16,8 @@ from sparkwal.errors import (
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import FLOOR, MERGE, NO_TABLE_VERSION, Promise, Target
+from sparkwal.lifecycle.collecting.old_records import forget_old_records
 from sparkwal.lifecycle.coordinator import Coordinator
-from sparkwal.lifecycle.old_records import forget_old_records
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState
 from sparkwal.protocol.records import live_records

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sparkwal.format import keys
-from sparkwal.lifecycle import collection, erasing, old_records
+from sparkwal.lifecycle.collecting import collection, erasing, old_records
 from sparkwal.protocol import archive, chain, commit, recovery
 from sparkwal.reading import segments
 from tests.simulation.explore import Budget, Report, explore

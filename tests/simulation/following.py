@@ -10,7 +10,7 @@ from sparkwal.format import keys, schema
 from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition, encode
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Target
-from sparkwal.lifecycle.consumers import join, join_of_all, publish, publish_of_all
+from sparkwal.lifecycle.consumers.objects import join, join_of_all, publish, publish_of_all
 from sparkwal.lifecycle.current import plan_current
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head

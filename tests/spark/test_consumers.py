@@ -12,9 +12,9 @@ from reading.collected import move_floor
 
 import sparkwal
 from sparkwal import CollectedError, InvalidLogError, OptionError, events
-from sparkwal.lifecycle import consumers
-from sparkwal.lifecycle.consumer_list import ConsumerInfo
-from sparkwal.lifecycle.readers import bound
+from sparkwal.lifecycle.consumers import objects as consumers
+from sparkwal.lifecycle.consumers.consumer_list import ConsumerInfo
+from sparkwal.lifecycle.consumers.readers import bound
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.holds import Holds

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import sparkwal
 from sparkwal import events
 from sparkwal.errors import OptionError
-from sparkwal.lifecycle.consumer_list import consumers
+from sparkwal.lifecycle.consumers.consumer_list import consumers
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.interfaces import HeadFirst, to_struct

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 import sparkwal
 from sparkwal.errors import OptionError, TableReadError
 from sparkwal.format.lifecycle_record import FLOOR
-from sparkwal.lifecycle.keyed import holds
+from sparkwal.lifecycle.merging.keyed import holds
 from sparkwal.spark.conditions import deletes
 from sparkwal.spark.delta_writing import isolated_session
 from tests.spark.tables.lake import Lake, value

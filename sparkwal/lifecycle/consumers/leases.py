@@ -10,7 +10,7 @@ from typing import TypeVar
 from sparkwal import events
 from sparkwal.errors import SparkWalError
 from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
-from sparkwal.lifecycle.consumers import OfAllLogs, OfOneLog, Registry, at_least, register
+from sparkwal.lifecycle.consumers.objects import OfAllLogs, OfOneLog, Registry, at_least, register
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.reading.log_range import LogRange
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwal.format.schema import columns, quoted
-from sparkwal.lifecycle.fitting import DECLARED_TYPE, GENERATED
+from sparkwal.lifecycle.delta.fitting import DECLARED_TYPE, GENERATED
 
 _CHECK = "delta.constraints."
 _LIMITED = re.compile(r"(?:var)?char\((\d+)\)", re.IGNORECASE)

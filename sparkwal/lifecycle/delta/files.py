@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from sparkwal.errors import TableReadError, install_extra, require_library
 from sparkwal.format.keys import join_key
-from sparkwal.lifecycle.delta_log import DeltaLog
+from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import NotFound, Store, all_entries
 from sparkwal.store.config import S3Config

@@ -10,9 +10,9 @@ from typing import Unpack
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers import forget_of_all, read_of_all
+from sparkwal.lifecycle.consumers.objects import forget_of_all, read_of_all
+from sparkwal.lifecycle.consumers.readers import is_live, look_at_readers
 from sparkwal.lifecycle.policy import LifecycleOptions
-from sparkwal.lifecycle.readers import is_live, look_at_readers
 from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords

@@ -33,16 +33,16 @@ from sparkwal.lifecycle.current import (
     schema_of,
     with_table,
 )
-from sparkwal.lifecycle.delta_log import DeltaLog
-from sparkwal.lifecycle.keyed import holds, merged, older_rows, resolve, winners
-from sparkwal.lifecycle.partial_rows import merge_partial, partial_columns
-from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_place
-from sparkwal.lifecycle.table_files import (
+from sparkwal.lifecycle.delta.files import (
     delta_log,
     storage_options,
     table_errors,
     url_of,
 )
+from sparkwal.lifecycle.delta.transaction_log import DeltaLog
+from sparkwal.lifecycle.merging.keyed import holds, merged, older_rows, resolve, winners
+from sparkwal.lifecycle.merging.partial_rows import merge_partial, partial_columns
+from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_place
 from sparkwal.lifecycle.tombstones import SEQUENCE
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions, refuse

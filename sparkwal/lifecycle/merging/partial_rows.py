@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.format.schema import columns
-from sparkwal.lifecycle.fitting import filled_by_delta
-from sparkwal.lifecycle.keyed import KeyIndex, is_later, sorted_by, winners
+from sparkwal.lifecycle.delta.fitting import filled_by_delta
+from sparkwal.lifecycle.merging.keyed import KeyIndex, is_later, sorted_by, winners
 from sparkwal.reading.metadata import COLUMNS, name_text
 from sparkwal.reading.planning import folded_names
 

@@ -14,10 +14,10 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import ChainRecord, LogInChain
+from sparkwal.lifecycle.collecting.erasing import Erasure, erase_rows
+from sparkwal.lifecycle.collecting.leftovers import Leftovers, list_leftovers, unneeded_segments
 from sparkwal.lifecycle.compaction import confirm_table
-from sparkwal.lifecycle.erasing import Erasure, erase_rows
-from sparkwal.lifecycle.leftovers import Leftovers, list_leftovers, unneeded_segments
-from sparkwal.lifecycle.readers import Readers, readers_of
+from sparkwal.lifecycle.consumers.readers import Readers, readers_of
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.chain import KEPT_RECORDS, Chain, MovedOn, record_at

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
 from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
-from sparkwal.lifecycle.consumers import (
+from sparkwal.lifecycle.consumers.namesakes import Namesake, join_namesakes
+from sparkwal.lifecycle.consumers.objects import (
     OfAllLogs,
     OfOneLog,
     Registry,
@@ -21,7 +22,6 @@ from sparkwal.lifecycle.consumers import (
     update,
     with_lower,
 )
-from sparkwal.lifecycle.namesakes import Namesake, join_namesakes
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.base import LogStore

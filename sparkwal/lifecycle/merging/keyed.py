@@ -17,7 +17,7 @@ from pyarrow import types
 
 from sparkwal.errors import OptionError
 from sparkwal.format.schema import gathered
-from sparkwal.lifecycle import condition
+from sparkwal.lifecycle.merging import condition
 from sparkwal.reading.metadata import name_text
 
 # Rows are processed in parts of this size: Arrow builds an index of the winners for each part.

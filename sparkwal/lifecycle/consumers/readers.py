@@ -8,7 +8,7 @@ from typing import Generic
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer, ConsumerOfAll
-from sparkwal.lifecycle.consumers import C, read, read_of_all
+from sparkwal.lifecycle.consumers.objects import C, read, read_of_all
 from sparkwal.reading.listing import Listed, list_logs
 from sparkwal.store.base import LogStore, NotFound, all_entries
 from sparkwal.store.parallel import run_parallel

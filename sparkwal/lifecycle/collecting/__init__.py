@@ -1,0 +1,1 @@
+"""Deletes and erases what no reader and no writer needs."""

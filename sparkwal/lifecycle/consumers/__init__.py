@@ -1,0 +1,1 @@
+"""Readers with a name, and leases: what the log keeps for them."""
