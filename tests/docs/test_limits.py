@@ -16,7 +16,7 @@ UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 LIMITS = {
     "an object before its first frame": [arrowfile.LARGEST_FRONT],
     "the header of an object": [limits.HEADER],
-    "a JSON text": [limits.JSON_VALUES],
+    "a JSON text": [limits.JSON_VALUES, limits.JSON_LEVELS],
     "a schema": [schema.LONGEST, arrow_types.DEEPEST],
     "a frame, unpacked": [frames.LARGEST, 4 * 2**30, arrowfile.LARGEST_FRAME],
     "columns that a read adds to a frame": [rows.MAX_ADDED_BYTES],
