@@ -148,7 +148,7 @@ class Prometheus:
         family, *_ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
         of_family = type(_Server.__name__, (_Server,), {"address_family": family})
         app = make_wsgi_app(self._registry)
-        server = make_server(host, port, app, of_family, handler_class=_Handler)
+        server: WSGIServer = make_server(host, port, app, of_family, handler_class=_Handler)
         threading.Thread(target=server.serve_forever, name="sparkwal-scrapes", daemon=True).start()
 
         def stop() -> None:
