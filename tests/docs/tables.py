@@ -29,7 +29,7 @@ from tests.docs.support import Support, parent
 from tests.docs.support import results as support_of_sparks
 from tests.spark.ways import WAYS
 from tests.values.awkward import REFUSED
-from tests.values.doors import NO_JSON, NO_PANDAS, NO_PARQUET, NO_SQL
+from tests.values.doors import NO_DELTA, NO_JSON, NO_PANDAS, NO_PARQUET, NO_SQL
 
 PACKAGE = Path(sparkwal.__file__).parent
 PAGES = PACKAGE / "docs"
@@ -275,6 +275,8 @@ def values() -> str:
         "SQL, `--where`": NO_SQL,
         "`--format parquet`": NO_PARQUET,
         "`to_pandas`": NO_PANDAS,
+        # The kind "moment or interval" is there as an interval.
+        "a compaction into Delta": [name for name in NO_DELTA if not name.startswith("moment")],
     }
     rows = []
     for who, names in refuses.items():

@@ -152,7 +152,7 @@ VALUES: dict[str, pa.Array] = {
     "uint32": pa.array([2**32 - 1], pa.uint32()),
     "float16": pa.array([-0.0, math.inf, 65504.0], pa.float16()),
     "date64": pa.array([0]).cast(pa.date64()),
-    "time32": of(pa.time32("s"), 86_399),
+    "time, of seconds": of(pa.time32("s"), 86_399),
     "timestamp of seconds": of(pa.timestamp("s", "Asia/Tokyo"), YEAR_1 // 10**6),
     "interval, of seconds": of(pa.duration("s"), LAST // 10**6, -(LAST // 10**6)),
     "fixed-size binary": pa.array([b"\0\xff"], pa.binary(2)),

@@ -232,6 +232,16 @@ NO_PARQUET = {
         "empty struct, in a list",
     )
 }
+# By a compaction: the columns of a log, and a part of each error.
+NO_DELTA = {
+    "time": "UNSUPPORTED_TIME_TYPE",
+    "time with nanoseconds": "UNSUPPORTED_TIME_TYPE",
+    "time, of seconds": "UNSUPPORTED_TIME_TYPE",
+    **{name: "UNSUPPORTED_DATA_TYPES" for name in VALUES if re.match(r"(nested )?interval", name)},
+    "moment or interval of -2^63 µs, an interval": "UNSUPPORTED_DATA_TYPES",
+    "empty struct": "a struct without fields",
+    "empty struct, in a list": "a struct without fields",
+}
 # As JSON for jobs/http_ingest.py.
 NO_JSON = [
     name
