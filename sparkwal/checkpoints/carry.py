@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkwal import events
-from sparkwal.checkpoints import folder, names, packing
+from sparkwal.checkpoints import folder, names
 from sparkwal.checkpoints.offsets import check_commit
+from sparkwal.checkpoints.packing import decode as decode
+from sparkwal.checkpoints.packing import encode as encode
+from sparkwal.checkpoints.packing import pack, read_block
 from sparkwal.errors import DivergedCheckpointError, OptionError
 from sparkwal.format import versions
 from sparkwal.format.content import Content
@@ -124,9 +127,7 @@ class StreamCheckpoint:
             earlier = {name: place for name, place in earlier.items() if place[0] != NOWHERE}
         if f"commits/{batch_id - 1}" in sizes:
             check_commit((path / f"commits/{batch_id - 1}").read_bytes())
-        carried = packing.pack(
-            sizes, lambda name: (path / name).read_bytes(), earlier, self.max_bytes
-        )
+        carried = pack(sizes, lambda name: (path / name).read_bytes(), earlier, self.max_bytes)
         for name, (position, size) in sorted(carried.files.items()):
             if position == NOWHERE and earlier.get(name, (0, 0))[0] != NOWHERE:
                 events.emit(events.CheckpointTooLarge(name, size, self.max_bytes))
@@ -276,7 +277,7 @@ class StreamCheckpoint:
             raise self._diverged(log, batch_id, why)
         path = self._folder()
         if path is not None and entry.bytes:
-            logged = packing.read_block(log, lead.window, self.query_id, entry.position)
+            logged = read_block(log, lead.window, self.query_id, entry.position)
             other = folder.other_input(logged, entry.files, path, batch_id)
             # SAFETY(same-offsets) §12: a replay is skipped only with the log's offsets and sources
             if other is not None:
