@@ -287,9 +287,9 @@ class Coordinator:
     def _read_logs(self, logs: Sequence[LogStore]) -> Cycle:
         """Read the newest record of the chain, and then the head of each log, side by side."""
         record = self._chain.newest() or ChainRecord(gc_grace_ms=self._safeguards.grace_ms)
-        member = [self._known_log(log) for log in logs]
-        [*run_parallel(self._log.store, lambda one: one.begin_run(record), member)]
-        cycle = Cycle(record, {one.log.name: one for one in member})
+        members = [self._known_log(log) for log in logs]
+        [*run_parallel(self._log.store, lambda member: member.begin_run(record), members)]
+        cycle = Cycle(record, {member.log.name: member for member in members})
         cycle.refuse_copies()
         return cycle
 
@@ -305,7 +305,8 @@ class Coordinator:
             # A log that is new to the table may find an open range of others there.
             if self._target.table in record.tables and cycle.sound:
                 check_same_target(self._target, record.tables[self._target.table].target)
-        targets = [tables[member.log.name] or self._target for member in cycle.sound]
+        # Many logs share a table.
+        targets = dict.fromkeys(tables[member.log.name] or self._target for member in cycle.sound)
         # SAFETY(one-open-range) §10: at most one range of a table is open, of whichever logs
         opened = [target for target in targets if target and self._is_open(record, target)]
         if opened:
