@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sparkwal import Appender, Log, list_sequencers, partition_by, sequencer_for, verify
 from sparkwal.errors import OptionError
+from sparkwal.format import keys
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
@@ -140,7 +141,7 @@ def test_sequencers_are_listed_by_hops(root: str) -> None:
     assert all_logs(LogStore(store, root)) == sorted(names)
     # Not one for every thousand objects: "a" and "B" alone have five thousand.
     assert store.counts["LIST"] <= 4
-    store.put_if_absent(f"{prefix}batches/{1:020d}", b"")
+    store.put_if_absent(f"{prefix}batches/{keys.MAX:020d}", b"")
     assert all_logs(LogStore(store, root)) == ["default", *sorted(names)]
 
 

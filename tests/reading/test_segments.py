@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparkwal.errors import CollectedError
+from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.events import Event
 from sparkwal.format import arrowfile, keys, schema, segment
 from sparkwal.format.header import SegmentHeader, crc_hex, to_json, to_metadata
@@ -335,11 +335,14 @@ def test_no_segment_is_made_below_the_floor_and_the_floor_rules_over_segments(
     assert segmented(plain).blocks == [2]
 
 
-def test_a_record_that_is_given_up_leaves_the_segment(tmp_path: Path) -> None:
+def test_a_record_is_given_up_only_after_its_segment(tmp_path: Path) -> None:
     store = small_commits(tmp_path, 3 * BLOCK + 2)
     segmented(store)
     position = BLOCK + 3
     del store.objects[log_of(store).key(keys.slot(position, 1000))]
+    with pytest.raises(InvalidLogError, match="it is not lost: sparkwal repair .* puts it back"):
+        give_up_record(log_of(store), keys.slot(position, 1000))
+    del store.objects[keys.segment_key("wal", 1, 1000)]
     give_up_record(log_of(store), keys.slot(position, 1000))
     assert opened(store).scan().read_all().num_rows == 3 * BLOCK
     assert segmented(store).blocks == [1]
