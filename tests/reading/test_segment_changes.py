@@ -182,13 +182,14 @@ def test_the_floor_moves_while_segments_are_read(
 
     def collect_below(store: ChangingStore, clock: StoppedClock) -> None:
         log = log_of(store)
-        state = move_floor(log, floor)
+        seen = move_floor(log, floor)
         clock.wall_ms += 2 * DAY_MS
         clock.since_boot_ms += 2 * DAY_MS
         store.modified = dict.fromkeys(store.objects, 0)
         head = find_head(log)
-        logs = [Collected(log, head, state)]
-        done, _ = collect(Chain(log, SYSTEM, "host"), logs, Safeguards(None, DAY_MS, None))
+        logs = [Collected(log, head, seen.log)]
+        chain = Chain(log, SYSTEM, "host")
+        done, _ = collect(chain, seen.record, logs, Safeguards(None, DAY_MS, None))
         assert done[log.name] is not None
         assert all(last_of(key) >= 3 * BLOCK for key in segments_in(store))
 
@@ -225,10 +226,11 @@ def test_a_segment_with_released_rows_is_deleted_although_a_consumer_reads_its_o
     # The grace has passed for the floor, and the consumer is still live.
     move_floor(log, 4 * BLOCK)
     store.modified = {key: 0 for key in store.objects if "/consumers/" not in key}
-    state = newest(log)
-    assert state is not None
-    logs = [Collected(log, find_head(log), state)]
-    done = collect(Chain(log, SYSTEM, "host"), logs, Safeguards(None, 0, None))[0][log.name]
+    seen = newest(log)
+    assert seen is not None
+    logs = [Collected(log, find_head(log), seen.log)]
+    chain = Chain(log, SYSTEM, "host")
+    done = collect(chain, seen.record, logs, Safeguards(None, 0, None))[0][log.name]
     assert done is not None and done.bound == position and done.held_by == "daily"
     assert [last_of(key) for key in segments_in(store)] == [
         block * BLOCK + BLOCK - 1 for block in (3, 4)
@@ -251,13 +253,14 @@ def test_a_collection_deletes_the_segments_that_no_reader_uses(
     store.objects[fourth] = store.objects[fourth][:50]
     move_floor(log, BLOCK)
     store.modified = dict.fromkeys(store.objects, 0)
-    state = newest(log)
-    assert state is not None
+    seen = newest(log)
+    assert seen is not None
     for dry_run in (True, False):
         before = segments_in(store)
-        logs = [Collected(log, find_head(log), state, -1)]
+        logs = [Collected(log, find_head(log), seen.log, -1)]
         chain = Chain(log, SYSTEM, "host")
-        done = collect(chain, logs, Safeguards(None, 0, None), dry_run=dry_run)[0][log.name]
+        safeguards = Safeguards(None, 0, None)
+        done = collect(chain, seen.record, logs, safeguards, dry_run=dry_run)[0][log.name]
         assert done is not None
         assert segments_in(store) == (before if dry_run else [second, fourth])
     assert first not in store.objects

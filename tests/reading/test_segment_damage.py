@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal import Appender, Log, repair, verify
+from sparkwal import Appender, InvalidLogError, Log, repair, verify
 from sparkwal.events import Event
 from sparkwal.format import arrowfile, keys, segment
 from sparkwal.options.open import open_log
@@ -194,10 +194,14 @@ def test_repair_deletes_a_damaged_segment_and_mends_a_record_beside_it(tmp_path:
     # The number of its last record names a segment too.
     file.write_bytes(sound[:-30])
     record.write_bytes(b"x" + whole[1:])
-    repair(path, keys.slot(2 * BLOCK - 1, 1000))
-    assert not file.exists()
+    # It may have the last copy of a damaged record, which is repaired first.
+    with pytest.raises(InvalidLogError, match="Repair that record first"):
+        repair(path, keys.slot(2 * BLOCK - 1, 1000))
+    assert file.exists()
     repair(path, BLOCK + 2)
     assert record.read_bytes() == whole
+    repair(path, keys.slot(2 * BLOCK - 1, 1000))
+    assert not file.exists()
     assert make_segments(range_of(path)).blocks == [1]
     assert Log(path).scan().read_all().equals(expected)
     # A sound segment stays.

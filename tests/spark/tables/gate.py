@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkwal.format.lifecycle_record import DONE
-from sparkwal.lifecycle import compaction
+from sparkwal.protocol import chain
 from sparkwal.spark import delta
 
 
@@ -63,7 +63,7 @@ class Gate:
 
     def before_done(self, patch: pytest.MonkeyPatch) -> None:
         """This process waits, with a range that the table has."""
-        put = compaction.put_record
+        put = chain.put_record
 
         def held(log: Any, base: Any, *rest: Any, **until: Any) -> Any:
             if base.kind == DONE:
@@ -72,4 +72,4 @@ class Gate:
                     time.sleep(0.05)
             return put(log, base, *rest, **until)
 
-        patch.setattr(compaction, "put_record", held)
+        patch.setattr(chain, "put_record", held)

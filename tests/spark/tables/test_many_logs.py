@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sparkwal
-from sparkwal.lifecycle import compaction
+from sparkwal.lifecycle import compaction, floors
 from sparkwal.lifecycle.cycle import Run
-from sparkwal.protocol.chain import newest_record
+from sparkwal.protocol.chain import Chain, newest_record
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_files import delta_log, spark_path
 from sparkwal.store.base import LogStore
@@ -289,9 +289,9 @@ def test_a_kill_between_any_two_steps_leaves_each_row_once(
         (SparkDeltaTable, "write", False),
         (SparkDeltaTable, "write", True),
         (compaction, "confirm_table", True),
-        (compaction.Chain, "put", False),
-        (compaction.Chain, "put", True),
-        (compaction.Chain, "put_logs", False),
+        (Chain, "put", False),
+        (Chain, "put", True),
+        (floors, "with_logs", False),
     ]
     for step, (owner, name, after) in enumerate(steps):
         append(step)
