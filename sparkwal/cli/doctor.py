@@ -37,7 +37,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.spark_versions import OLDEST_JAVA, numbers
 from sparkwal.protocol import chain
 from sparkwal.protocol.recovery import find_head
-from sparkwal.store.base import LogStore, Store, Transient
+from sparkwal.store.base import LogStore, Refusal, Store, Transient
 from sparkwal.store.conformance.checks import MACHINE
 from sparkwal.store.conformance.suite import Trial, prove
 
@@ -276,9 +276,13 @@ def check_log(path: str, log_options: Mapping[str, str]) -> Iterator[Line]:
 
 
 def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
+    readers = []
     try:
         record = chain.newest_record(log)
-        readers = consumers_and_ages(log, log_id)
+        try:
+            readers = consumers_and_ages(log, log_id)
+        except Refusal as refusal:
+            yield unknown("consumer", str(refusal))
     except (InvalidLogError, CollectedError) as error:
         yield to_do("lifecycle", str(error))
         return

@@ -1,6 +1,7 @@
 """`sparkwal status`, `at`, `consumers` and `metrics`: print the state of a log."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -23,7 +24,7 @@ from sparkwal.protocol.slots import GLANCE, read_slot
 from sparkwal.reading.estimates import Pace, pace_at_a_glance, pace_of, size_of
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.several import refresh_all
-from sparkwal.store.base import Page
+from sparkwal.store.base import Page, Refusal
 from sparkwal.store.parallel import run_parallel
 
 # The rates of `status` are those of this time.
@@ -80,9 +81,14 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
     logs = logs_at(path, log_options, damage, read_heads=False)
     listed = refresh_all(logs)
     heads = [(log.log, log.name, head_of(log)) for log in logs]
-    infos = consumer_infos(heads, None, listed)
+    infos: Sequence[list[ConsumerInfo] | InvalidLogError | None]
+    try:
+        infos = consumer_infos(heads, None, listed)
+    except Refusal:
+        # A reader or a writer may have no permission to see them.
+        infos = [None] * len(heads)
 
-    def look(of: tuple[LogRange, list[ConsumerInfo] | InvalidLogError]) -> dict[str, Any]:
+    def look(of: tuple[LogRange, list[ConsumerInfo] | InvalidLogError | None]) -> dict[str, Any]:
         log, consumers = of
         found = listed.get(log.log.name)
         if isinstance(consumers, InvalidLogError):
@@ -92,7 +98,7 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
         status = _document(
             log, now_ms, pace(log, now_ms, _WINDOW_MS), found.page if found else None
         )
-        return {**status, "consumers": [vars(consumer) for consumer in consumers]}
+        return {**status, "consumers": consumers and [vars(consumer) for consumer in consumers]}
 
     looks = run_parallel(logs[0].log.store, look, zip(logs, infos, strict=True))
     for number, status in enumerate(looks):
@@ -107,7 +113,8 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
                 click.echo()
                 table(readers)
             else:
-                facts({"consumers": "none"})
+                refused = "unknown: no permission to list them (sparkwal help security)"
+                facts({"consumers": refused if readers is None else "none"})
     damage.check("counted")
 
 

@@ -118,7 +118,6 @@ def test_a_missing_bucket_and_a_missing_server_are_named(
         ("LIST", "s3:ListBucket"),
         ("PUT", "s3:PutObject"),
         ("GET", "s3:GetObject"),
-        ("LIST_MULTIPART", "s3:ListBucketMultipartUploads"),
         ("ABORT_MULTIPART", "s3:AbortMultipartUpload"),
         ("DELETE", "s3:DeleteObject"),
     ],
@@ -131,6 +130,16 @@ def test_a_missing_permission_is_named(
     code, lines = asked(path, options | {"endpoint": s3_proxy.url})
     assert code == 1
     assert any(action in what for about, what in to_do(lines) if about in ("bucket", "permission"))
+
+
+def test_a_reader_has_nothing_to_do(s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy) -> None:
+    path, options = s3_path
+    s3_proxy.faults = [
+        Fault("error", kind=kind, status=403) for kind in ("PUT", "DELETE", "CREATE_MULTIPART")
+    ]
+    code, lines = asked(path, options | {"endpoint": s3_proxy.url})
+    assert (code, to_do(lines)) == (0, [])
+    assert "a writer needs s3:PutObject" in said(lines, "permission")
 
 
 def test_a_forbidden_request_is_no_error(

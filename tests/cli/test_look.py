@@ -18,7 +18,7 @@ from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.reading.estimates import pace_of, size_of
-from sparkwal.testing.proxy import S3Proxy
+from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 from tests.cli.logs import BEGAN_MS, append, as_flags, document, lines, opened, ran, write_long
 from tests.cli.logs import write_takeovers as takeovers
@@ -124,6 +124,20 @@ def test_status_makes_the_requests_of_its_help(
     counts = s3_proxy.counts()
     # Head, lifecycle, size, consumers, other logs; the head and the rates.
     assert counts.pop("LIST") == 5 and counts.pop("GET") <= 41 + 6 + 16 and not counts
+
+
+def test_status_and_doctor_work_without_permission_to_see_consumers(
+    s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
+) -> None:
+    path, options = s3_path
+    append(path, [1], **options)
+    s3_proxy.faults = [Fault("error", kind="LIST", key_contains="/consumers/", status=403)]
+    there = as_flags(log_options(s3_proxy.url))
+    assert document("status", path, *there)["consumers"] is None
+    assert "no permission to list them" in ran("status", path, *there)
+    told = document("doctor", path, *there)
+    consumers = [each["outcome"] for each in told["lines"] if each["about"] == "consumer"]
+    assert told["ok"] and consumers == ["unknown"]
 
 
 def test_show_prints_and_checks_a_whole_commit(path: str) -> None:

@@ -183,6 +183,7 @@ ROLES = {
     "compactor": ("reader", "compactor"),
     "… into a table": ("reader", "compactor", "table"),
     "collector": ("reader", "collector"),
+    "operator of the [command](cli.md)": ("reader", "reader-of-all", "operator"),
     "reader of table and log; with `collector` also a collector beside a table": (
         "reader",
         "table-reader",

@@ -42,6 +42,13 @@ class Call:
     context: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+# The settings of a bucket, by the parameter of a GET.
+_SETTINGS = {
+    "lifecycle": "GetLifecycleConfiguration",
+    "versioning": "GetBucketVersioning",
+    "object-lock": "GetBucketObjectLockConfiguration",
+    "encryption": "GetEncryptionConfiguration",
+}
 _OBJECT = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}
 
 
@@ -58,6 +65,8 @@ def calls(sent: Sent, status: int) -> Iterator[Call]:
                     yield Call("s3:DeleteObject", f"{at}/{each.text}")
         elif "uploads" in query:
             yield Call("s3:ListBucketMultipartUploads", at)
+        elif asked := query.keys() & _SETTINGS.keys():
+            yield Call(f"s3:{_SETTINGS[asked.pop()]}", at)
         else:
             yield Call("s3:ListBucket", at, {"s3:prefix": query.get("prefix", [""])[0]})
         return

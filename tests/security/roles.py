@@ -11,9 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyspark.sql.types import LongType, StructField, StructType
 
 import sparkwal
+from sparkwal.cli.main import main
 from sparkwal.errors import FencedError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
@@ -129,6 +131,7 @@ def write_rows(place: Place) -> None:
         leader.check()
     newcomer.withdraw()
     leader.check()
+    run(place, ("status",), ("doctor",))
 
 
 def read_rows(place: Place) -> None:
@@ -145,6 +148,7 @@ def read_rows(place: Place) -> None:
     frame = place.spark.read.format("weaselwal").options(**place.options).load(place.path)
     assert frame.count() == len(log.to_pandas())
     turns(place)
+    look(place)
 
 
 def turns(place: Place, **options: Any) -> None:
@@ -222,6 +226,38 @@ def collect(place: Place) -> None:
     assert erased > 0
 
 
+def run(place: Place, *commands: tuple[str, ...]) -> None:
+    """Run commands of `sparkwal` on the log; each must succeed."""
+    file = place.folder / "options"
+    file.write_text("".join(f"{name} = {value}\n" for name, value in place.options.items()))
+    file.chmod(0o600)
+    for name, *more in commands:
+        ended = CliRunner().invoke(main, [name, place.path, *more, "--options-file", str(file)])
+        assert ended.exit_code == 0, (name, ended.output)
+
+
+def look(place: Place) -> None:
+    """The commands that a reader may run."""
+    page = str(place.folder / "page.html")
+    run(
+        place,
+        *(("status",), ("log",), ("show", "5"), ("at", "1h"), ("consumers",), ("queries",)),
+        *(("verify",), ("cost",), ("report", "-o", page), ("cat",), ("head",), ("tail",)),
+        *(("metrics",), ("sql", "SELECT count(*) FROM log, records, consumers")),
+    )
+
+
+def operate(place: Place) -> None:
+    """Every command that changes nothing of the log; `collect` lists what it would delete."""
+    look(place)
+    run(
+        place,
+        *(("status", "--all"), ("consumers", "--all"), ("collect", "--all")),
+        *(("doctor",), ("prove-store",)),
+        ("checkpoint", "fresh", "--to", str(place.folder / "checkpoint")),
+    )
+
+
 ROLES: dict[str, Callable[[Place], None]] = {
     "writer": write_rows,
     "reader": read_rows,
@@ -231,6 +267,7 @@ ROLES: dict[str, Callable[[Place], None]] = {
     "lease": read_with_a_lease,
     "compactor": compact,
     "collector": collect,
+    "operator": operate,
 }
 
 

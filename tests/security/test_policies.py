@@ -34,6 +34,7 @@ POLICIES = {
     "lease": ("reader", "lease"),
     "compactor": ("reader", "compactor"),
     "collector": ("reader", "collector"),
+    "operator": ("reader", "reader-of-all", "operator"),
 }
 READERS = ("reader", "reader-of-all", "consumer", "consumer-of-all")
 WITH_SPARK = ("writer", "reader", "reader-of-all")
