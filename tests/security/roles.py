@@ -131,7 +131,6 @@ def write_rows(place: Place) -> None:
         leader.check()
     newcomer.withdraw()
     leader.check()
-    run(place, ("status",), ("doctor",))
 
 
 def read_rows(place: Place) -> None:
