@@ -37,10 +37,9 @@ def filled(store: FaultyStore, appends: int, **options: Any) -> FaultyStore:
     with store.appender(makeSegments=True, **options) as wal:
         for value in range(appends):
             wal.append(rows(*range(value, value + 1 + value % 5)))
-            if value % BLOCK == BLOCK - 1:
-                # One segment is made at a time.
-                wal.flush()
-                wait_idle(wal)
+            # One segment is made at a time.
+            wal.flush()
+            wait_idle(wal)
     return store
 
 
