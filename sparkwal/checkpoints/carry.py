@@ -11,7 +11,6 @@ from pathlib import Path
 from sparkwal import events
 from sparkwal.checkpoints import folder, names
 from sparkwal.checkpoints.offsets import check_commit
-from sparkwal.checkpoints.packing import decode as decode
 from sparkwal.checkpoints.packing import encode as encode
 from sparkwal.checkpoints.packing import pack, read_block
 from sparkwal.errors import DivergedCheckpointError, OptionError
