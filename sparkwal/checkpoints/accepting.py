@@ -131,7 +131,7 @@ def check_listed(files: Mapping[str, bytes], roots: Sequence[str], own: Sequence
                     f"{name!r} in the checkpoint lists {path[:300]!r}, which is below none of "
                     f"{', '.join(roots)}: find out who wrote its record, or correct files_under"
                 )
-    apart = [_location(absolute(each)) for each in own]
+    apart = [_location(absolute(of_query)) for of_query in own]
     for source, folder in shared.items():
         if _may_be_foreign(folder, apart):
             raise InvalidLogError(
@@ -175,10 +175,10 @@ def _may_be_foreign(folder: _Location, own: Sequence[_Location]) -> bool:
     return (
         # Files of two stores.
         len(folder) < _FOLDERS
-        or any(_is_within(each, folder) for each in (*own, home))
-        or any(_is_within(folder, each) for each in own)
-        or any(_is_within(folder, ("file", "", each)) for each in _OF_SYSTEM)
-        or any(each.startswith(".") for each in below_home)
+        or any(_is_within(location, folder) for location in (*own, home))
+        or any(_is_within(folder, location) for location in own)
+        or any(_is_within(folder, ("file", "", name)) for name in _OF_SYSTEM)
+        or any(name.startswith(".") for name in below_home)
     )
 
 
@@ -189,17 +189,18 @@ def _is_within(location: _Location, folder: _Location) -> bool:
 def _common(one: _Location, other: _Location) -> _Location:
     """The deepest folder that holds two folders."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return tuple(each for each, _ in same)
+    return tuple(part for part, _ in same)
 
 
 def _location(path: str) -> _Location:
     """The scheme, the host and the folders of a path. s3a:// equals s3://."""
     scheme = scheme_of(path)
-    rest = path.strip().partition(":")[2] if re.match("[A-Za-z][A-Za-z0-9+.-]*:", path) else path
+    has_scheme = re.match("[A-Za-z][A-Za-z0-9+.-]*:", path)
+    location = path.strip().partition(":")[2] if has_scheme else path
     host = ""
-    if rest.startswith("//"):
-        host, _, rest = rest[2:].partition("/")
-    folders = [each for each in rest.split("/") if each not in ("", ".")]
+    if location.startswith("//"):
+        host, _, location = location[2:].partition("/")
+    folders = [name for name in location.split("/") if name not in ("", ".")]
     return ("s3" if scheme in ("s3a", "s3n") else scheme, host, *folders)
 
 

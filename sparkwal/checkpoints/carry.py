@@ -123,7 +123,7 @@ class StreamCheckpoint:
             self._check_same_input(path, last)
         earlier = dict(last.files) if last else {}
         if again:
-            earlier = {name: place for name, place in earlier.items() if place[0] != NOWHERE}
+            earlier = {name: entry for name, entry in earlier.items() if entry[0] != NOWHERE}
         if f"commits/{batch_id - 1}" in sizes:
             check_commit((path / f"commits/{batch_id - 1}").read_bytes())
         carried = pack(sizes, lambda name: (path / name).read_bytes(), earlier, self.max_bytes)

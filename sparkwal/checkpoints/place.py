@@ -187,29 +187,29 @@ def _before_moment(fork: Fork, log: LogStore) -> tuple[int, int]:
     head = _head_of(log)
     state = chain.newest_lifecycle(log, head.live.header.log_id if head.live else None)
     first = max(state.floor - LIST_LIMIT, 0) if state else 0
-    found = first_at_or_after(log, head, fork.moment_ms, tolerant=True, start=first)
-    if found > head.position:
+    position = first_at_or_after(log, head, fork.moment_ms, tolerant=True, start=first)
+    if position > head.position:
         raise OptionError(
             f"{log.url} holds nothing that was written at {fork.text} or later, so each start "
             f"could begin at another place. Fork at its last position, {head.position}, or at an "
             "earlier moment"
         )
-    if found == first and state is not None and first:
+    if position == first and state is not None and first:
         raise _collected(log, f"the last commit before {fork.text}", state.floor, state.floor)
-    if found == first:
+    if position == first:
         raise OptionError(
             f"{log.url} holds nothing that was written before {fork.text}, so there is nothing "
             "to continue. Without a fork the query begins with its source's first rows"
         )
     try:
-        if live_until(log, found, head.window, GLANCE) is None:
-            raise MissingRecord(log, found, head.window)
+        if live_until(log, position, head.window, GLANCE) is None:
+            raise MissingRecord(log, position, head.window)
     except InvalidLogError as damage:
         raise InvalidLogError(
             f"{damage}. Whether that record was written before {fork.text} is unknown: restore it, "
             "or fork at a position"
         ) from None
-    return head.window, found - 1
+    return head.window, position - 1
 
 
 def _head_of(log: LogStore) -> Head:

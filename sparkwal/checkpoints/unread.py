@@ -50,16 +50,16 @@ def check_files(base: Base, files: Mapping[str, bytes], *, ignore_missing: bool)
         return
     shown = ", ".join(missing[:_NAMED])
     others = f" and {len(missing) - _NAMED} others" if len(missing) > _NAMED else ""
-    found = (
+    reason = (
         f"query {query!r} read {shown}{others} after position {base.origin.position} of "
         f"{base.log.url}, and {len(missing)} of them are missing"
     )
     if not ignore_missing:
         raise OptionError(
-            f"{found}: the fork could not read them again. Put them back, fork at a later "
+            f"{reason}: the fork could not read them again. Put them back, fork at a later "
             "position, or give sparkwal.Fork ignore_missing_files=True to leave their rows out"
         )
-    events.emit(events.ForkNotChecked(base.log.url, query, f"{found}: their rows are left out"))
+    events.emit(events.ForkNotChecked(base.log.url, query, f"{reason}: their rows are left out"))
 
 
 def _listed(files: Mapping[str, bytes], batch_id: int) -> dict[str, int]:

@@ -151,7 +151,7 @@ def collect(
             **about,
             "lifecycle": result is not None,
             "below": result and result.bound,
-            **{each: getattr(result, each, 0) for each in counted},
+            **{name: getattr(result, name, 0) for name in counted},
             "with_rows": result and result.with_rows,
             "held_by": held_by or None,
         }

@@ -126,13 +126,13 @@ class _RowsCommand:
             self.damage.check()
 
 
-def _names_in(text: str, known: Sequence[str]) -> list[str]:
+def _names_in(text: str, columns: Sequence[str]) -> list[str]:
     """The names in a list with commas. Quotes, as in CSV, keep a comma or a space of a name."""
     try:
         (names,) = csv.reader([text], skipinitialspace=True)
     except csv.Error:
         raise Refused(f"--columns {text!r}: put quotes around a name with a line break") from None
-    return [name if name in known else name.strip() for name in names]
+    return [name if name in columns else name.strip() for name in names]
 
 
 # Adds the choice of columns and rows to `_takes_logs`. The command receives `command`.

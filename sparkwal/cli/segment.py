@@ -32,12 +32,12 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
     damage = Damage()
     for log in logs_at(path, log_options):
         with progress("segments") as done:
-            made = make_segments(log, done=done)
-        rows.append({"sequencer": log.name, **_about(made)})
-        for block, reason in made.skipped.items():
+            run = make_segments(log, done=done)
+        rows.append({"sequencer": log.name, **_about(run)})
+        for block, reason in run.skipped.items():
             first = block * keys.BLOCK
             notify(f"{log.name}: positions {first}…{first + keys.BLOCK - 1}: no segment: {reason}")
-        for reason in made.damaged.values():
+        for reason in run.damaged.values():
             damage.add(log.name, InvalidLogError(reason))
     if as_json:
         for row in rows:
@@ -47,15 +47,15 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
     damage.check("copied")
 
 
-def _about(made: Made) -> dict[str, Any]:
-    new = len(made.blocks)
-    requests = {"GET": new * (keys.BLOCK + 1) + 2 * (made.others + len(made.replaced)), "PUT": new}
+def _about(run: Made) -> dict[str, Any]:
+    new = len(run.blocks)
+    requests = {"GET": new * (keys.BLOCK + 1) + 2 * (run.others + len(run.replaced)), "PUT": new}
     return {
         "made": new,
-        "replaced": len(made.replaced),
-        "before": made.others,
-        "skipped": len(made.skipped) + len(made.damaged),
-        "bytes": made.bytes,
+        "replaced": len(run.replaced),
+        "before": run.others,
+        "skipped": len(run.skipped) + len(run.damaged),
+        "bytes": run.bytes,
         "requests": sum(requests.values()),
         "dollars": round(price(requests), 6),
     }

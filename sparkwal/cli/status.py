@@ -90,14 +90,12 @@ def command(path: str, log_options: dict[str, str], *, as_json: bool) -> None:
 
     def look(of: tuple[LogRange, list[ConsumerInfo] | InvalidLogError | None]) -> dict[str, Any]:
         log, consumers = of
-        found = listed.get(log.log.name)
+        seen = listed.get(log.log.name)
         if isinstance(consumers, InvalidLogError):
             damage.add(log.name, consumers)
             consumers = []
         pace = pace_at_a_glance if listed else pace_of
-        status = _document(
-            log, now_ms, pace(log, now_ms, _WINDOW_MS), found.page if found else None
-        )
+        status = _document(log, now_ms, pace(log, now_ms, _WINDOW_MS), seen.page if seen else None)
         return {**status, "consumers": consumers and [vars(consumer) for consumer in consumers]}
 
     looks = run_parallel(logs[0].log.store, look, zip(logs, infos, strict=True))

@@ -89,8 +89,8 @@ def json_in(text: bytes) -> Any:
 def _check_levels(document: Any) -> None:
     level = [document]
     for _ in range(JSON_LEVELS):
-        inner = [each.values() if isinstance(each, dict) else each for each in level]
-        level = [each for values in inner for each in values if isinstance(each, (dict, list))]
+        inner = [parent.values() if isinstance(parent, dict) else parent for parent in level]
+        level = [item for items in inner for item in items if isinstance(item, (dict, list))]
     if level:
         raise ValueError("it is nested too deeply")
 

@@ -30,8 +30,8 @@ def checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
     first_row = 0
     for batch in batches:
-        if (found := repeated(batch)) is not None:
-            name, row = found
+        if (first := repeated(batch)) is not None:
+            name, row = first
             raise OptionError(
                 f"row {first_row + row}: column {name!r} holds a map with a key twice, and many "
                 "readers keep one value of a key; none of these rows was written. Keep one, or "

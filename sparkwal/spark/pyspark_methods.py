@@ -52,12 +52,12 @@ def check_methods(spark: SparkSession, source: str) -> None:
         spark: a classic session, or one of Spark Connect.
         source: the name of the format.
     """
-    session, catalog, readers, writers = _classes(spark)
+    session, catalog, batches, streams = _classes(spark)
     _check_first(session, "sql", partial(check_statement, source))
     _check_first(catalog, "createTable", partial(_refuse_table, source))
-    for reader in readers:
+    for reader in (batches.DataFrameReader, streams.DataStreamReader):
         _check_first(reader, "load", partial(_read_as_nullable, source))
-    for writer in writers:
+    for writer in (batches.DataFrameWriter, batches.DataFrameWriterV2, streams.DataStreamWriter):
         for name in ("trigger", *_LAYOUTS):
             _check_first(writer, name, partial(_remember, name))
         for name in ("save", "start"):
@@ -66,25 +66,20 @@ def check_methods(spark: SparkSession, source: str) -> None:
             _check_first(writer, name, partial(_refuse_table, source))
 
 
-def _classes(spark: SparkSession) -> tuple[type, type, list[type], list[type]]:
-    """The classes of sessions, catalogs, readers and writers."""
+def _classes(spark: SparkSession) -> tuple[Any, ...]:
+    """The classes of sessions and catalogs, and the modules of readers and writers."""
     if getattr(spark, "_jsparkSession", None) is not None:
         from pyspark.sql import readwriter
         from pyspark.sql.catalog import Catalog
         from pyspark.sql.streaming import readwriter as streams
 
-        kinds: Any = SparkSession, Catalog, readwriter, streams
-    else:
-        from pyspark.sql.connect import readwriter as remote
-        from pyspark.sql.connect.catalog import Catalog as RemoteCatalog
-        from pyspark.sql.connect.session import SparkSession as RemoteSession
-        from pyspark.sql.connect.streaming import readwriter as remote_streams
+        return SparkSession, Catalog, readwriter, streams
+    from pyspark.sql.connect import readwriter as remote
+    from pyspark.sql.connect.catalog import Catalog as RemoteCatalog
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+    from pyspark.sql.connect.streaming import readwriter as remote_streams
 
-        kinds = RemoteSession, RemoteCatalog, remote, remote_streams
-    session, catalog, batches, streaming = kinds
-    readers = [batches.DataFrameReader, streaming.DataStreamReader]
-    writers = [batches.DataFrameWriter, batches.DataFrameWriterV2, streaming.DataStreamWriter]
-    return session, catalog, readers, writers
+    return RemoteSession, RemoteCatalog, remote, remote_streams
 
 
 def _check_first(kind: type, name: str, check: Check) -> None:

@@ -388,8 +388,8 @@ class Condition:
         words = {word.lower() for parts in references for word in (".".join(parts), *parts)}
         named = [column for column in columns if column.name.lower() in words]
         check_names(named)
-        place = {*place_columns(named)} & {*columns.names}
-        self.columns = frozenset((*place, *(column.name for column in named)))
+        position_columns = {*place_columns(named)} & {*columns.names}
+        self.columns = frozenset((*position_columns, *(column.name for column in named)))
         # DuckDB does not scan at all for a condition that is always false.
         never = Pushdown(
             condition=pc.scalar(False), schema=pa.schema([columns.field("_wal_position")])

@@ -220,11 +220,11 @@ class Past:
             return [record] if record is not None else []
 
         numbers = range(newest, keys.MAX + 1)
-        ours = {part.log.log_id for part in self.logs}
+        log_ids = {part.log.log_id for part in self.logs}
         for record in chain.from_iterable(run_parallel(log.store, fetch, numbers)):
             if record is None or record.timestamp_ms < self.since_ms:
                 return
-            has_ours = not ours.isdisjoint(part.log_id for part in record.logs.values())
+            has_ours = not log_ids.isdisjoint(part.log_id for part in record.logs.values())
             if has_ours and record.timestamp_ms <= self.until_ms:
                 yield {"time": min(record.timestamp_ms, CALENDAR_MS) * 1000}
 

@@ -54,16 +54,16 @@ def check_maps(batch: pa.RecordBatch) -> None:
     Raises:
         OptionError: DuckDB cannot hold a map of the batch.
     """
-    found = map_keys.repeated(batch)
-    if found is None:
+    first = map_keys.repeated(batch)
+    if first is None:
         return
-    name, row = found
-    where = "a row"
+    name, row = first
+    holder = "a row"
     if {*PLACE} <= {*batch.schema.names}:
-        position, partition, number = (batch.column(each)[row] for each in PLACE)
-        where = f"row {number} of position {position}, partition {partition}"
+        position, partition, number = (batch.column(part)[row] for part in PLACE)
+        holder = f"row {number} of position {position}, partition {partition}"
     raise OptionError(
-        f"column {name!r} of {where} holds a map with a key twice, which SQL cannot hold: "
+        f"column {name!r} of {holder} holds a map with a key twice, which SQL cannot hold: "
         f"{_without(name)}"
     )
 
@@ -105,9 +105,9 @@ def _exact(value: str, kind: Any) -> str:
         micros = f"(hour({value}) * 3600000000 + minute({value}) * 60000000 + microsecond({value}))"
         months = f"to_months((12 * year({value}) + month({value}))::INT)"
         days = f"to_days((day({value}) + {micros} // {_DAY_US})::INT)"
-        rest = f"to_microseconds({micros} % {_DAY_US})"
+        micros_left = f"to_microseconds({micros} % {_DAY_US})"
         fits = f"{micros} BETWEEN -{_MOST_US} AND {_MOST_US}"
-        return f"CASE WHEN {fits} THEN {value} ELSE {months} + {days} + {rest} END"
+        return f"CASE WHEN {fits} THEN {value} ELSE {months} + {days} + {micros_left} END"
     if kind.id in ("list", "array"):
         return _exact_items(value, kind.children[0][1])
     if kind.id == "struct":

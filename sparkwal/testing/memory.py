@@ -109,8 +109,8 @@ class MemoryStore:
             keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
         names = dict[str, None]()
         for key in keys:
-            name, _, rest = key.removeprefix(prefix).partition("/")
-            if rest.startswith(f"{inside}/") and name not in names:
+            name, _, path = key.removeprefix(prefix).partition("/")
+            if path.startswith(f"{inside}/") and name not in names:
                 if len(names) == self.page:
                     return Folders([*names], f"{prefix}{[*names][-1]}0")
                 names[name] = None

@@ -138,7 +138,9 @@ def test_a_query_that_ends_before_its_first_commit_of_this_process_is_reported(
     tmp_path: Path,
 ) -> None:
     """A driver that restarts and fails at once never commits: earlier records name its query."""
-    path, own_meter, session = str(tmp_path / "log"), new_meter(), Session()
+    path = str(tmp_path / "log")
+    own_meter = new_meter()
+    session = Session()
     with sparkwal.Appender(path, commits_schema(), producer_id="p") as wal:
         wal.append([{"value": 1}]).result()
     unwatch = watch_stream(cast(Any, session), path, own_meter)

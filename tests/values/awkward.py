@@ -14,11 +14,9 @@ import pyarrow as pa
 LAST = 2**63 - 1
 FIRST = -(2**63)
 # Microseconds since 1970: the first and last moments of Python's calendar, and one before 1582.
-YEAR_1, YEAR_9999, YEAR_1500 = (
-    -62_135_596_800_000_000,
-    253_402_300_799_999_999,
-    -14_800_000_000_000_001,
-)
+YEAR_1 = -62_135_596_800_000_000
+YEAR_9999 = 253_402_300_799_999_999
+YEAR_1500 = -14_800_000_000_000_001
 UTC = pa.timestamp("us", "UTC")
 LOCAL = pa.timestamp("us")
 SPAN = pa.duration("us")
