@@ -78,11 +78,6 @@ _ADVICE = {
     "400": f"check that the endpoint is an S3 endpoint{_HTTPS}",
     "NoSuchBucket": "create the bucket, or correct the path or the endpoint",
     "InvalidBucketName": "correct the bucket's name in the path",
-    "AccessDenied": (
-        "allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload, "
-        "s3:ListBucketMultipartUploads and s3:ListBucket on it (without s3:ListBucket a missing "
-        "object is refused too); sparkwal help security has a policy for each role"
-    ),
     "SignatureDoesNotMatch": _KEYS,
     "PathStyleDomainForbidden": _VIRTUAL,
     "SecondLevelDomainForbidden": _VIRTUAL,
@@ -103,10 +98,25 @@ _ADVICE = {
 _BY_STATUS = {
     **dict.fromkeys((301, 307, 308), _REGION),
     401: _KEYS,
-    403: _ADVICE["AccessDenied"],
     404: "check that the endpoint is an S3 endpoint and that the bucket exists",
     501: _ADVICE["NotImplemented"],
 }
+
+# The permissions that operations need whose own names differ from them.
+_ACTIONS = {
+    "CompleteMultipartUpload": "PutObject",
+    "CreateMultipartUpload": "PutObject",
+    "DeleteObjects": "DeleteObject",
+    "GetBucketEncryption": "GetEncryptionConfiguration",
+    "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
+    "GetObjectLockConfiguration": "GetBucketObjectLockConfiguration",
+    "HeadObject": "GetObject",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
+    "ListObjectsV2": "ListBucket",
+    "UploadPart": "PutObject",
+}
+# AWS names the action in the message of most refusals.
+_NAMED_ACTION = re.compile(r"not authorized to perform: (\w+:\w+)")
 
 # Messages of Python and of urllib3 for a certificate with another host's name.
 _WRONG_HOST = ("mismatch", "doesn't match", "not valid for")
@@ -179,7 +189,10 @@ def not_deleted(errors: Iterable[Any], url: str, secrets: Sequence[str]) -> Exce
         The error, or None if each key is free, or has a new object with another ETag.
     """
     text = partial(_shown, secrets)
-    results = (_answered({"Error": error}, error.get("Key", ""), url, text) for error in errors)
+    results = (
+        _answered({"Error": error}, error.get("Key", ""), url, text, "DeleteObjects")
+        for error in errors
+    )
     failures = [result for result in results if not isinstance(result, NotFound | KeyTaken)]
     return min(failures, key=lambda failure: isinstance(failure, Transient), default=None)
 
@@ -197,7 +210,7 @@ def _shown(secrets: Sequence[str], value: object) -> str:
 
 
 def _answered(
-    response: Any, key: str, url: str, text: Callable[[object], str], operation: str = ""
+    response: Any, key: str, url: str, text: Callable[[object], str], operation: str
 ) -> Exception:
     details = response.get("Error", {})
     meta = response.get("ResponseMetadata", {})
@@ -225,6 +238,8 @@ def _answered(
     if code in _TEMPORARY or status in (408, 409, 429) or (status >= 500 and status != 501):
         return Transient(message, retry_after=_retry_after(headers.get("retry-after")))
     advice = _ADVICE.get(code) or _BY_STATUS.get(status)
+    if advice is None and (status == 403 or code == "AccessDenied"):
+        advice = _permission(operation, text(key), message)
     if operation == "UploadPart" and code == "InvalidArgument":
         advice = MOST_PARTS_ADVICE
     if advice is None:
@@ -238,6 +253,21 @@ def _answered(
     elif status in (401, 404) or code in _STALE or status < 400 or code == str(status):
         refusal = Refusal
     return refusal(f"{url} refused the request ({message}); {advice}")
+
+
+def _permission(operation: str, key: str, message: str) -> str:
+    """The advice after a request that was denied: the permission that it needs."""
+    named = _NAMED_ACTION.search(message)
+    action = named[1] if named else f"s3:{_ACTIONS.get(operation, operation)}"
+    needed = f"{action} on {key or 'the bucket'}"
+    if action == "s3:ListBucket":
+        needed = f"{action} with the prefix {key}"
+    elif not action.startswith("s3:"):
+        # The message names its resource.
+        needed = action
+    elif operation in ("GetObject", "HeadObject") and not named:
+        needed += ", and s3:ListBucket with this prefix: without it a missing object is refused too"
+    return f"allow {needed}; sparkwal help security has a policy for each role"
 
 
 def _retry_after(value: str | None) -> float | None:

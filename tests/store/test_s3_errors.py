@@ -19,7 +19,7 @@ import pytest
 
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store import s3_client, s3_get
-from sparkwal.store.base import Entry, NotFound, Store, Transient
+from sparkwal.store.base import Entry, NotFound, Store, Transient, Unfinished
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
 from sparkwal.store.retry import RetryingStore
@@ -81,7 +81,7 @@ def test_a_temporary_failure_raises_transient(
     ("reply", "expected_message"),
     [
         (error(404, "NoSuchBucket"), "create the bucket"),
-        (error(403, "AccessDenied"), "s3:PutObject"),
+        (error(403, "AccessDenied"), "a policy for each role"),
         (error(403, "InvalidAccessKeyId"), "accessKeyId"),
         (error(403, "SignatureDoesNotMatch"), "secretAccessKey"),
         (error(400, "ExpiredToken"), "renew"),
@@ -102,6 +102,33 @@ def test_permanent_errors_are_raised_at_once(
         act(retrying)
     assert f"{stub.url}/bucket" in str(caught.value)
     assert len(stub.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("act", "needed"),
+    [
+        (put, "s3:PutObject on key"),
+        (get, "s3:GetObject on key, and s3:ListBucket with this prefix"),
+        (listing, "s3:ListBucket with the prefix a/"),
+        (lambda store: store.delete("key"), "s3:DeleteObject on key"),
+        (lambda store: store.delete_many(["key"]), "s3:DeleteObject on key"),
+        (lambda store: store.upload("key"), "s3:PutObject on key"),
+        (lambda store: store.discard(Unfinished("key", "id", 0)), "s3:AbortMultipartUpload on key"),
+        (lambda store: store.unfinished("a/"), "s3:ListBucketMultipartUploads on a/"),
+    ],
+)
+def test_a_refusal_names_the_permission_that_is_missing(
+    stub: Stub, store: S3Store, act: Callable[[Store], object], needed: str
+) -> None:
+    stub.replies = [error(403, "AccessDenied")]
+    with pytest.raises(OptionError, match=f"allow {needed}"):
+        act(store)
+    # AWS names it itself: the encryption of an object may need another one than the request.
+    user = "User: arn:aws:iam::1:user/u is not authorized to perform:"
+    message = f"{user} kms:GenerateDataKey on resource: arn:aws:kms:k because"
+    stub.replies = [error(403, "AccessDenied", message)]
+    with pytest.raises(OptionError, match="allow kms:GenerateDataKey;"):
+        act(store)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_temporary_failure_raises_transient(
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(
     ("reply", "expected_message"),
-    [(error(403, "AccessDenied"), "s3:DeleteObject"), (error(404, "NoSuchBucket"), "create the")],
+    [(error(403, "AccessDenied"), "for each role"), (error(404, "NoSuchBucket"), "create the")],
 )
 def test_a_refusal_is_raised_after_one_request(
     stub: Stub, store: S3Store, reply: Reply, expected_message: str, act: Callable[[Store], object]
