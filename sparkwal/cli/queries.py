@@ -22,6 +22,8 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.sequencers import all_logs
 
+_NO_QUERY = "no query with a checkpoint wrote here"
+
 
 @click.command("queries")
 @takes_log
@@ -53,7 +55,7 @@ def queries(
         print_json({"path": parsed.log_path, "queries": [_document(info) for info in infos]})
         return
     if not infos:
-        click.echo("no query with a checkpoint wrote here")
+        click.echo(_NO_QUERY)
         return
     table([_row(info) for info in infos], f"{parsed.log_path}: queries")
 
@@ -141,9 +143,8 @@ def audit(
         audits += audit_log(one, name, query, allow_empty=allow_empty)
     if not names:
         raise no_log(log)
-    if not audits:
-        what = f"query {query!r}" if query else "query with a checkpoint"
-        raise Failed(f"no {escape(what)} has a record at {escape(log.url)}")
+    if query is not None and not audits:
+        raise Failed(f"no query {escape(repr(query))} has a record at {escape(log.url)}")
     until = complete_until(audits)
     breaks = sum(len(one.breaks) for one in audits)
     if as_json:
@@ -156,6 +157,9 @@ def audit(
             }
         )
         click.get_current_context().exit(1 if breaks else 0)
+    if not audits:
+        click.echo(_NO_QUERY)
+        return
     table([_summary(one) for one in audits], f"{parsed.path}: audit")
     lines = [f"{one.name}: {_line(gap)}" for one in audits for gap in one.breaks]
     lines += [

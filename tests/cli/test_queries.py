@@ -16,6 +16,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
 from tests.checkpoints.forks import OffsetStream
+from tests.cli.logs import append
 
 
 @pytest.fixture
@@ -74,6 +75,17 @@ def test_audit(path: str) -> None:
     code, text = run("audit", path, "--query", "orders")
     assert code == 0 and "complete until 1970" in text
     assert run("audit", path, "--query", "bills")[0] == 1
+
+
+def test_a_log_without_a_query_has_nothing_to_audit(tmp_path: Path) -> None:
+    path = str(tmp_path / "wal")
+    append(path, [1])
+    code, text = run("audit", path)
+    assert (code, text) == (0, "no query with a checkpoint wrote here\n")
+    assert documents("audit", path)["queries"] == []
+    code, text = run("audit", path, "--query", "orders")
+    assert code == 1 and "no query 'orders' has a record" in text
+    assert run("audit", str(tmp_path / "none"))[0] == 2
 
 
 def test_audit_of_a_break(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
