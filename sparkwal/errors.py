@@ -25,11 +25,11 @@ class SparkWalError(Exception):
     """The base class of all errors that sparkwal raises on purpose.
 
     A message may quote a log, a store or another library, so no character of it controls a
-    terminal.
+    terminal or begins another line.
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(escape(message, keep="\n"))
+        super().__init__(escape(message.replace("\n", " ")))
 
 
 class OptionError(SparkWalError, ValueError):

@@ -57,7 +57,7 @@ def show(path: str, log_options: dict[str, str], position: int | None, *, as_jso
     if checked.record is not None:
         verdict = Text("every byte is intact", "green")
         if checked.problems:
-            verdict = Text("\n".join(checked.problems), "red")
+            verdict = Text("\n".join(map(escape, checked.problems)), "red")
         elif checked.state == "collected":
             verdict = Text("not checked: its rows may be deleted")
         about = {
@@ -69,7 +69,7 @@ def show(path: str, log_options: dict[str, str], position: int | None, *, as_jso
         _print_record({name: value for name, value in about.items() if value}, header, verdict)
     if not checked.sound:
         what = checked.why or f"the record of position {position} is damaged"
-        raise Failed(escape(f"{what}\n{advice(checked.problems)}".strip(), keep="\n"))
+        raise Failed(f"{escape(what)}\n{advice(checked.problems)}".strip())
 
 
 @dataclass(frozen=True)
@@ -220,5 +220,5 @@ def verify(path: str, log_options: dict[str, str], *, fast: bool, as_json: bool)
             print_json({**vars(report), "sequencer": log.name, "sound": report.ok})
         else:
             text = f"{report}\n{advice(report.problems)}".strip()
-            out().print(Text(escape(text, keep="\n")), soft_wrap=True)
+            out().print(Text(text), soft_wrap=True)
     click.get_current_context().exit(0 if sound else 1)

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from isal.isal_zlib import crc32
 
-from sparkwal.errors import InvalidLogError
+from sparkwal.errors import InvalidLogError, escape
 from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import ANONYMOUS, CommitHeader, QueryProgress, SlotHeader
 from sparkwal.options.keywords import VerifyKeywords
@@ -79,8 +79,12 @@ class Report:
         return not self.problems
 
     def __str__(self) -> str:
+        # The name of an object may hold line ends, and what looks like another line.
+        return "\n".join(map(escape, self._lines()))
+
+    def _lines(self) -> list[str]:
         if self.head < 0 and self.problems:
-            return "\n".join(self.problems)
+            return self.problems
         positions = f"positions {self.floor}…{self.head}"
         if self.floor > self.head >= 0:
             positions = f"no position above its floor, {self.floor}"
@@ -89,7 +93,7 @@ class Report:
             f"{self.dead} dead, {self.rows} rows, {self.bytes} bytes, {len(self.orphans)} orphans"
         )
         text = text if self.problems else f"{text}: sound"
-        return "\n".join([text, *self._of_others(), *self.torn, *self.problems])
+        return [text, *self._of_others(), *self.torn, *self.problems]
 
     def _of_others(self) -> list[str]:
         if not self.foreign:
@@ -314,10 +318,14 @@ class _Chain:
         if header.timestamp_ms < last.timestamp_ms:
             yield "its timestamp goes back"
         for query, (batch, _) in last.txns.items():
-            if not query.startswith(ANONYMOUS) and self._forgets(header, query, batch):
+            memory = self._memory(header, query)
+            if query.startswith(ANONYMOUS) or memory is None:
+                continue
+            if memory.txns.get(query, _NEVER)[0] < batch:
                 yield f"it forgets that {query} reached {batch}"
         for query, entry in last.checkpoints.items():
-            new = header.checkpoints.get(query)
+            memory = self._memory(header, query)
+            new = entry if memory is None else memory.checkpoints.get(query)
             if new is None or new.position < entry.position:
                 yield f"it forgets the position of the checkpoint of {query}"
         if isinstance(header, CommitHeader):
@@ -328,18 +336,18 @@ class _Chain:
             if header.term != last.term:
                 yield "a new term without a leader record"
 
-    def _forgets(self, header: SlotHeader, query: str, batch: int) -> bool:
-        if query in header.txns or not header.txns_archive:
-            return header.txns.get(query, _NEVER)[0] < batch
+    def _memory(self, header: SlotHeader, query: str) -> SlotHeader | QueryProgress | None:
+        """What holds a query: the record or its archive, or None if the archive is unreadable."""
         name = header.txns_archive
+        if query in header.txns or not name:
+            return header
         if name not in self._archives:
             self._archives[name] = None
             try:
                 self._archives[name] = read_archive(self._log, name)
             except InvalidLogError as error:
                 self._report.problems.append(str(error))
-        archive = self._archives[name]
-        return archive is not None and archive.txns.get(query, _NEVER)[0] < batch
+        return self._archives[name]
 
 
 def _missing_copied(log: LogStore, record: SlotRecord, listed: Set[str]) -> Iterator[str]:

@@ -14,9 +14,11 @@ from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.checkpoints.forkable import COLLECTED
 from sparkwal.checkpoints.queries import read_queries
 from sparkwal.format import keys
+from sparkwal.protocol import archive
 from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
+from sparkwal.reading.verification import verify_store
 from tests.checkpoints.forks import Logs, OffsetStream, fork_of
 from tests.protocol.query import Query
 from tests.reading.collected import collect, move_floor
@@ -48,6 +50,23 @@ def test_the_queries_of_a_log(logs: Logs) -> None:
     logs.checkpoint("new", "new", fork=fork_of(files.fork_from or 0, name="files"))
     with pytest.raises(OptionError, match="wrote nothing"):
         logs.checkpoint("new", "new", fork=fork_of(7, name="files"))
+
+
+def test_a_checkpoint_that_moved_into_the_archive_is_not_forgotten(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MOST", 1)
+    monkeypatch.setattr(archive, "KEPT", 1)
+    kafka(logs).run(range(4), each=2)
+    for name in ("a", "b"):
+        Query(logs.store, Hints("wal", logs.tmp / name), name).microbatch(0, (1,))
+    live = find_head(logs.log()).live
+    assert live is not None
+    header = live.header
+    assert header.txns_archive and not header.checkpoints
+    assert verify_store(logs.log(), "wal").problems == []
+    logs.store.objects[keys.archive_key("wal", header.txns_archive)] = b"damaged"
+    assert len(verify_store(logs.log(), "wal").problems) == 1
 
 
 def test_the_queries_of_then(logs: Logs) -> None:

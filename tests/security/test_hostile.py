@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from store.stub_s3 import Stub
 
 import sparkwal
+from sparkwal.cli.main import main
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import LeaderHeader
 from sparkwal.options.open import open_log
@@ -153,3 +155,18 @@ def test_keys_of_a_listing_are_only_names(tmp_path: Path) -> None:
     assert keys.decode("99999999999999999999") is None
     head = sparkwal.Log(str(log)).head()
     assert head is not None and head.position == 0
+
+
+FORGED_LINE = "etl-1\ns3://bucket/wal: positions 0…9, 9 commits: sound"
+
+
+def test_a_name_in_a_log_makes_no_line_of_its_own(tmp_path: Path) -> None:
+    """Otherwise it could be read as what sparkwal itself reports."""
+    path = str(forged_log(tmp_path / "log", leader_id=FORGED_LINE, host=FORGED_LINE))
+    (tmp_path / "log" / "batches" / "x\nfile: positions 0…9: sound").write_bytes(b"x")
+    assert len(str(sparkwal.verify(path)).splitlines()) == 2
+    for command in ("verify", "status", "log", "show"):
+        output = CliRunner().invoke(main, [command, path]).output
+        assert command == "verify" or "etl-1" in output
+        assert not [line for line in output.splitlines() if line.startswith(("s3:", "file: "))]
+    assert "\n" not in str(sparkwal.SparkWalError(FORGED_LINE))
