@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
@@ -42,20 +43,24 @@ BUCKETS = (
 )
 
 
-# A stranger's idle connections must not take the file descriptors of the process.
+# A stranger's connections must not take the file descriptors of the process, nor keep others out.
 MOST_CONNECTIONS = 32
-IDLE_SECONDS = 10
+MOST_SECONDS = 10.0
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = IDLE_SECONDS
+    timeout = MOST_SECONDS
 
     def log_message(self, format: str, *args: object) -> None:
         """A line for each scrape would fill the log."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers each connection in a thread, and closes at once those above MOST_CONNECTIONS."""
+    """Answers each connection in a thread, and closes at once those above MOST_CONNECTIONS.
+
+    The timeout of a handler limits only the time between two bytes. So a timer ends a connection
+    whose client sends slowly, or does not read.
+    """
 
     daemon_threads = True
 
@@ -75,15 +80,24 @@ class _Server(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        end = threading.Timer(MOST_SECONDS, _end, (request,))
+        end.daemon = True
+        end.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            end.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that left, or sent nothing, is no error of this process."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class Prometheus:

@@ -68,6 +68,30 @@ def test_idle_connections_to_the_metrics_are_few_and_end(
     assert capfd.readouterr().err == ""
 
 
+def test_a_client_that_sends_slowly_keeps_no_scrape_out(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exposed, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(exposed, "MOST_SECONDS", 0.5)
+    port, stop = new_meter().serve("127.0.0.1", 0)
+    with ExitStack() as stack:
+        stack.callback(stop)
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+
+        def ended() -> bool:
+            try:
+                # Each byte restarts the time of the handler, which is 10 seconds.
+                slow.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        until(ended)
+        until(lambda: answers(port))
+    assert capfd.readouterr().err == ""
+
+
 def test_retries_and_commits_of_an_appender_are_counted(
     served: tuple[Prometheus, Callable[[], Samples]], s3_bucket: str, s3_proxy: S3Proxy
 ) -> None:
