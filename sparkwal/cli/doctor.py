@@ -28,7 +28,8 @@ from sparkwal.cli.flags import (
 from sparkwal.cli.output import print_json
 from sparkwal.cli.prove_store import print_line, stores_at, takes_endpoints
 from sparkwal.errors import CollectedError, InvalidLogError, OptionError, SparkWalError
-from sparkwal.lifecycle.consumers.readers import consumers_and_ages
+from sparkwal.format.consumer_record import Consumer
+from sparkwal.lifecycle.consumers.readers import look_at_readers
 from sparkwal.lifecycle.policy import MISDATED_MS
 from sparkwal.options import spark_versions
 from sparkwal.options.open import open_log
@@ -276,13 +277,15 @@ def check_log(path: str, log_options: Mapping[str, str]) -> Iterator[Line]:
 
 
 def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
-    readers = []
+    readers: list[tuple[Consumer, int]] | InvalidLogError = []
     try:
         record = chain.newest_record(log)
         try:
-            readers = consumers_and_ages(log, log_id)
+            (readers,) = look_at_readers([log]).with_ages([(log, log_id)])
         except Refusal as refusal:
             yield unknown("consumer", str(refusal))
+        if isinstance(readers, InvalidLogError):
+            raise readers
     except (InvalidLogError, CollectedError) as error:
         yield to_do("lifecycle", str(error))
         return
@@ -304,8 +307,9 @@ def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
     else:
         yield ok("lifecycle", f"the table has all below {life.cut}, the floor is {life.floor}")
     for reader, age_ms in readers:
-        behind = gap - reader.position
-        if reader.log_id == log_id and age_ms > 24 * 3_600_000 and behind > 0:
+        own = reader.logs[log.name]
+        behind = gap - own.position
+        if own.log_id == log_id and age_ms > 24 * 3_600_000 and behind > 0:
             yield to_do(
                 "consumer",
                 f"{reader.name} has not published for {age_ms // 3_600_000} h, "

@@ -1,56 +1,44 @@
-"""The published position of a reader: a line of JSON in the store, and its CRC-32.
+"""The published positions of a reader: a line of JSON in the store, and its CRC-32.
 
-A reader of one log publishes one position, a reader of all logs under a path a map of positions.
+In memory a consumer maps the logs that it reads to its positions. The object of a consumer of one
+log holds that one position; the object of a consumer of all logs under a path holds the map.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from __future__ import annotations
 
-from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import keys, limits, versions
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sparkwal.errors import InvalidLogError
+from sparkwal.format import keys, versions
 from sparkwal.format.checked import Moment, Whole, parse, plain, prepare, read, to_json
 from sparkwal.format.header import crc_hex
 
 
 @dataclass(frozen=True)
-class Consumer:
-    """One reader of one log.
+class LogPosition:
+    """The next position that a reader will read of one log. It needs no record below.
 
     Attributes:
-        name: the last part of its key.
         log_id: the id of the log. A log that was recreated at the same path has another id.
-        position: the next position that it will read. It needs no record below.
-        timestamp_ms: the time by the reader's clock, for people.
-        host: the reader's machine, for people.
-        run_id: a random id of the reader's run. Another id shows that two readers use one name.
-        expires_ms: for a lease, the duration from its last write.
+        position: the position.
     """
 
-    name: str
-    log_id: str
-    position: Whole
-    timestamp_ms: Moment
-    host: str
-    run_id: str
-    expires_ms: Whole | None = None
-
-
-@dataclass(frozen=True)
-class LogPosition:
-    """The next position that a reader will read of one log, and the id of that log."""
-
     log_id: str
     position: Whole
 
 
 @dataclass(frozen=True)
-class ConsumerOfAll:
-    """One reader of all logs under a path, or a lease for some of them.
+class Consumer:
+    """One reader, or one lease.
 
     Attributes:
         name: the last part of its key, without the suffix.
         logs: how far it is, by the names of the logs.
-        timestamp_ms, host, run_id, expires_ms: as for `Consumer`.
+        timestamp_ms: the time by the reader's clock, for people.
+        host: the reader's machine, for people.
+        run_id: a random id of the reader's run. Another id shows that two readers use one name.
+        expires_ms: for a lease, the duration from its last write.
     """
 
     name: str
@@ -60,79 +48,57 @@ class ConsumerOfAll:
     run_id: str
     expires_ms: Whole | None = None
 
-    def in_log(self, sequencer: str, log_id: str) -> Consumer | None:
-        """The reader as a consumer of one log, or None if it is a lease without that log."""
-        own = self.logs.get(sequencer)
-        if own is None or own.log_id != log_id:
-            if self.expires_ms is not None:
-                return None
-            # SAFETY(unseen-logs-held) §10: a consumer of all logs holds those that it has not seen
-            own = LogPosition(log_id, 0)
-        return Consumer(
-            self.name,
-            own.log_id,
-            own.position,
-            self.timestamp_ms,
-            self.host,
-            self.run_id,
-            self.expires_ms,
-        )
+    def in_log(self, log: str, log_id: str) -> Consumer | None:
+        """A consumer of all logs with its position in one, or None if it is a lease without it."""
+        own = self.logs.get(log)
+        if own is not None and own.log_id == log_id:
+            return self
+        if self.expires_ms is not None:
+            return None
+        # SAFETY(unseen-logs-held) §10: a consumer of all logs holds those that it has not seen
+        return replace(self, logs={log: LogPosition(log_id, 0)})
 
 
-prepare(Consumer, LogPosition, ConsumerOfAll)
+prepare(Consumer, LogPosition)
 
 
-def encode(consumer: Consumer | ConsumerOfAll) -> bytes:
+def encode(consumer: Consumer, only: str | None) -> bytes:
     """The bytes of a consumer's object.
 
-    Raises:
-        OptionError: they are more than readers take.
+    Args:
+        only: the name of the only log that it reads; None for a consumer of all logs.
     """
-    text = to_json(versions.CONSUMER, plain(consumer))
-    body = text + b"\n" + crc_hex(text) + b"\n"
-    if isinstance(consumer, ConsumerOfAll) and len(body) > limits.CONSUMER_OF_ALL:
-        raise OptionError(
-            f"the positions of {len(consumer.logs)} logs take {len(body)} bytes; "
-            f"{limits.CONSUMER_OF_ALL} are read: divide the logs among several paths"
-        )
-    return body
+    fields = plain(consumer)
+    if only is not None:
+        del fields["logs"]
+        fields = {"name": fields.pop("name"), **plain(consumer.logs[only]), **fields}
+    text = to_json(versions.CONSUMER, fields)
+    return text + b"\n" + crc_hex(text) + b"\n"
 
 
-def decode(body: bytes, location: str) -> Consumer:
-    """Decode and check a consumer of one log.
+def decode(body: bytes, location: str, only: str | None) -> Consumer:
+    """Decode and check a consumer.
 
-    Raises:
-        InvalidLogError: the text is not intact, or a field is wrong.
-    """
-    consumer = read(Consumer, _parsed(body, location), location)
-    _check_position(consumer.position, location)
-    return consumer
-
-
-def decode_of_all(body: bytes, location: str) -> ConsumerOfAll:
-    """Decode and check a consumer of all logs under a path.
+    Args:
+        location: the object's URL, for errors.
+        only: see `encode`.
 
     Raises:
         InvalidLogError: the text is not intact, or a field is wrong.
     """
-    consumer = read(ConsumerOfAll, _parsed(body, location), location)
-    for name, log in consumer.logs.items():
-        if not keys.is_sequencer(name):
-            raise InvalidLogError(f"{location}: {name[:80]!r} is no name of a log")
-        _check_position(log.position, location)
-    return consumer
-
-
-def _parsed(body: bytes, location: str) -> dict[str, object]:
     text, _, crc = body.partition(b"\n")
     if crc != crc_hex(text) + b"\n":
         raise InvalidLogError(
             f"{location}: this is no intact consumer: its second line is not the CRC-32 of its "
             "first"
         )
-    return parse(text, location, versions.CONSUMER)
-
-
-def _check_position(position: int, location: str) -> None:
-    if position > keys.MOST_POSITIONS:
-        raise InvalidLogError(f"{location}: no log has so many positions")
+    fields = parse(text, location, versions.CONSUMER)
+    if only is not None:
+        fields = {**fields, "logs": {only: fields}}
+    consumer = read(Consumer, fields, location)
+    for name, log in consumer.logs.items():
+        if not keys.is_sequencer(name):
+            raise InvalidLogError(f"{location}: {name[:80]!r} is no name of a log")
+        if log.position > keys.MOST_POSITIONS:
+            raise InvalidLogError(f"{location}: no log has so many positions")
+    return consumer

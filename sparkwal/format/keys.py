@@ -22,7 +22,7 @@ FOLDERS = (
 )
 # The positions that one segment covers.
 BLOCK = 1_000
-# The suffix of an object for a consumer of all logs under a path.
+# The suffix of an object for a consumer of all logs under a path. No name has a dot.
 OF_ALL = ".all"
 _NAME = re.compile(r"[0-9]{20}")
 CONSUMER_NAME = re.compile("[A-Za-z0-9_-]{1,200}")
@@ -148,11 +148,6 @@ def consumers_prefix(prefix: str) -> str:
 
 def consumer_key(prefix: str, name: str) -> str:
     return join_key(prefix, "consumers", name)
-
-
-def consumer_of_all_key(root: str, name: str) -> str:
-    """The key of a consumer of all logs under a path. The suffix has a dot, and no name has one."""
-    return consumer_key(root, name + OF_ALL)
 
 
 def join_key(prefix: str, *parts: str) -> str:

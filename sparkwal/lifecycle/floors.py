@@ -5,11 +5,12 @@ from dataclasses import replace
 from sparkwal import events
 from sparkwal.errors import SparkWalError
 from sparkwal.lifecycle.collecting.collection import Safeguards
-from sparkwal.lifecycle.consumers.readers import bounds as readers_bounds
+from sparkwal.lifecycle.consumers.readers import look_at_readers
 from sparkwal.lifecycle.cycle import Cycle
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.chain import Chain
 from sparkwal.protocol.lifecycle_steps import with_logs
+from sparkwal.reading.listing import list_logs
 
 
 def move_floors(chain: Chain, cycle: Cycle, policy: Policy, safeguards: Safeguards) -> None:
@@ -29,9 +30,11 @@ def move_floors(chain: Chain, cycle: Cycle, policy: Policy, safeguards: Safeguar
             wanted.append((member, state, floor))
     if not wanted:
         return
+    logs = [member.log for member, _, _ in wanted]
     small = [member.log.name for member, _, _ in wanted if member.is_small]
     floors = [(member.log, state.log_id, floor) for member, state, floor in wanted]
-    allowed = readers_bounds(floors, safeguards.expiry_ms, small)
+    readers = look_at_readers(logs, list_logs(logs[0].root, small))
+    allowed = readers.bounds(floors, safeguards.expiry_ms)
     moved = {}
     for (member, state, _), result in zip(wanted, allowed, strict=True):
         if isinstance(result, SparkWalError):

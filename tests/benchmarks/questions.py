@@ -15,6 +15,7 @@ from urllib.request import urlopen
 
 import click
 import pyarrow as pa
+from consumers import consumer, join
 from docs.pages import commands
 from rich.console import Console
 from sorted_s3 import serve
@@ -23,8 +24,6 @@ from benchmarks.measuring import BUCKET, spawned
 from benchmarks.microbatch import reset
 from benchmarks.report import table
 from sparkwal.appender.appender import Appender
-from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers.objects import join
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
@@ -63,7 +62,7 @@ def _serve(commits: int, pipe: Connection) -> None:
     head = find_head(log)
     assert head.live is not None
     header = head.live.header
-    join(log, Consumer("audit", header.log_id, commits // 2, header.timestamp_ms, "etl-1", "run"))
+    join(log, consumer("audit", commits // 2, header.log_id, host="etl-1"))
     with serve(SortedDict({f"{BUCKET}/{k}": body for k, body in memory.objects.items()})) as url:
         pipe.send(url)
         pipe.poll(None)

@@ -14,8 +14,6 @@ from click.testing import CliRunner, Result
 from sparkwal.cli import tailing
 from sparkwal.cli.main import main
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.protocol.task import TaskAttempt, TaskLimits, write_partition
@@ -23,6 +21,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.sql import relations
 from tests.cli.logs import append, document, opened
+from tests.consumers import consumer, publish
 from tests.protocol.query import Query, hints_in, rows
 
 # The leader record and twelve commits of one row each: position n holds the row n − 1.
@@ -291,7 +290,7 @@ def test_consumers_are_shown_beside_damage(harmed: tuple[Path, list[int]]) -> No
     log = opened(path)
     live = find_head(log, tolerant=True).live
     assert live is not None
-    publish(log, Consumer("slow", live.header.log_id, 2, 0, "host", "run"))
+    publish(log, consumer("slow", 2, live.header.log_id))
     result = run("consumers", path, "--json")
     (found,) = map(json.loads, result.stdout.splitlines())
     newest = max(set(range(END + 1)) - set(lost))

@@ -15,13 +15,12 @@ from sparkwal.cli.main import main
 from sparkwal.cli.open_logs import logs_at
 from sparkwal.cli.output import moment
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.reading.estimates import pace_of, size_of
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 from tests.cli.logs import BEGAN_MS, append, as_flags, document, lines, opened, ran, write_long
 from tests.cli.logs import write_takeovers as takeovers
+from tests.consumers import consumer, publish
 
 
 @pytest.fixture
@@ -62,15 +61,15 @@ def test_status_shows_the_floor_and_the_consumers(path: str) -> None:
     log = opened(path)
     move_floor(log, 3)
     log_id = document("status", path)["log_id"]
-    publish(log, Consumer("reports", log_id, 4, 0, "here", "run"))
+    publish(log, consumer("reports", 4, log_id))
     reported = document("status", path)
     assert (reported["floor"], reported["lifecycle"]["floor"], reported["lifecycle"]["table"]) == (
         3,
         3,
         None,
     )
-    [consumer] = reported["consumers"]
-    assert (consumer["name"], consumer["lag"], consumer["live"]) == ("reports", 2, True)
+    [reader] = reported["consumers"]
+    assert (reader["name"], reader["lag"], reader["live"]) == ("reports", 2, True)
     shown = ran("status", path)
     assert "3: objects below it may be deleted 1.0 d after it passed" in shown
     assert "reports" in shown
@@ -281,9 +280,9 @@ def test_a_command_that_looks_at_one_log_of_several_says_so_in_one_line(
 def test_consumers_shows_which_one_holds_the_floor(path: str) -> None:
     assert lines("consumers", path) == [] and ran("consumers", path) == "no consumers\n"
     log, log_id = opened(path), document("status", path)["log_id"]
-    publish(log, Consumer("reports", log_id, 2, 0, "here", "run"))
-    publish(log, Consumer("lease-1", log_id, 4, 0, "there", "run", 3_600_000))
-    publish(log, Consumer("old", "another", 4, 0, "there", "run"))
+    publish(log, consumer("reports", 2, log_id))
+    publish(log, consumer("lease-1", 4, log_id, expires_ms=3_600_000))
+    publish(log, consumer("old", 4, "another"))
     reported = {each["name"]: each for each in lines("consumers", path)}
     assert [(name, each["lag"], each["live"]) for name, each in reported.items()] == [
         ("lease-1", 2, True),

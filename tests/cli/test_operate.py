@@ -15,15 +15,14 @@ from reading.collected import move_floor
 import sparkwal
 from sparkwal.cli.main import main
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import INTENT, Target
-from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from tests.chains import newest, put_next
 from tests.checkpoints.stream import FileStream
 from tests.cli.logs import append, document, lines, opened, ran
+from tests.consumers import consumer, publish
 from tests.protocol.query import hints_in
 
 
@@ -102,7 +101,7 @@ def test_collect_names_the_holder_of_the_floor(
 ) -> None:
     state = newest(opened(wal))
     assert state is not None
-    publish(opened(wal), Consumer("reports", state.log_id, 2, 0, "here", "run"))
+    publish(opened(wal), consumer("reports", 2, state.log_id))
     hours_ago = time.time() - 2 * 3600
     os.utime(wal / "consumers" / "reports", (hours_ago, hours_ago))
     assert document("collect", str(wal), *arguments)["held_by"] == holder
@@ -112,7 +111,7 @@ def test_collect_names_the_holder_of_the_floor(
 def test_collect_names_the_consumer_at_which_the_floor_stands(wal: Path) -> None:
     state = newest(opened(wal))
     assert state is not None
-    publish(opened(wal), Consumer("reports", state.log_id, state.floor, 0, "here", "run"))
+    publish(opened(wal), consumer("reports", state.floor, state.log_id))
     assert document("collect", str(wal))["held_by"] == "reports"
 
 

@@ -17,15 +17,14 @@ from reading.collected import collect, move_floor
 import sparkwal
 from sparkwal.cli.report_page import page
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
 from sparkwal.format.header import CommitHeader
-from sparkwal.lifecycle.consumers.objects import publish_of_all
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from tests.cli.logs import append, as_flags, opened, ran, write_long
 from tests.cli.logs import document as printed
 from tests.cli.test_cost import query
+from tests.consumers import consumer, publish
 
 pytestmark = pytest.mark.long
 
@@ -124,8 +123,7 @@ def test_a_damaged_consumer_of_a_log_is_named_and_those_of_others_are_shown(tmp_
     head = sparkwal.Log(str(path), sequencer="b").head()
     assert head is not None
     root = opened(path)
-    logs = {"b": LogPosition(head.log_id, 2)}
-    publish_of_all(root, ConsumerOfAll("everything", logs, 0, "host", "run"))
+    publish(root, consumer("everything", {"b": 2}, head.log_id), is_of_all=True)
     (path / "sequencers" / "a" / "consumers").mkdir()
     (path / "sequencers" / "a" / "consumers" / "daily").write_bytes(b"nothing of this")
     for command in ("consumers", "status"):

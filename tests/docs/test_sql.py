@@ -12,11 +12,10 @@ from click.testing import CliRunner
 
 import sparkwal
 from sparkwal.cli.main import main
-from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers.objects import join
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from tests.consumers import consumer, join
 from tests.docs.pages import commands
 
 QUESTIONS = commands("sparkwal/docs/sql.md")
@@ -36,7 +35,8 @@ def write(path: str, **options: str) -> None:
     log = open_log(from_keywords(SourceOptions, path, options))
     head = sparkwal.Log(path, **options).head()
     assert head is not None
-    join(log, Consumer("audit", head.log_id, 5, head.timestamp_ms, "etl-1", "run"))
+    audit = consumer("audit", 5, head.log_id, host="etl-1", timestamp_ms=head.timestamp_ms)
+    join(log, audit)
 
 
 def asked(line: str, path: str, folder: Path, options: dict[str, str]) -> list[dict[str, object]]:

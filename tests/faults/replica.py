@@ -6,22 +6,20 @@ Each line of the file reports a range of positions that was read, and of the row
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import time
-import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 import sparkwal
 from faults.driver import say
-from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers.objects import join, publish
+from sparkwal.lifecycle.consumers.publishing import Publisher
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.holds import Holds
 from sparkwal.testing.servers import log_options
 
 NAME = "replica"
@@ -78,11 +76,10 @@ def main(log: str, endpoint: str, file: Path, every: float) -> None:
         time.sleep(0.2)
     before = parts(file)
     at = before[-1] if before else Part(0, 0, 0, 0)
-    me = Consumer(
-        NAME, head.log_id, at.end, int(time.time() * 1000), socket.gethostname(), uuid.uuid4().hex
-    )
-    if (begin := join(store, me)) != at.end:
-        say(f"wrong: it has read up to {at.end}, and the log begins at {begin}")
+    publisher = Publisher(NAME, 0, Holds(None))
+    begins = publisher.join([(store, head.log_id, at.end)])
+    if begins != {"default": at.end}:
+        say(f"wrong: it has read up to {at.end}, and the log begins at {begins}")
         sys.exit(1)
     say("ready")
     with file.open("a") as reported:
@@ -98,7 +95,7 @@ def main(log: str, endpoint: str, file: Path, every: float) -> None:
                     sys.exit(1)
                 reported.write(json.dumps(vars(at)) + "\n")
                 reported.flush()
-                publish(store, replace(me, position=end, timestamp_ms=int(time.time() * 1000)))
+                publisher.committed({"default": end})
             time.sleep(every)
 
 

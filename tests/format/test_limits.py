@@ -10,11 +10,9 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.errors import FencedError, InvalidLogError, OptionError
-from sparkwal.format import checked, consumer_record, keys, lifecycle_record, limits
-from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
+from sparkwal.format import checked, keys, lifecycle_record, limits
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.consumers import objects as consumers
-from sparkwal.lifecycle.consumers import readers
+from sparkwal.lifecycle.consumers.objects import ConsumerObject, read
 from sparkwal.protocol import archive
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.handover import Lookout
@@ -22,6 +20,7 @@ from sparkwal.store.base import LogStore, NotFound, Store, get_whole
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
 from tests.chains import made, newest
+from tests.consumers import consumer, consumers_and_ages
 
 
 def packed(data: bytes) -> bytes:
@@ -80,14 +79,15 @@ def test_a_lifecycle_record_that_no_reader_would_take_is_not_written() -> None:
 
 
 def test_a_consumer_of_ten_thousand_logs_fits() -> None:
-    logs = {f"sequencer-{number:090d}": LogPosition("f" * 36, 10**15) for number in range(10_000)}
-    consumer = ConsumerOfAll("daily", logs, 1_700_000_000_000, "host", "run")
-    body = consumer_record.encode(consumer)
+    stored = ConsumerObject(LogStore(MemoryStore(), "wal"), "daily", is_of_all=True)
+    positions = {f"sequencer-{number:090d}": 10**15 for number in range(10_000)}
+    of_all = consumer("daily", positions, "f" * 36)
+    body = stored.encode(of_all)
     assert len(body) < limits.CONSUMER_OF_ALL
-    assert consumer_record.decode_of_all(body, "here") == consumer
-    more = {name * 4: position for name, position in logs.items()}
+    assert stored.decode(body) == of_all
+    more = {name * 4: position for name, position in of_all.logs.items()}
     with pytest.raises(OptionError, match="10000 logs take .* divide the logs"):
-        consumer_record.encode(replace(consumer, logs=more))
+        stored.encode(replace(of_all, logs=more))
 
 
 def hand_over(log: LogStore) -> None:
@@ -96,13 +96,13 @@ def hand_over(log: LogStore) -> None:
 
 # A reader of an object as one piece, the object's name, and the most bytes that it reads.
 WHOLE: dict[str, tuple[Callable[[LogStore], object], str, int]] = {
-    "consumer": (lambda log: consumers.read(log, "a"), "consumers/a", limits.CONSUMER),
+    "consumer": (lambda log: read(ConsumerObject(log, "a")), "consumers/a", limits.CONSUMER),
     "consumer of all": (
-        lambda log: consumers.read_of_all(log, "a"),
+        lambda log: read(ConsumerObject(log, "a", is_of_all=True)),
         "consumers/a.all",
         limits.CONSUMER_OF_ALL,
     ),
-    "consumers": (readers.consumers_and_ages, "consumers/a", limits.CONSUMER),
+    "consumers": (consumers_and_ages, "consumers/a", limits.CONSUMER),
     "lifecycle": (newest, keys.lifecycle_key("", keys.MAX), limits.LIFECYCLE_RECORD),
     "archive": (lambda log: archive.read_archive(log, "a"), "txns/a", limits.ARCHIVE),
 }

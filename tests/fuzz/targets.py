@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ from sparkwal.format import (
     schema,
     widening,
 )
-from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition
 from sparkwal.format.header import (
     CRC_KEY,
     HEADER_KEY,
@@ -59,7 +59,6 @@ from sparkwal.journal.journal import Settings
 from sparkwal.journal.quarantine import LOST
 from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import Header, entry
-from sparkwal.lifecycle.consumers.readers import consumers_and_ages
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.merging import condition
 from sparkwal.lifecycle.merging.keyed import holds
@@ -71,6 +70,7 @@ from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests import consumers
 from tests.chains import changed, made, newest
 from tests.fuzz import segments
 from tests.journal.disk import MemoryFolder
@@ -238,16 +238,15 @@ def lifecycle(data: bytes) -> None:
 def consumer(data: bytes) -> None:
     """Bytes as a consumer, and as its first line."""
     for body in (data, data + b"\n" + crc_hex(data) + b"\n"):
-        with suppress(SparkWalError):
-            value = consumer_record.decode(body, "fuzz")
-            assert consumer_record.decode(consumer_record.encode(value), "again") == value
-        with suppress(SparkWalError):
-            of_all = consumer_record.decode_of_all(body, "fuzz")
-            again = consumer_record.encode(of_all)
-            assert consumer_record.decode_of_all(again, "again") == of_all
-        for key in (keys.consumer_key("wal", "daily"), keys.consumer_of_all_key("wal", "daily")):
+        for only in ("default", None):
             with suppress(SparkWalError):
-                consumers_and_ages(log_with({key: body}), "log")
+                value = consumer_record.decode(body, "fuzz", only)
+                again = consumer_record.encode(value, only)
+                assert consumer_record.decode(again, "again", only) == value
+        for name in ("daily", "daily.all"):
+            with suppress(SparkWalError):
+                log = log_with({keys.consumer_key("wal", name): body})
+                consumers.consumers_and_ages(log, "log")
 
 
 def old_queries(data: bytes) -> None:
@@ -398,10 +397,10 @@ def _lifecycles() -> list[bytes]:
 
 
 def _consumers() -> list[bytes]:
-    value = Consumer("daily", "log", 7, 1_700_000_000_000, "host", "run")
-    of_all = ConsumerOfAll("daily", {"a": LogPosition("log", 7)}, 1_700_000_000_000, "host", "run")
-    items = (value, replace(value, expires_ms=9), of_all, replace(of_all, expires_ms=9))
-    bodies = [consumer_record.encode(item) for item in items]
+    value = consumers.consumer("daily", {"a": 7}, "log")
+    lease = replace(value, expires_ms=9)
+    forms = product((value, lease), ("a", None))
+    bodies = [consumer_record.encode(item, only) for item, only in forms]
     return [*bodies, *(body.partition(b"\n")[0] for body in bodies)]
 
 

@@ -11,42 +11,21 @@ import pytest
 import sparkwal
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import (
-    Consumer,
-    ConsumerOfAll,
-    LogPosition,
-    decode,
-    decode_of_all,
-    encode,
-)
+from sparkwal.format.consumer_record import Consumer, LogPosition, decode, encode
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.lifecycle.consumers.consumer_list import ConsumerInfo
-from sparkwal.lifecycle.consumers.objects import (
-    forget,
-    forget_of_all,
-    join,
-    join_of_all,
-    publish,
-    publish_of_all,
-    read,
-    read_of_all,
-)
-from sparkwal.lifecycle.consumers.readers import (
-    bound,
-    bounds,
-    consumers_and_ages,
-    is_live,
-    look_at_readers,
-)
+from sparkwal.lifecycle.consumers.objects import ConsumerObject, forget, read
+from sparkwal.lifecycle.consumers.readers import look_at_readers
 from sparkwal.sql.relations import CONSUMERS
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
 from tests.chains import beginning, newest, put_next
+from tests.consumers import bound, bounds, consumer, consumers_and_ages, join, publish
 from tests.protocol.query import Query, StoppedClock, hints_in
 
 CLOCK = StoppedClock()
-NAMED = Consumer("daily", "log-1", 7, 1_700_000_000_000, "here", "run-1")
+NAMED = consumer("daily", 7)
 
 
 @pytest.fixture
@@ -59,14 +38,16 @@ def log(store: MemoryStore) -> LogStore:
     return LogStore(store, "wal")
 
 
-def at(position: int, name: str = "daily", **more: Any) -> Consumer:
-    return replace(NAMED, position=position, name=name, **more)
+def at(position: int | dict[str, int], name: str = "daily", **more: Any) -> Consumer:
+    return consumer(name, position, **more)
 
 
-def of_all(positions: dict[str, int], log_id: str = "log-1", **more: Any) -> ConsumerOfAll:
-    logs = {name: LogPosition(log_id, position) for name, position in positions.items()}
-    base = ConsumerOfAll("daily", logs, 1_700_000_000_000, "here", "run-1")
-    return replace(base, **more)
+def of_one(log: LogStore) -> Consumer | None:
+    return read(ConsumerObject(log, "daily"))
+
+
+def of_all(log: LogStore, name: str = "daily") -> Consumer | None:
+    return read(ConsumerObject(log, name, is_of_all=True))
 
 
 def older(store: MemoryStore, name: str, age_ms: int) -> None:
@@ -85,21 +66,21 @@ def requests(store: MemoryStore) -> dict[str, int]:
 
 
 def test_a_published_consumer_is_read_back(log: LogStore) -> None:
-    assert read(log, "daily") is None
+    assert of_one(log) is None
     publish(log, NAMED)
     publish(log, at(9))
-    assert read(log, "daily") == at(9)
-    forget(log, "daily")
-    forget(log, "daily")
-    assert read(log, "daily") is None
+    assert of_one(log) == at(9)
+    forget(ConsumerObject(log, "daily"))
+    forget(ConsumerObject(log, "daily"))
+    assert of_one(log) is None
 
 
 def test_a_damaged_consumer_object_is_refused() -> None:
-    body = encode(replace(NAMED, expires_ms=5))
-    assert decode(body, "here") == replace(NAMED, expires_ms=5)
+    body = encode(replace(NAMED, expires_ms=5), "default")
+    assert decode(body, "here", "default") == replace(NAMED, expires_ms=5)
     for damaged in (body[:-9], body.replace(b":7,", b":9,"), b"", b"\n00000000\n"):
         with pytest.raises(InvalidLogError, match="here: this is no"):
-            decode(damaged, "here")
+            decode(damaged, "here", "default")
 
 
 @pytest.mark.proves("floor-below-consumers")
@@ -118,7 +99,8 @@ def test_all_of_more_consumers_than_one_page_shows_count() -> None:
     for position in (40, 30, 20, 10, 60):
         publish(log, at(position, f"c{100 - position}"))
     assert bound(log, "log-1", 50, None) == 10
-    assert [consumer.position for consumer, _ in consumers_and_ages(log)] == [60, 40, 30, 20, 10]
+    positions = [found.logs["default"].position for found, _ in consumers_and_ages(log)]
+    assert positions == [60, 40, 30, 20, 10]
 
 
 def test_a_consumer_expires_only_with_an_expiry(log: LogStore, store: MemoryStore) -> None:
@@ -130,7 +112,7 @@ def test_a_consumer_expires_only_with_an_expiry(log: LogStore, store: MemoryStor
 
 
 def test_a_lease_expires_by_its_own_time(log: LogStore, store: MemoryStore) -> None:
-    assert join(log, at(20, "lease-1", expires_ms=5_000)) == 20
+    assert join(log, at(20, "lease-1", expires_ms=5_000)) == {"default": 20}
     assert bound(log, "log-1", 50, 0) == 20
     older(store, "lease-1", 10_000)
     assert bound(log, "log-1", 50, None) == 50
@@ -143,11 +125,11 @@ def test_leases_that_count_no_more_are_deleted(log: LogStore, store: MemoryStore
         publish(log, at(20, name, expires_ms=5_000))
     older(store, "old", 10_000)
     older(store, "daily", 10_000)
-    publish_of_all(log, of_all({"a": 20}, name="lease-old", expires_ms=5_000))
+    publish(log, at({"a": 20}, name="lease-old", expires_ms=5_000), is_of_all=True)
     older(store, "lease-old.all", 10_000)
     look_at_readers([log]).forget_expired_leases()
     assert {consumer.name for consumer, _ in consumers_and_ages(log)} == {"daily", "new"}
-    assert read_of_all(log, "lease-old") is None
+    assert of_all(log, "lease-old") is None
 
 
 def test_a_consumer_that_publishes_during_the_age_check_is_alive(
@@ -177,7 +159,7 @@ def test_a_damaged_consumer_is_never_no_consumer(log: LogStore, store: MemorySto
 
 
 def test_a_copied_consumer_is_refused(log: LogStore, store: MemoryStore) -> None:
-    store.put(keys.consumer_key("wal", "b"), encode(NAMED))
+    store.put(keys.consumer_key("wal", "b"), encode(NAMED, "default"))
     with pytest.raises(InvalidLogError, match="wal/consumers/b: .*'daily'"):
         bound(log, "log-1", 50, None)
 
@@ -191,28 +173,28 @@ def test_an_unknown_object_among_the_consumers_is_named(log: LogStore, store: Me
 def test_a_consumer_of_a_former_log_does_not_count(log: LogStore) -> None:
     publish(log, at(20))
     assert bound(log, "log-2", 50, None) == 50
-    ((consumer, age_ms),) = consumers_and_ages(log)
-    assert not is_live(consumer, "log-2", age_ms, None)
+    assert look_at_readers([log]).holders(log, "log-2", 20, None) == []
+    assert look_at_readers([log]).holders(log, "log-1", 20, None) == ["daily"]
 
 
 @pytest.mark.proves("unseen-logs-held")
 def test_a_consumer_of_all_logs_holds_one_that_it_has_not_seen(log: LogStore) -> None:
     seen, unseen = log.sequencer("a"), log.sequencer("b")
-    publish_of_all(log, of_all({"a": 20}))
+    publish(log, at({"a": 20}), is_of_all=True)
     assert [bound(each, "log-1", 50, None) for each in (seen, unseen, log)] == [20, 0, 0]
     # A log that was recreated is one that it has not seen.
     assert bound(seen, "log-2", 50, None) == 0
-    publish_of_all(log, of_all({"a": 20, "b": 3, "default": 4}))
+    publish(log, at({"a": 20, "b": 3, "default": 4}), is_of_all=True)
     assert [bound(each, "log-1", 50, None) for each in (seen, unseen, log)] == [20, 3, 4]
-    ((consumer, _),) = consumers_and_ages(log.sequencer("c"), "log-3")
-    assert (consumer.name, consumer.position, consumer.log_id) == ("daily", 0, "log-3")
+    ((found, _),) = consumers_and_ages(log.sequencer("c"), "log-3")
+    assert (found.name, found.logs["c"]) == ("daily", LogPosition("log-3", 0))
     assert consumers_and_ages(log.sequencer("c")) == []
-    forget_of_all(log, "daily")
+    forget(ConsumerObject(log, "daily", is_of_all=True))
     assert bound(unseen, "log-1", 50, None) == 50
 
 
 def test_a_lease_of_all_logs_holds_those_of_its_map_only(log: LogStore) -> None:
-    publish_of_all(log, of_all({"a": 20}, expires_ms=60_000))
+    publish(log, at({"a": 20}, expires_ms=60_000), is_of_all=True)
     assert bound(log.sequencer("a"), "log-1", 50, None) == 20
     assert bound(log.sequencer("a"), "log-2", 50, None) == 50
     assert bound(log.sequencer("b"), "log-1", 50, None) == 50
@@ -220,7 +202,7 @@ def test_a_lease_of_all_logs_holds_those_of_its_map_only(log: LogStore) -> None:
 
 
 def test_a_consumer_of_all_logs_expires_as_others_do(log: LogStore, store: MemoryStore) -> None:
-    publish_of_all(log, of_all({}))
+    publish(log, at({}), is_of_all=True)
     older(store, "daily.all", 10_000)
     unseen = log.sequencer("b")
     assert bound(unseen, "log-1", 50, 60_000) == 0
@@ -232,7 +214,7 @@ def test_a_consumer_of_all_logs_expires_as_others_do(log: LogStore, store: Memor
 def test_a_consumer_of_many_logs_is_one_object(log: LogStore, store: MemoryStore) -> None:
     names = [f"log-{number}" for number in range(100)]
     wanted = [(log.sequencer(name), "log-1", 50) for name in names]
-    joined = join_of_all(log, of_all(dict.fromkeys(names, 7)))
+    joined = join(log, at(dict.fromkeys(names, 7)), is_of_all=True)
     assert joined == dict.fromkeys(names, 7)
     assert requests(store) == {"GET": 1, "PUT": 1, "LIST": 1}
     assert bounds(wanted, 60_000) == [7] * 100
@@ -243,7 +225,7 @@ def test_a_consumer_of_many_logs_is_one_object(log: LogStore, store: MemoryStore
 def test_consumers_of_all_logs_cost_a_sequencer_one_list(log: LogStore, store: MemoryStore) -> None:
     seen = log.sequencer("a")
     publish(log, at(1, "of-the-root"))
-    publish_of_all(log, of_all({"a": 20}))
+    publish(log, at({"a": 20}), is_of_all=True)
     requests(store)
     bound(seen, "log-1", 50, None)
     assert requests(store) == {"LIST": 2, "GET": 1}
@@ -254,8 +236,8 @@ def test_consumers_of_all_logs_cost_a_sequencer_one_list(log: LogStore, store: M
 def test_a_damaged_consumer_of_all_logs_stops_every_floor(
     log: LogStore, store: MemoryStore
 ) -> None:
-    publish(log.sequencer("b"), at(20))
-    store.put(keys.consumer_of_all_key("wal", "all"), b"{}")
+    publish(log.sequencer("b"), at({"b": 20}))
+    store.put(keys.consumer_key("wal", "all.all"), b"{}")
     for floor in bounds([(log.sequencer(name), "log-1", 50) for name in "ab"], None):
         assert isinstance(floor, InvalidLogError)
         assert "wal/consumers/all.all: " in str(floor) and "delete it" in str(floor)
@@ -264,7 +246,7 @@ def test_a_damaged_consumer_of_all_logs_stops_every_floor(
 def test_a_damaged_consumer_of_a_log_stops_only_its_floor(
     log: LogStore, store: MemoryStore
 ) -> None:
-    publish(log.sequencer("a"), at(20))
+    publish(log.sequencer("a"), at({"a": 20}))
     store.put(keys.consumer_key("wal/sequencers/b", "daily"), b"{}")
     found = bounds([(log.sequencer(name), "log-1", 50) for name in "abc"], None)
     assert (found[0], found[2]) == (20, 50) and isinstance(found[1], InvalidLogError)
@@ -273,32 +255,50 @@ def test_a_damaged_consumer_of_a_log_stops_only_its_floor(
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (of_all({"a/b": 1}), "'a/b' is no name of a log"),
-        (of_all({"..": 1}), "'..' is no name of a log"),
-        (of_all({"a": 2**63 - 1}), "no log has so many positions"),
-        (of_all({"a": -1}), "here: "),
-        (of_all({"a": 1}, name=3), "here: "),
-        (replace(of_all({}), logs={"a": 7}), "here: "),
-        (replace(of_all({}), logs=[]), "here: "),
-        (NAMED, "here: .*logs"),
+        (at({"a/b": 1}), "'a/b' is no name of a log"),
+        (at({"..": 1}), "'..' is no name of a log"),
+        (at({"a": 2**63 - 1}), "no log has so many positions"),
+        (at({"a": -1}), "here: "),
+        (at({"a": 1}, name=3), "here: "),
+        (replace(at({}), logs={"a": 7}), "here: "),
+        (replace(at({}), logs=[]), "here: "),
     ],
 )
 def test_a_wrong_map_of_logs_is_refused(wrong: Any, message: str) -> None:
     with pytest.raises(InvalidLogError, match=message):
-        decode_of_all(encode(wrong), "here")
+        decode(encode(wrong, None), "here", None)
 
 
-def test_a_map_of_logs_is_no_consumer_of_one() -> None:
+def test_a_map_of_logs_is_no_consumer_of_one_and_the_other_way_round() -> None:
     with pytest.raises(InvalidLogError, match="here: .*log_id"):
-        decode(encode(of_all({"a": 1})), "here")
+        decode(encode(at({"a": 1}), None), "here", "a")
+    with pytest.raises(InvalidLogError, match="here: .*logs"):
+        decode(encode(at({"a": 1}), "a"), "here", None)
+
+
+def test_the_bytes_of_both_forms_are_those_that_are_stored() -> None:
+    lease = at({"a": 7}, expires_ms=5)
+    assert encode(lease, "a") == (
+        b'{"format":1,"name":"daily","log_id":"log-1","position":7,"timestamp_ms":1700000000000,'
+        b'"host":"here","run_id":"run-1","expires_ms":5}\n8e759da0\n'
+    )
+    more = replace(lease, logs={"default": LogPosition("log-1", 7), "a": LogPosition("log-2", 0)})
+    assert encode(more, None) == (
+        b'{"format":1,"name":"daily","logs":{"default":{"log_id":"log-1","position":7},'
+        b'"a":{"log_id":"log-2","position":0}},"timestamp_ms":1700000000000,"host":"here",'
+        b'"run_id":"run-1","expires_ms":5}\nc793c534\n'
+    )
+    for only in ("a", None):
+        body = encode(replace(lease, expires_ms=None), only)
+        assert b'"run_id":"run-1","expires_ms":null}' in body
 
 
 @pytest.mark.proves("lowest-stays")
 def test_a_join_keeps_the_lower_position_of_each_log(log: LogStore) -> None:
-    publish_of_all(log, of_all({"a": 10, "b": 30, "gone": 1}))
-    joined = join_of_all(log, of_all({"a": 12, "b": 20, "c": 5}, run_id="run-2"))
+    publish(log, at({"a": 10, "b": 30, "gone": 1}), is_of_all=True)
+    joined = join(log, at({"a": 12, "b": 20, "c": 5}, run_id="run-2"), is_of_all=True)
     assert joined == {"a": 12, "b": 20, "c": 5}
-    assert read_of_all(log, "daily") == of_all({"a": 10, "b": 20, "c": 5}, run_id="run-2")
+    assert of_all(log) == at({"a": 10, "b": 20, "c": 5}, run_id="run-2")
 
 
 @pytest.mark.proves("join-then-floor")
@@ -307,19 +307,19 @@ def test_a_consumer_of_all_logs_begins_at_the_floors_that_moved(
 ) -> None:
     move_floor(log, 5)
     other = log.sequencer("a")
-    assert join_of_all(log, of_all({"default": 3, "a": 2})) == {"default": 5, "a": 2}
+    assert join(log, at({"default": 3, "a": 2}), is_of_all=True) == {"default": 5, "a": 2}
     assert bound(log, "log-1", 50, None) == 5 and bound(other, "log-1", 50, None) == 2
 
 
 def test_a_new_consumer_begins_where_it_asks(log: LogStore, store: MemoryStore) -> None:
-    assert join(log, at(3)) == 3
+    assert join(log, at(3)) == {"default": 3}
     assert requests(store) == {"GET": 1, "PUT": 1, "LIST": 1}
-    assert read(log, "daily") == at(3)
+    assert of_one(log) == at(3)
 
 
 def test_a_new_consumer_begins_at_the_floor_that_moved_before_it_was_seen(log: LogStore) -> None:
     move_floor(log, 5)
-    assert join(log, at(3)) == 5
+    assert join(log, at(3)) == {"default": 5}
     assert bound(log, "log-1", 50, None) == 5
 
 
@@ -346,34 +346,34 @@ def test_the_floor_that_moves_while_a_consumer_joins(log: LogStore, store: Memor
 
     store.put_if_absent = create_then_move  # type: ignore[method-assign]
     store.replace = replace_then_move  # type: ignore[method-assign]
-    assert join(log, at(3)) == 8
+    assert join(log, at(3)) == {"default": 8}
     assert bound(log, "log-1", 50, None) == 8
     assert (head := newest(log)) is not None and head.floor == 8
 
 
 def test_a_returning_consumer_keeps_its_position(log: LogStore) -> None:
     publish(log, at(10))
-    assert join(log, at(12, run_id="run-2")) == 12
-    assert read(log, "daily") == at(10, run_id="run-2")
+    assert join(log, at(12, run_id="run-2")) == {"default": 12}
+    assert of_one(log) == at(10, run_id="run-2")
 
 
 def test_a_consumer_that_comes_back_from_an_older_checkpoint_needs_more(log: LogStore) -> None:
     move_floor(log, 2)
     publish(log, at(10))
-    assert join(log, at(4)) == 4
+    assert join(log, at(4)) == {"default": 4}
     assert bound(log, "log-1", 50, None) == 4
 
 
 def test_a_returning_consumer_of_a_recreated_log_begins_at_its_start(log: LogStore) -> None:
     publish(log, at(10, log_id="log-0"))
-    assert join(log, at(12)) == 12
-    assert read(log, "daily") == at(12)
+    assert join(log, at(12)) == {"default": 12}
+    assert of_one(log) == at(12)
 
 
 def test_one_that_expired_and_comes_back_does_not_hold_the_floor_down(log: LogStore) -> None:
     publish(log, at(4))
     move_floor(log, 8)
-    assert join(log, at(10, run_id="run-2")) == 10
+    assert join(log, at(10, run_id="run-2")) == {"default": 10}
     assert bound(log, "log-1", 50, None) == 8
 
 
@@ -432,7 +432,7 @@ def test_consumers_of_all_sequencers_are_listed(tmp_path: Path) -> None:
         query.microbatch(0, (1,))
         head = sparkwal.Log(str(tmp_path / "log"), sequencer=name).head()
         assert head is not None
-        publish(LogStore(store, query.prefix), at(1, log_id=head.log_id))
+        publish(LogStore(store, query.prefix), at({name: 1}, log_id=head.log_id))
     path = str(tmp_path / "log")
     reported = sparkwal.consumers(path, sequencers="*")
     assert [(each.sequencer, each.name, each.lag) for each in reported] == [

@@ -13,15 +13,14 @@ import pytest
 from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError, ReadError
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import MERGE, Promise, Target
-from sparkwal.lifecycle.consumers.objects import join, publish
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 from tests.chains import newest
+from tests.consumers import consumer, join, publish
 from tests.lifecycle.table import Died, ModelTable, dying_at
 from tests.lifecycle.timed_log import TimedLog
 
@@ -426,7 +425,7 @@ def test_a_collection_names_the_holder_of_its_bound(life: Life) -> None:
     assert young is not None and (young.bound, young.held_by) == (0, "the grace")
     life.later(GRACE_MS + 5000)
     log_id = newest(life.log).log_id  # type: ignore[union-attr]
-    publish(life.log, Consumer("reports", log_id, 1, 0, "here", "run", None))
+    publish(life.log, consumer("reports", 1, log_id))
     held = life.process().collect(dry_run=True)
     assert held is not None and (held.bound, held.held_by) == (1, "reports")
 
@@ -462,8 +461,9 @@ def test_collection_removes_leases_that_expired(life: Life) -> None:
     life.process().run_once()
     state = newest(life.log)
     assert state is not None
-    lease = Consumer("lease-1", state.log_id, 0, life.timed.clock.now_ms(), "there", "run", 1000)
-    assert join(life.log, lease) == state.floor
+    now_ms = life.timed.clock.now_ms()
+    lease = consumer("lease-1", 0, state.log_id, timestamp_ms=now_ms, expires_ms=1000)
+    assert join(life.log, lease) == {"default": state.floor}
     life.later(2 * GRACE_MS)
     life.process().run_once()
     assert keys.consumer_key("wal", lease.name) not in life.timed.store.objects

@@ -12,10 +12,9 @@ import pytest
 from sparkwal.appender.appender import Appender
 from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition
+from sparkwal.format.consumer_record import LogPosition
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.collecting.collection import Collection
-from sparkwal.lifecycle.consumers.objects import publish, publish_of_all
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import Policy
@@ -24,6 +23,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import Entry, LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 from tests.chains import newest
+from tests.consumers import consumer, publish
 from tests.lifecycle.table import Died, ModelTable, dying_at
 from tests.lifecycle.test_coordinator import Mortal
 from tests.lifecycle.timed_log import SCHEMA, TimedLog
@@ -427,8 +427,7 @@ def test_a_consumer_holds_only_its_log_and_one_of_all_each_unseen_log(lives: Liv
         lives.write(name, 3)
     heads = {name: find_head(lives.root.sequencer(name)) for name in "abc"}
     ids = {name: head.live.header.log_id for name, head in heads.items() if head.live}
-    reader = Consumer("r", ids["a"], 1, 0, "here", "run")
-    publish(lives.root.sequencer("a"), reader)
+    publish(lives.root.sequencer("a"), consumer("r", {"a": 1}, ids["a"]))
     lives.process().run_all()
     floors = {name: newest(lives.root.sequencer(name)) for name in "abc"}
     assert {name: state.floor for name, state in floors.items() if state} == {
@@ -436,7 +435,7 @@ def test_a_consumer_holds_only_its_log_and_one_of_all_each_unseen_log(lives: Liv
         "b": heads["b"].gap,
         "c": heads["c"].gap,
     }
-    publish_of_all(lives.root, ConsumerOfAll("all", {}, 0, "here", "run"))
+    publish(lives.root, consumer("all", {}), is_of_all=True)
     lives.write("d")
     assert isinstance(lives.process().run_all()["d"], Run)
     new = newest(lives.root.sequencer("d"))
@@ -494,7 +493,7 @@ def test_consumers_of_many_logs_are_read_once_for_a_path(lives: Lives) -> None:
         assert live is not None
         ids[name] = live.header.log_id
     logs = {name: LogPosition(log_id, 1) for name, log_id in ids.items()}
-    publish_of_all(lives.root, ConsumerOfAll("all", logs, 0, "here", "run"))
+    publish(lives.root, consumer("all", {}, logs=logs), is_of_all=True)
     reads = Counter[str]()
     get_range = lives.store.get_range
 

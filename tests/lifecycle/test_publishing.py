@@ -12,12 +12,12 @@ import pytest
 from sparkwal import events
 from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.format import keys, limits
-from sparkwal.lifecycle.consumers.objects import forget, read, read_of_all
+from sparkwal.lifecycle.consumers.objects import ConsumerObject, forget, read
 from sparkwal.lifecycle.consumers.publishing import Publisher
-from sparkwal.lifecycle.consumers.readers import bound
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.consumers import bound
 from tests.protocol.query import StoppedClock
 
 MINUTE = 60_000
@@ -43,10 +43,20 @@ class Stream:
         self.clock.since_boot_ms += ms
 
     @property
-    def reported(self) -> int:
-        found = read(self.log, "daily")
+    def stored(self) -> ConsumerObject:
+        return ConsumerObject(self.log, "daily")
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """The published positions, by the names of the logs."""
+        found = read(self.stored)
         assert found is not None
-        return found.position
+        return {name: log.position for name, log in found.logs.items()}
+
+    @property
+    def reported(self) -> int:
+        (position,) = self.positions.values()
+        return position
 
 
 @contextmanager
@@ -168,11 +178,8 @@ class OfAll(Stream):
         )
 
     @property
-    def positions(self) -> dict[str, int]:
-        """The published map."""
-        found = read_of_all(self.log, "daily")
-        assert found is not None
-        return {name: log.position for name, log in found.logs.items()}
+    def stored(self) -> ConsumerObject:
+        return ConsumerObject(self.log, "daily", is_of_all=True)
 
 
 @pytest.fixture
@@ -312,7 +319,7 @@ def test_a_damaged_consumer_is_not_overwritten(stream: Stream, warned: list[even
 
 def test_a_consumer_that_was_forgotten_while_it_runs_registers_again(stream: Stream) -> None:
     run = stream.run(0)
-    forget(stream.log, "daily")
+    forget(stream.stored)
     run.committed({"default": 3})
     assert stream.reported == 3
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.lifecycle.consumers.objects import forget_of_all
+from sparkwal.lifecycle.consumers.objects import forget
 from sparkwal.store.base import LogStore, Tagged
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
@@ -74,7 +74,7 @@ def test_a_reader_that_is_forgotten_between_a_get_and_a_put_registers_again(
     run = of_all.begin(a=1)
     run.committed({"a": 2})
     of_all.pass_ms(MINUTE)
-    between(of_all, monkeypatch, lambda: forget_of_all(of_all.log, "daily"))
+    between(of_all, monkeypatch, lambda: forget(of_all.stored))
     run.committed({"a": 5})
     assert of_all.positions == {"a": 5}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import pytest
 import sparkwal
 from sparkwal.errors import InvalidLogError, StoreUnavailableError
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer
 from sparkwal.format.lifecycle_record import FLOOR, INTENT, Target
-from sparkwal.lifecycle.consumers.objects import forget, publish
+from sparkwal.lifecycle.consumers.objects import ConsumerObject, forget
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import Prometheus, new_meter
 from sparkwal.options.open import open_log
@@ -25,6 +23,7 @@ from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 from tests.chains import beginning, put_next
+from tests.consumers import consumer, publish
 from tests.metrics.scraped import Samples, samples
 from tests.protocol.query import StoppedClock
 
@@ -99,7 +98,7 @@ def test_a_later_log_is_counted_whole_and_a_recreated_one_begins_at_0(
     write(path, 4)
     following.update()
     assert following.has_log and reported(meter, path)["sparkwal_commits_total",] == 4
-    publish(the_log(path), consumer(path, "daily", 1))
+    publish(the_log(path), consumer("daily", 1, log_id_at(path)))
     following.update()
     assert ("sparkwal_consumer_position", "daily") in reported(meter, path)
     for commits in (2, 9):  # shorter and longer than the one before
@@ -116,19 +115,20 @@ def test_a_later_log_is_counted_whole_and_a_recreated_one_begins_at_0(
     assert ("sparkwal_durable_position",) not in reported(meter, path)
 
 
-def consumer(path: str, name: str, position: int, **more: Any) -> Consumer:
+def log_id_at(path: str) -> str:
     head = sparkwal.Log(path).head()
     assert head is not None
-    return replace(Consumer(name, head.log_id, position, 0, "here", "run"), **more)
+    return head.log_id
 
 
 def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     path = str(tmp_path)
     commits, log = write(path, 6), the_log(path)
-    publish(log, consumer(path, "daily", 3))
-    publish(log, consumer(path, "done", 7))
-    publish(log, consumer(path, "lease-1", 0, expires_ms=60_000))
-    publish(log, consumer(path, "stranger", 0, log_id="another"))
+    log_id = log_id_at(path)
+    publish(log, consumer("daily", 3, log_id))
+    publish(log, consumer("done", 7, log_id))
+    publish(log, consumer("lease-1", 0, log_id, expires_ms=60_000))
+    publish(log, consumer("stranger", 0, "another"))
     meter = new_meter()
     following = Following(path, meter)
     following.update()
@@ -140,7 +140,7 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     assert seen["sparkwal_consumer_lag_positions", "done"] == 0
     named = {key[1] for key in seen if "_consumer_" in key[0]}
     assert named == {"daily", "done"}  # each lease would be a series more
-    forget(log, "daily")
+    forget(ConsumerObject(log, "daily"))
     following.update()
     assert {key[1] for key in reported(meter, path) if "_consumer_" in key[0]} == {"done"}
 

@@ -18,11 +18,11 @@ from sparkwal.format.lifecycle_record import (
     decode,
     encode,
 )
-from sparkwal.lifecycle.consumers.readers import bound
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.chains import Seen, beginning, changed, newest, put_next
+from tests.consumers import bound
 
 CLOCK = Clock()
 TARGET = Target("s3://b/t", MERGE, ("id",), "at", "gone", ("day",), (), (("a", "b"),))

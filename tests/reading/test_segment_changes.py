@@ -11,11 +11,9 @@ import pytest
 
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format import keys, schema, segment
-from sparkwal.format.consumer_record import Consumer
 from sparkwal.lifecycle.collecting import collection
 from sparkwal.lifecycle.collecting.collection import Collected, Safeguards, collect
 from sparkwal.lifecycle.compaction import Chain
-from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
@@ -27,6 +25,7 @@ from sparkwal.reading.rows import pieces_of
 from sparkwal.store.base import Page
 from sparkwal.testing.memory import MemoryStore
 from tests.chains import newest
+from tests.consumers import consumer, publish
 from tests.protocol.query import StoppedClock
 from tests.reading.collected import DAY_MS, move_floor
 from tests.reading.segmented import (
@@ -222,7 +221,7 @@ def test_a_segment_with_released_rows_is_deleted_although_a_consumer_reads_its_o
     segmented(store)
     position = 2 * BLOCK + 3
     log_id = find_head(log).live.header.log_id  # type: ignore[union-attr]
-    publish(log, Consumer("daily", log_id, position, 0, "host", "nonce"))
+    publish(log, consumer("daily", position, log_id))
     # The grace has passed for the floor, and the consumer is still live.
     move_floor(log, 4 * BLOCK)
     store.modified = {key: 0 for key in store.objects if "/consumers/" not in key}

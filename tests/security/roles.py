@@ -18,8 +18,6 @@ import sparkwal
 from sparkwal.cli.main import main
 from sparkwal.errors import FencedError
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
@@ -34,6 +32,7 @@ from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.segmenting import make_segments
 from sparkwal.spark.source import StreamReader
+from tests.consumers import consumer, publish
 from tests.protocol.query import LIMITS, SCHEMA, Query, hints_in
 from tests.protocol.query import rows as rows_of
 from tests.reading.collected import move_floor
@@ -284,7 +283,7 @@ def furnish(place: Place) -> None:
     assert head.live is not None
     log.store.upload(log.key(keys.data(1, head.window, 7))).part(1, 0, b"left")
     now_ms = Clock().now_ms()
-    publish(log, Consumer("lease-1", head.live.header.log_id, 9, now_ms, "host", "run", 1))
+    publish(log, consumer("lease-1", 9, head.live.header.log_id, timestamp_ms=now_ms, expires_ms=1))
     for floor in range(1, FLOOR + 1):
         move_floor(log, floor, grace_ms=0)
     # A segment beyond the head, as an earlier log leaves it, and a damaged one at the head.

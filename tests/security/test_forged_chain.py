@@ -15,7 +15,7 @@ import pytest
 import sparkwal
 from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
 from sparkwal.format import keys, lifecycle_record
-from sparkwal.format.consumer_record import Consumer, encode
+from sparkwal.format.consumer_record import encode
 from sparkwal.format.lifecycle_record import (
     APPEND,
     FLOOR,
@@ -31,6 +31,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from tests.chains import Seen, beginning, changed, made
 from tests.cli.logs import append, lines, ran
+from tests.consumers import consumer
 from tests.lifecycle.lakes import Lake
 
 SOUND = Target("s3://b/t", MERGE, ("id",), "at", "gone", ("day",))
@@ -178,8 +179,7 @@ def test_an_object_among_consumers_that_is_none_is_passed_over(tmp_path: Path, n
     assert head is not None
     file = tmp_path / "log" / "consumers" / name
     file.parent.mkdir()
-    consumer = Consumer(name, head.log_id, 1, 1, "h", "r")
-    file.write_bytes(encode(consumer))
+    file.write_bytes(encode(consumer(name, 1, head.log_id), "default"))
     assert sparkwal.consumers(path) == []
     (shown,) = lines("status", path)
     assert shown["consumers"] == [] and not shown.get("damage")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.format import keys, schema
-from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition, encode
+from sparkwal.format.consumer_record import encode
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Target
-from sparkwal.lifecycle.consumers.objects import join, join_of_all, publish, publish_of_all
+from sparkwal.lifecycle.consumers.objects import ConsumerObject
 from sparkwal.lifecycle.current import plan_current
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head
@@ -19,6 +18,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import StreamedLog
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
+from tests.consumers import consumer, join, publish
 from tests.simulation.clients import WorldClock, WorldStore, world_log
 from tests.simulation.compacting import TARGET, WorldTable, WorldTombstones, outsider
 from tests.simulation.data import PREFIX
@@ -60,16 +60,11 @@ def follower(
             if reading.log_id is None:
                 return "nothing"
             log_id = reading.log_id
-            reported = Consumer(name, log_id, position, 0, "host", name)
             if joins:
-                key = keys.consumer_key(PREFIX, name)
-                if of_all:
-                    key = keys.consumer_of_all_key(PREFIX, name)
-                    position = join_of_all(log, _of_all(reported))["default"]
-                else:
-                    position = join(log, reported)
+                me = consumer(name, position, log_id, run_id=name)
+                position = join(log, me, is_of_all=of_all)["default"]
                 start = 0 if is_new else position
-                ask(Call("join", (key,)))
+                ask(Call("join", (ConsumerObject(log, name, of_all).key,)))
                 if is_new and position > begin:
                     # As a stream does, which looks again where the floor passed it.
                     reading.floor.refresh()
@@ -80,11 +75,9 @@ def follower(
                 end = reading.refresh()
                 found += _rows(reading, position, end)
                 position = end
-                reported = replace(reported, position=position)
-                if joins and of_all:
-                    publish_of_all(log, _of_all(reported))
-                elif joins:
-                    publish(log, reported)
+                if joins:
+                    me = consumer(name, position, log_id, run_id=name)
+                    publish(log, me, is_of_all=of_all)
         except CollectedError:
             return f"collected {position}"
         except SparkWalError as error:
@@ -148,16 +141,9 @@ def rows_of_records(reading: LogRange, records: Iterable[SlotRecord]) -> list[Ro
     return found
 
 
-def _of_all(consumer: Consumer) -> ConsumerOfAll:
-    """A consumer of all logs under the path, which has seen this one only."""
-    logs = {"default": LogPosition(consumer.log_id, consumer.position)}
-    return ConsumerOfAll(consumer.name, logs, 0, "host", consumer.run_id)
-
-
 def without_a_log(name: str, run_id: str = "another") -> Call:
     """A consumer of all logs under the path publishes before it has seen one."""
-    body = encode(ConsumerOfAll(name, {}, 0, "host", run_id))
-    return Call("overwrite", (keys.consumer_of_all_key(PREFIX, name), body))
+    return _published(name, encode(consumer(name, {}, run_id=run_id), None))
 
 
 def reader_of_all(state: State, name: str) -> State:
@@ -167,9 +153,12 @@ def reader_of_all(state: State, name: str) -> State:
 
 def reader_of_the_log(state: State, name: str, log_id: str) -> State:
     """The world in which it has registered in the log too, at position 0."""
-    body = encode(_of_all(Consumer(name, log_id, 0, 0, "host", name)))
-    call = Call("overwrite", (keys.consumer_of_all_key(PREFIX, name), body))
-    return apply(state, call)[0]
+    body = encode(consumer(name, 0, log_id, run_id=name), None)
+    return apply(state, _published(name, body))[0]
+
+
+def _published(name: str, body: bytes) -> Call:
+    return Call("overwrite", (keys.consumer_key(PREFIX, name + keys.OF_ALL), body))
 
 
 def namesake(name: str) -> Process:
@@ -182,7 +171,7 @@ def namesake(name: str) -> Process:
         if head.live is None:
             return "nothing"
         log_id = head.live.header.log_id
-        join_of_all(log, _of_all(Consumer(name, log_id, head.gap, 0, "host", "another")))
+        join(log, consumer(name, head.gap, log_id, run_id="another"), is_of_all=True)
         return "done"
 
     return run
@@ -190,5 +179,5 @@ def namesake(name: str) -> Process:
 
 def latecomer(name: str, log_id: str, position: int) -> Process:
     """A consumer that comes back and reports an old position."""
-    body = encode(Consumer(name, log_id, position, 0, "host", name))
+    body = encode(consumer(name, position, log_id, run_id=name), "default")
     return outsider(Call("overwrite", (keys.consumer_key(PREFIX, name), body)))

@@ -346,7 +346,7 @@ MUTATIONS = [
             "    floors = _old_floors(record",
             "    log = logs[0].log\n"
             "    asked = [(log, logs[0].state.log_id, 2**40)]\n"
-            "    early = readers_of([log], ()).bounds(asked, safeguards.expiry_ms)\n"
+            "    early = look_at_readers([log]).bounds(asked, safeguards.expiry_ms)\n"
             "    from sparkwal.protocol.chain import newest_record\n"
             "    record = newest_record(log) or record\n"
             "    logs = [replace(logs[0], state=record.log(log.name) or logs[0].state)]\n"
@@ -357,14 +357,14 @@ MUTATIONS = [
         "floor-below-consumers",
         "a consumer joins while the floor moves",
         "lifecycle/consumers/readers.py",
-        "            for consumer, key in pairs:\n",
-        "            for consumer, key in pairs[:0]:\n",
+        "            for consumer, age_ms in pairs:\n",
+        "            for consumer, age_ms in pairs[:0]:\n",
     ),
     Mutation(
         "unseen-logs-held",
         "the floor moves in a log that a consumer of all has not seen",
         "format/consumer_record.py",
-        "own = LogPosition(log_id, 0)",
+        "return replace(self, logs={log: LogPosition(log_id, 0)})",
         "return None",
     ),
     Mutation(

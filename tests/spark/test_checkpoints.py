@@ -17,11 +17,11 @@ from sparkwal import events
 from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.errors import OptionError
-from sparkwal.lifecycle.consumers.readers import bound
 from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.proxy import S3Proxy
+from tests.consumers import bound
 from tests.spark.queries import (
     append,
     assert_one_error,

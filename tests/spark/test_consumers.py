@@ -14,13 +14,13 @@ import sparkwal
 from sparkwal import CollectedError, InvalidLogError, OptionError, events
 from sparkwal.lifecycle.consumers import objects as consumers
 from sparkwal.lifecycle.consumers.consumer_list import ConsumerInfo
-from sparkwal.lifecycle.consumers.readers import bound
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.holds import Holds
 from sparkwal.spark.source import BatchReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
+from tests.consumers import bound
 from tests.spark.queries import append, follow, numbers, read, refused, values
 from tests.spark.test_offsets import SCHEMA, Stream
 

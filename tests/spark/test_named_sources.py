@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.checkpoints.offsets import by_source, positions
-from sparkwal.lifecycle.consumers.readers import bound
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
+from tests.consumers import bound
 from tests.spark.queries import append, wait_for, write
 
 pytestmark = pytest.mark.spark

@@ -22,7 +22,6 @@ from sparkwal.format import (
     lifecycle_record,
     versions,
 )
-from sparkwal.format.consumer_record import Consumer, ConsumerOfAll, LogPosition
 from sparkwal.format.header import QueryProgress
 from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.journal import files
@@ -30,6 +29,7 @@ from sparkwal.protocol import archive
 from sparkwal.protocol.hint import Hints, Planned
 from sparkwal.protocol.holds import Holds
 from sparkwal.reading.replaying import progress_of
+from tests.consumers import consumer
 from tests.headers import LEADER, plain
 from tests.stored.writing import SCHEMA, rows
 
@@ -58,8 +58,7 @@ def of_consumer(body: bytes) -> bytes:
     return text + b"\n" + header.crc_hex(text) + b"\n"
 
 
-CONSUMER = Consumer("c", "l", 1, 2, "h", "r")
-OF_ALL = ConsumerOfAll("c", {"default": LogPosition("l", 1)}, 2, "h", "r")
+CONSUMER = consumer("c", 1)
 CHAIN = ChainRecord(kind="floor", number=keys.MAX, record_id="r", gc_grace_ms=3_600_000)
 BLOCK = b'{"format": "2", "offsets/0": "v1"}'
 CURSOR = {"format": 2, "crc32": crc32(b"{}"), "logs": "{}"}
@@ -70,10 +69,10 @@ OBJECTS: dict[str, Callable[[], Any]] = {
         with_header(lifecycle_record.encode(CHAIN)), "here"
     ),
     versions.CONSUMER: lambda: consumer_record.decode(
-        of_consumer(consumer_record.encode(CONSUMER)), "here"
+        of_consumer(consumer_record.encode(CONSUMER, "default")), "here", "default"
     ),
-    "consumer of all logs": lambda: consumer_record.decode_of_all(
-        of_consumer(consumer_record.encode(OF_ALL)), "here"
+    "consumer of all logs": lambda: consumer_record.decode(
+        of_consumer(consumer_record.encode(CONSUMER, None)), "here", None
     ),
     versions.ARCHIVE: lambda: archive.decode(newer(archive.encode(QueryProgress({}, {}))), "here"),
     versions.CHECKPOINT: lambda: packing.decode(pa.compress(BLOCK, "zstd", asbytes=True), "here"),

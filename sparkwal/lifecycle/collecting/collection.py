@@ -17,13 +17,14 @@ from sparkwal.format.lifecycle_record import ChainRecord, LogInChain
 from sparkwal.lifecycle.collecting.erasing import Erasure, erase_rows
 from sparkwal.lifecycle.collecting.leftovers import Leftovers, list_leftovers, unneeded_segments
 from sparkwal.lifecycle.compaction import confirm_table
-from sparkwal.lifecycle.consumers.readers import Readers, readers_of
+from sparkwal.lifecycle.consumers.readers import Readers, look_at_readers
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.chain import KEPT_RECORDS, Chain, MovedOn, record_at
 from sparkwal.protocol.lifecycle_steps import with_logs
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.floor import KEPT_SLOTS
+from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import (
     KEYS_OF_DELETE,
     Entry,
@@ -230,9 +231,10 @@ def _limits(
     if not moved:
         return [_Limits(floor, floor, "") for floor in floors], None
     small = [one.log.name for one in logs if one.is_small]
+    walked = list_logs(logs[0].log.root, small)
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it
-    readers = readers_of([log for log, _, _ in moved.values()], small)
+    readers = look_at_readers([log for log, _, _ in moved.values()], walked)
     allowed = iter(readers.bounds([*moved.values()], safeguards.expiry_ms))
     results = {name: bound for name, bound in zip(moved, allowed, strict=True)}
     errors = {name: bound for name, bound in results.items() if isinstance(bound, InvalidLogError)}

@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import Unpack
 
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import keys
 from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers.objects import forget_of_all, read_of_all
-from sparkwal.lifecycle.consumers.readers import is_live, look_at_readers
+from sparkwal.lifecycle.consumers.objects import ConsumerObject, read
+from sparkwal.lifecycle.consumers.readers import has_expired, look_at_readers
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
@@ -114,7 +113,7 @@ def consumer_infos(
 
     Args:
         logs: the logs, the names of their sequencers, and their heads.
-        expiry_ms: see `is_live`.
+        expiry_ms: see `has_expired`.
         walked: see `look_at_readers`.
 
     Returns:
@@ -123,20 +122,16 @@ def consumer_infos(
     if not logs:
         return []
     readers = look_at_readers([log for log, _, _ in logs], walked)
-    # The object of a consumer of all logs has one age.
-    readers.read_ages([key for log, _, head in logs for key in readers.keys(log, _log_id(head))])
+    found = readers.with_ages([(log, _log_id(head)) for log, _, head in logs])
 
-    def infos(
-        of: tuple[LogStore, str, Head],
-    ) -> list[ConsumerInfo] | InvalidLogError:
-        log, sequencer, head = of
-        try:
-            pairs = readers.with_ages(log, _log_id(head))
-        except InvalidLogError as error:
-            return error
+    def infos(number: int) -> list[ConsumerInfo] | InvalidLogError:
+        log, sequencer, head = logs[number]
+        pairs = found[number]
+        if isinstance(pairs, InvalidLogError):
+            return pairs
         return [_info(log, sequencer, head, pair, expiry_ms) for pair in pairs]
 
-    return [*run_parallel(logs[0][0].store, infos, logs)]
+    return [*run_parallel(logs[0][0].store, infos, range(len(logs)))]
 
 
 def _log_id(head: Head) -> str:
@@ -151,19 +146,19 @@ def _info(
     expiry_ms: int | None,
 ) -> ConsumerInfo:
     consumer, age_ms = consumer_and_age
-    log_id = _log_id(head)
-    of_this_log = consumer.log_id == log_id
+    own = consumer.logs[log.name]
+    of_this_log = own.log_id == _log_id(head)
     return ConsumerInfo(
         name=consumer.name,
         sequencer=sequencer,
-        position=consumer.position,
-        lag=max(0, head.gap - consumer.position) if of_this_log else 0,
-        lag_ms=lag_ms(log, head, consumer.position) if of_this_log else None,
+        position=own.position,
+        lag=max(0, head.gap - own.position) if of_this_log else 0,
+        lag_ms=lag_ms(log, head, own.position) if of_this_log else None,
         age_ms=age_ms,
         host=consumer.host,
         expires_ms=consumer.expires_ms,
         of_this_log=of_this_log,
-        live=is_live(consumer, log_id, age_ms, expiry_ms),
+        live=of_this_log and not has_expired(consumer, age_ms, expiry_ms),
     )
 
 
@@ -185,14 +180,14 @@ def forget_consumer(path: str, name: str, **options: Unpack[SourceKeywords]) -> 
     """
     settings = from_keywords(SourceOptions, path, {**options, "consumer": name})
     root = open_log(settings, fail_fast=True).root
-    logs = _logs(settings)
+    of_all = ConsumerObject(root, name, is_of_all=True)
+    forgotten = [ConsumerObject(log, name).key for log in _logs(settings).values()]
     if settings.sequencers:
-        forget_of_all(root, name)
-    elif read_of_all(root, name) is not None:
+        forgotten.insert(0, of_all.key)
+    elif read(of_all) is not None:
         raise OptionError(
             f"the consumer {name} reads all logs under {root.url}, and would hold this one at its "
             'beginning: forget it in all of them, with sequencers="*"'
         )
-    own = [keys.consumer_key(log.prefix, name) for log in logs.values()]
-    for begin in range(0, len(own), KEYS_OF_DELETE):
-        root.store.delete_many(own[begin : begin + KEYS_OF_DELETE])
+    for begin in range(0, len(forgotten), KEYS_OF_DELETE):
+        root.store.delete_many(forgotten[begin : begin + KEYS_OF_DELETE])

@@ -2,15 +2,15 @@
 
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import SparkWalError
-from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
-from sparkwal.lifecycle.consumers.objects import OfAllLogs, OfOneLog, Registry, at_least, register
+from sparkwal.format.consumer_record import Consumer, LogPosition
+from sparkwal.lifecycle.consumers.objects import ConsumerObject, forget, join
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.reading.log_range import LogRange
 
@@ -21,17 +21,15 @@ L = TypeVar("L", bound=LogRange)
 class Lease:
     """The lease of a read, which has its own object in the store."""
 
-    registry: Registry
-    name: str
+    stored: ConsumerObject
 
     def release(self) -> None:
         """Remove the lease of a read that ended. If that fails, the lease expires by itself."""
         try:
-            self.registry.forget(self.name)
+            forget(self.stored)
         except SparkWalError as error:
-            path = self.registry.log.url
-            event = events.LeaseLeftBehind(path=path, lease=self.name, reason=str(error))
-            events.emit(event)
+            path, name = self.stored.log.url, self.stored.name
+            events.emit(events.LeaseLeftBehind(path=path, lease=name, reason=str(error)))
 
 
 @contextmanager
@@ -56,32 +54,23 @@ def leased(
     if options.lease_ms is None:
         yield firsts, None
         return
-    registry = OfAllLogs(logs[0].log.root) if options.sequencers else OfOneLog(logs[0].log)
+    is_of_all = bool(options.sequencers)
     run_id = uuid.uuid4().hex
+    own = logs[0].log
+    stored = ConsumerObject(own.root if is_of_all else own, f"lease-{run_id}", is_of_all)
     positions = {
         log.log.name: LogPosition(log.log_id, first)
         for log, first in zip(logs, firsts, strict=True)
         if log.log_id is not None
     }
-    consumer = ConsumerOfAll(
-        f"lease-{run_id}",
-        positions,
-        SYSTEM.now_ms(),
-        socket.gethostname(),
-        run_id,
-        options.lease_ms,
-    )
-    lease = Lease(registry, consumer.name)
-
-    def publish_above(floors: Mapping[str, int]) -> ConsumerOfAll:
-        raised = at_least(consumer, floors)
-        registry.publish(raised)
-        return raised
-
+    now_ms, host = SYSTEM.now_ms(), socket.gethostname()
+    consumer = Consumer(stored.name, positions, now_ms, host, run_id, options.lease_ms)
+    starts = {name: position.position for name, position in positions.items()}
+    lease = Lease(stored)
     try:
-        registered = register(registry.log, positions, publish_above)
+        begins = join(stored, starts, lambda _: consumer, is_new=True)
         for place, log in enumerate(logs):
-            if registered[log.log.name] > firsts[place]:
+            if begins[log.log.name] > firsts[place]:
                 log.floor.refresh()
                 firsts[place] = start(log)
         yield firsts, lease

@@ -10,18 +10,10 @@ not live any more. It reads the floor after its rows, and so detects rows that w
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
 
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format import keys, limits
-from sparkwal.format.consumer_record import (
-    Consumer,
-    ConsumerOfAll,
-    LogPosition,
-    decode,
-    decode_of_all,
-    encode,
-)
+from sparkwal.format import consumer_record, keys, limits
+from sparkwal.format.consumer_record import Consumer, LogPosition
 from sparkwal.protocol.chain import newest_record
 from sparkwal.store.base import (
     LogStore,
@@ -33,31 +25,85 @@ from sparkwal.store.base import (
     sound,
 )
 
-C = TypeVar("C", Consumer, ConsumerOfAll)
 # The most attempts to publish while others under the same name publish first.
 _TRIES = 5
 
 
-def publish(log: LogStore, consumer: Consumer) -> None:
-    """Publish the position of a consumer: 1 PUT, which replaces the former position."""
-    log.store.put(keys.consumer_key(log.prefix, consumer.name), encode(consumer))
+@dataclass(frozen=True)
+class ConsumerObject:
+    """The object of a consumer: its key, its size and its form.
+
+    Attributes:
+        log: the log that the consumer reads. For a consumer of all logs, the log at the path, which
+            need not exist.
+        name: the consumer's name.
+        is_of_all: the consumer reads all logs under the path.
+    """
+
+    log: LogStore
+    name: str
+    is_of_all: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its key."""
+        name = self.name + keys.OF_ALL if self.is_of_all else self.name
+        return keys.consumer_key(self.log.prefix, name)
+
+    @property
+    def most(self) -> int:
+        """The most bytes that readers take."""
+        return limits.CONSUMER_OF_ALL if self.is_of_all else limits.CONSUMER
+
+    def encode(self, consumer: Consumer) -> bytes:
+        """The bytes of the object.
+
+        Raises:
+            OptionError: they are more than readers take.
+        """
+        body = consumer_record.encode(consumer, self._only)
+        if len(body) > self.most:
+            raise OptionError(
+                f"the positions of {len(consumer.logs)} logs take {len(body)} bytes; "
+                f"{self.most} are read: divide the logs among several paths"
+            )
+        return body
+
+    def decode(self, body: bytes) -> Consumer:
+        """Decode and check the object.
+
+        Raises:
+            InvalidLogError: it is damaged, or is another consumer.
+        """
+        url = f"{self.log.store.url}/{self.key}"
+        try:
+            consumer = consumer_record.decode(body, url, self._only)
+        except InvalidLogError as error:
+            raise InvalidLogError(
+                f"{error}. If it belongs to no other log, and no reader needs it, delete it"
+            ) from None
+        if consumer.name != self.name:
+            raise InvalidLogError(
+                f"{url}: the consumer in it has the name {consumer.name!r}; delete it"
+            )
+        return consumer
+
+    @property
+    def _only(self) -> str | None:
+        return None if self.is_of_all else self.log.name
 
 
-def publish_of_all(root: LogStore, consumer: ConsumerOfAll) -> None:
-    """Publish the positions of a consumer in all logs: 1 PUT, which replaces the former ones.
-
-    Args:
-        root: the log at the path, which need not exist.
-        consumer: the consumer. It counts as a consumer at position 0 in other logs.
+def publish(stored: ConsumerObject, consumer: Consumer) -> None:
+    """Publish the positions of a consumer: 1 PUT, which replaces the former ones.
 
     Raises:
         OptionError: the positions are larger than readers take.
     """
-    root.store.put(keys.consumer_of_all_key(root.prefix, consumer.name), encode(consumer))
+    stored.log.store.put(stored.key, stored.encode(consumer))
 
 
-def read(log: LogStore, name: str) -> Consumer | None:
-    """Read the last position of a consumer: 1 GET.
+def read(stored: ConsumerObject) -> Consumer | None:
+    """Read the last positions of a consumer: 1 GET.
 
     Returns:
         The consumer, or None if it does not exist.
@@ -65,156 +111,22 @@ def read(log: LogStore, name: str) -> Consumer | None:
     Raises:
         InvalidLogError: the consumer's object is damaged, or is no consumer.
     """
-    return _read(log, name, "", limits.CONSUMER, decode)
 
-
-def read_of_all(root: LogStore, name: str) -> ConsumerOfAll | None:
-    """Read the last positions of a consumer of all logs: 1 GET. See `read`."""
-    return _read(root, name, keys.OF_ALL, limits.CONSUMER_OF_ALL, decode_of_all)
-
-
-def _read(
-    log: LogStore, name: str, suffix: str, most: int, decode_it: Callable[[bytes, str], C]
-) -> C | None:
-    # A name from a LIST may be anything, and is not checked yet.
-    key = keys.consumers_prefix(log.prefix) + name + suffix
-    url = f"{log.store.url}/{key}"
-    if not keys.CONSUMER_NAME.fullmatch(name):
-        raise InvalidLogError(f"{url!r}: this is no name of a consumer; delete the object")
-
-    def read_it() -> C:
-        return _decoded(get_whole(log.store, key, most), url, name, decode_it)
+    def look() -> Consumer:
+        return stored.decode(get_whole(stored.log.store, stored.key, stored.most))
 
     try:
-        return sound(key, read_it, read_it)
+        return sound(stored.key, look, look)
     except NotFound:
         return None
 
 
-def _decoded(body: bytes, url: str, name: str, decode_it: Callable[[bytes, str], C]) -> C:
-    try:
-        consumer = decode_it(body, url)
-    except InvalidLogError as error:
-        raise InvalidLogError(
-            f"{error}. If it belongs to no other log, and no reader needs it, delete it"
-        ) from None
-    if consumer.name != name:
-        raise InvalidLogError(
-            f"{url}: the consumer in it has the name {consumer.name!r}; delete it"
-        )
-    return consumer
+def forget(stored: ConsumerObject) -> None:
+    """Let the floors pass a consumer, which need not exist: 1 DELETE."""
+    stored.log.store.delete(stored.key)
 
 
-def forget(log: LogStore, name: str) -> None:
-    """Let the floor pass a consumer; it need not exist."""
-    log.store.delete(keys.consumer_key(log.prefix, name))
-
-
-def forget_of_all(root: LogStore, name: str) -> None:
-    """Let the floors of all logs pass a consumer of all; it need not exist."""
-    root.store.delete(keys.consumer_of_all_key(root.prefix, name))
-
-
-class Registry(Protocol):
-    """The object of a consumer of one log, or of all."""
-
-    @property
-    def log(self) -> LogStore:
-        """The log, or the one at the path."""
-
-    def key(self, name: str) -> str:
-        """The key of the object of a consumer."""
-
-    @property
-    def most(self) -> int:
-        """The most bytes of an object."""
-
-    def encode(self, consumer: ConsumerOfAll) -> bytes:
-        """The bytes of a consumer's object."""
-
-    def decode(self, body: bytes, name: str) -> ConsumerOfAll:
-        """Decode and check the object of a consumer."""
-
-    def publish(self, consumer: ConsumerOfAll) -> None:
-        """Publish positions: 1 PUT."""
-
-    def forget(self, name: str) -> None:
-        """Delete the object: 1 DELETE."""
-
-
-@dataclass(frozen=True)
-class OfOneLog:
-    """The objects of consumers of one log."""
-
-    log: LogStore
-    most = limits.CONSUMER
-
-    def key(self, name: str) -> str:
-        """The key of the object of a consumer."""
-        return keys.consumer_key(self.log.prefix, name)
-
-    def encode(self, consumer: ConsumerOfAll) -> bytes:
-        """The bytes of a consumer's object, with the position in this log."""
-        ((name, own),) = consumer.logs.items()
-        of_one = consumer.in_log(name, own.log_id)
-        assert of_one is not None
-        return encode(of_one)
-
-    def decode(self, body: bytes, name: str) -> ConsumerOfAll:
-        """Decode and check the object of a consumer."""
-        return self.of_all(_decoded(body, f"{self.log.store.url}/{self.key(name)}", name, decode))
-
-    def of_all(self, consumer: Consumer) -> ConsumerOfAll:
-        """A consumer of this log in the form of one of all logs."""
-        return ConsumerOfAll(
-            consumer.name,
-            {self.log.name: LogPosition(consumer.log_id, consumer.position)},
-            consumer.timestamp_ms,
-            consumer.host,
-            consumer.run_id,
-            consumer.expires_ms,
-        )
-
-    def publish(self, consumer: ConsumerOfAll) -> None:
-        """Publish the position: 1 PUT."""
-        self.log.store.put(self.key(consumer.name), self.encode(consumer))
-
-    def forget(self, name: str) -> None:
-        """Delete the object: 1 DELETE."""
-        forget(self.log, name)
-
-
-@dataclass(frozen=True)
-class OfAllLogs:
-    """The objects of consumers of all logs under the path of `log`."""
-
-    log: LogStore
-    most = limits.CONSUMER_OF_ALL
-
-    def key(self, name: str) -> str:
-        """The key of the object of a consumer."""
-        return keys.consumer_of_all_key(self.log.prefix, name)
-
-    def encode(self, consumer: ConsumerOfAll) -> bytes:
-        """The bytes of a consumer's object."""
-        return encode(consumer)
-
-    def decode(self, body: bytes, name: str) -> ConsumerOfAll:
-        """Decode and check the object of a consumer."""
-        return _decoded(body, f"{self.log.store.url}/{self.key(name)}", name, decode_of_all)
-
-    def publish(self, consumer: ConsumerOfAll) -> None:
-        """Publish the positions: 1 PUT."""
-        publish_of_all(self.log, consumer)
-
-    def forget(self, name: str) -> None:
-        """Delete the object: 1 DELETE."""
-        forget_of_all(self.log, name)
-
-
-def update(
-    registry: Registry, name: str, change: Callable[[ConsumerOfAll | None], ConsumerOfAll]
-) -> ConsumerOfAll:
+def update(stored: ConsumerObject, change: Callable[[Consumer | None], Consumer]) -> Consumer:
     """Publish what `change` makes of the published positions: 1 GET and 1 PUT.
 
     If another process publishes in between, this reads again, so no position is lost. Where the
@@ -224,22 +136,21 @@ def update(
         InvalidLogError: the object of a consumer with this name is damaged.
         OptionError: the positions are larger than readers take.
     """
-    store = registry.log.store
-    key = registry.key(name)
+    store, key = stored.log.store, stored.key
     sent = b""
-    before: ConsumerOfAll | None = None
+    before: Consumer | None = None
 
-    def look() -> tuple[Tagged | None, ConsumerOfAll | None]:
-        tagged = _tagged(store, key, registry.most)
+    def look() -> tuple[Tagged | None, Consumer | None]:
+        tagged = _tagged(store, key, stored.most)
         # The store may have kept a part of the bytes that an earlier attempt sent.
         if tagged and len(tagged.body) < len(sent) and sent.startswith(tagged.body):
             return tagged, before
-        return tagged, registry.decode(tagged.body, name) if tagged else None
+        return tagged, stored.decode(tagged.body) if tagged else None
 
     for _ in range(_TRIES):
         tagged, before = sound(key, look, look)
         consumer = change(before)
-        sent = registry.encode(consumer)
+        sent = stored.encode(consumer)
         if _replaced(store, key, sent, tagged):
             return consumer
     store.put(key, sent)
@@ -265,9 +176,7 @@ def _replaced(store: Store, key: str, body: bytes, before: Tagged | None) -> boo
         return True
 
 
-def with_lower(
-    consumer: ConsumerOfAll, published: ConsumerOfAll | None, names: Collection[str]
-) -> ConsumerOfAll:
+def with_lower(consumer: Consumer, published: Consumer, names: Collection[str]) -> Consumer:
     """Keep lower positions in force that were published under the consumer's name.
 
     Args:
@@ -275,11 +184,10 @@ def with_lower(
         published: the positions in the object.
         names: the logs of which lower positions count. The reader itself has released the others.
     """
-    before = published.logs if published else {}
     waiting = {*names}
 
     def lower(name: str, own: LogPosition) -> LogPosition:
-        other = before.get(name)
+        other = published.logs.get(name)
         if name not in waiting or other is None or other.log_id != own.log_id:
             return own
         return LogPosition(own.log_id, min(own.position, other.position))
@@ -288,24 +196,23 @@ def with_lower(
     return replace(consumer, logs={name: lower(name, own) for name, own in consumer.logs.items()})
 
 
-def join(log: LogStore, consumer: Consumer) -> int:
-    """Register a consumer of one log before it reads, as `join_of_all`.
+def join(
+    stored: ConsumerObject,
+    starts: Mapping[str, int],
+    change: Callable[[Consumer | None], Consumer],
+    *,
+    is_new: bool = False,
+) -> dict[str, int]:
+    """Register a consumer in logs before it reads them.
 
-    Returns:
-        The position at which it may begin: its own, or the floor if that is higher.
+    It costs 1 GET, 1 PUT, and 1 or 2 requests for the floors.
 
-    Raises:
-        InvalidLogError: the object of a consumer with this name is damaged.
-    """
-    registry = OfOneLog(log)
-    return _join(registry, registry.of_all(consumer))[log.name]
-
-
-def join_of_all(root: LogStore, consumer: ConsumerOfAll) -> Mapping[str, int]:
-    """Register a consumer before it reads: 1 GET, 1 PUT, and 1 or 2 requests for the floors.
-
-    A lower position that was published under its name stays in force: another reader may have the
-    same name.
+    Args:
+        stored: the consumer's object.
+        starts: the positions from which it reads, by the names of the logs.
+        change: makes the consumer from the published one. If the floor of a log is above its
+            position, the floor takes its place.
+        is_new: the name is random, so nothing was published under it: no GET.
 
     Returns:
         The position at which it may begin in each log: its own, or the floor if that is higher.
@@ -314,51 +221,29 @@ def join_of_all(root: LogStore, consumer: ConsumerOfAll) -> Mapping[str, int]:
         InvalidLogError: the object of a consumer with this name is damaged.
         OptionError: the positions are larger than readers take.
     """
-    return _join(OfAllLogs(root), consumer)
+    least: dict[str, int] = {}
 
+    def above(published: Consumer | None) -> Consumer:
+        return _at_least(change(published), least)
 
-def _join(registry: Registry, consumer: ConsumerOfAll) -> Mapping[str, int]:
-    def publish_above(floors: Mapping[str, int]) -> ConsumerOfAll:
-        return update(
-            registry,
-            consumer.name,
-            lambda before: at_least(with_lower(consumer, before, consumer.logs), floors),
-        )
-
-    registered = register(registry.log, consumer.logs, publish_above)
-    return {name: max(registered[name], own.position) for name, own in consumer.logs.items()}
-
-
-def register(
-    log: LogStore,
-    names: Collection[str],
-    publish_above: Callable[[Mapping[str, int]], ConsumerOfAll],
-) -> Mapping[str, int]:
-    """Publish a consumer. If the floor of a log is above its position, the floor takes its place.
-
-    Args:
-        log: the log of the object, or the one at the path.
-        names: the logs in which the consumer registers now.
-        publish_above: publishes the positions, at least the given ones, and returns them.
-
-    Returns:
-        The published position in each of these logs.
-    """
     # If a coordinator listed the consumers before this PUT, the read after it returns the new
     # floor.
-    least: dict[str, int] = {}
     while True:
-        consumer = publish_above(least)
+        if is_new:
+            consumer = above(None)
+            publish(stored, consumer)
+        else:
+            consumer = update(stored, above)
         own = consumer.logs
-        floors = _floors(log, consumer, names)
+        floors = _floors(stored.log, consumer, starts)
         passed = {name: floor for name, floor in floors.items() if floor > own[name].position}
         # SAFETY(join-then-floor) §10: a new consumer reads the floors after it wrote its positions
         if not passed:
-            return {name: own[name].position for name in names}
+            return {name: max(start, own[name].position) for name, start in starts.items()}
         least |= passed
 
 
-def at_least(consumer: ConsumerOfAll, floors: Mapping[str, int]) -> ConsumerOfAll:
+def _at_least(consumer: Consumer, floors: Mapping[str, int]) -> Consumer:
     """The consumer with the floors of logs in place of lower positions."""
     raised = {
         name: LogPosition(own.log_id, max(own.position, floors.get(name, 0)))
@@ -367,7 +252,7 @@ def at_least(consumer: ConsumerOfAll, floors: Mapping[str, int]) -> ConsumerOfAl
     return replace(consumer, logs=raised)
 
 
-def _floors(log: LogStore, consumer: ConsumerOfAll, names: Collection[str]) -> dict[str, int]:
+def _floors(log: LogStore, consumer: Consumer, names: Collection[str]) -> dict[str, int]:
     """The floors of these logs: 1 LIST, and 1 GET if the path has a chain."""
     record = newest_record(log)
     floors = {}

@@ -11,17 +11,9 @@ from dataclasses import dataclass
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, SparkWalError
-from sparkwal.format.consumer_record import ConsumerOfAll, LogPosition
+from sparkwal.format.consumer_record import Consumer, LogPosition
 from sparkwal.lifecycle.consumers.namesakes import Namesake, join_namesakes
-from sparkwal.lifecycle.consumers.objects import (
-    OfAllLogs,
-    OfOneLog,
-    Registry,
-    at_least,
-    register,
-    update,
-    with_lower,
-)
+from sparkwal.lifecycle.consumers.objects import ConsumerObject, join, update, with_lower
 from sparkwal.protocol.clock import SYSTEM, Clock, is_old
 from sparkwal.protocol.holds import Holds
 from sparkwal.store.base import LogStore
@@ -65,7 +57,7 @@ class Publisher:
         self._host = socket.gethostname()
         self._run_id = uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}
-        self._registry: Registry | None = None
+        self._stored: ConsumerObject | None = None
         self._namesake: Namesake | None = None
         # The time of the last publication, on the boot-time clock.
         self._boot_ms: int | None = None
@@ -79,15 +71,15 @@ class Publisher:
         """
         if not self._name:
             return
-        if self._registry is not None:
+        if self._stored is not None:
             if self._is_due():
-                self._publish(self._registry)
+                self._publish(self._stored)
             return
-        registry = OfAllLogs(root)
+        stored = ConsumerObject(root, self._name, is_of_all=True)
         self._enter(f"{root.identity}\0*", {})
-        update(registry, self._name, lambda published: self._lowest(registry, published, {}))
+        update(stored, lambda published: self._lowest(published, {}))
         self._boot_ms = self._clock.boot_ms()
-        self._registry = registry
+        self._stored = stored
 
     def join(self, logs: Sequence[tuple[LogStore, str | None, int]]) -> dict[str, int]:
         """Register before the first read of logs, once for each log.
@@ -107,28 +99,21 @@ class Publisher:
         }
         if not new:
             return begins
-        registry = self._registry or OfOneLog(logs[0][0])
+        stored = self._stored or ConsumerObject(logs[0][0], self._name)
         after = {**self._logs, **new}
         # Create the file before this run publishes, so that a namesake which publishes meanwhile
         # includes this run.
-        if self._registry is None:
+        if self._stored is None:
             (state,) = new.values()
             self._enter(state.log_id, _positions(after))
         elif self._namesake is not None:
             self._namesake.move(_positions(after))
-
-        def publish_above(floors: Mapping[str, int]) -> ConsumerOfAll:
-            return update(
-                registry,
-                self._name,
-                lambda published: at_least(self._lowest(registry, published, after), floors),
-            )
-
-        registered = register(registry.log, new, publish_above)
+        starts = {name: state.position for name, state in new.items()}
+        begins |= join(stored, starts, lambda published: self._lowest(published, after))
         for name, state in new.items():
-            begins[name] = state.position = max(state.position, registered[name])
+            state.position = begins[name]
         self._logs = after
-        self._registry = registry
+        self._stored = stored
         return begins
 
     def committed(self, positions: Mapping[str, int]) -> None:
@@ -142,7 +127,7 @@ class Publisher:
             positions: the positions by the names of the logs.
         """
         joined = {name: state for name, state in self._logs.items() if name in positions}
-        if not joined or self._registry is None:
+        if not joined or self._stored is None:
             return
         is_first = not all(state.is_released for state in joined.values())
         for name, state in joined.items():
@@ -151,16 +136,16 @@ class Publisher:
         if self._namesake is not None:
             self._namesake.move(_positions(self._logs))
         if is_first or self._is_due():
-            self._publish(self._registry)
+            self._publish(self._stored)
 
     def catch_up(self) -> None:
         """Publish all positions, before the stream may end."""
         states = self._logs.values()
-        if self._registry is None or all(state.position == state.published for state in states):
+        if self._stored is None or all(state.position == state.published for state in states):
             return
         for state in states:
             state.is_released = True
-        self._publish(self._registry)
+        self._publish(self._stored)
 
     def _is_due(self) -> bool:
         before, boot_id = self._boot_ms, self._clock.boot_id()
@@ -170,18 +155,14 @@ class Publisher:
         state = self._holds.state
         self._namesake = join_namesakes(state, log, self._name, self._run_id, positions)
 
-    def _publish(self, registry: Registry) -> None:
+    def _publish(self, stored: ConsumerObject) -> None:
         # Set the time also for a failed attempt: while the store is down each attempt takes long.
         self._boot_ms = self._clock.boot_ms()
         try:
-            update(
-                registry,
-                self._name,
-                lambda published: self._lowest(registry, published, self._logs, reports=True),
-            )
+            update(stored, lambda published: self._lowest(published, self._logs, stored))
         except SparkWalError as error:
             lowest = min((state.position for state in self._logs.values()), default=0)
-            path = registry.log.url
+            path = stored.log.url
             events.emit(events.ConsumerNotPublished(path, self._name, lowest, str(error)))
             return
         for state in self._logs.values():
@@ -190,12 +171,10 @@ class Publisher:
 
     def _lowest(
         self,
-        registry: Registry,
-        published: ConsumerOfAll | None,
+        published: Consumer | None,
         logs: Mapping[str, _LogState],
-        *,
-        reports: bool = False,
-    ) -> ConsumerOfAll:
+        reported: ConsumerObject | None = None,
+    ) -> Consumer:
         """The lowest positions that a run of this name needs, as far as this run can read them.
 
         They include all runs on this machine, and the positions that a run on another machine has
@@ -203,10 +182,9 @@ class Publisher:
         position than the other, and the floors wait until one of them ends.
 
         Args:
-            registry: the object that holds the published positions.
-            published: these positions.
+            published: the published positions.
             logs: the logs of this run. Before it joins one, the published positions stay.
-            reports: report a run on another machine.
+            reported: their object, to report a run on another machine.
         """
         needed = self._holds.lowest_of(_positions(logs))
         namesakes = self._namesake.others() if self._namesake else {}
@@ -221,11 +199,11 @@ class Publisher:
         if published.run_id in {self._run_id, *namesakes}:
             waiting = [name for name, log in logs.items() if not log.is_released]
             return with_lower(self._consumer(own), published, waiting)
-        if reports:
-            self._report_shared(registry, published)
+        if reported is not None:
+            self._report_shared(reported, published)
         return with_lower(self._consumer(own), published, logs)
 
-    def _report_shared(self, registry: Registry, published: ConsumerOfAll) -> None:
+    def _report_shared(self, stored: ConsumerObject, published: Consumer) -> None:
         """Report that another machine has published under this name.
 
         Raises:
@@ -236,17 +214,17 @@ class Publisher:
             own, other = self._logs[name], published.logs[name]
             if other.log_id != own.log_id:
                 raise InvalidLogError(
-                    f"{registry.log.root.sequencer(name).url} was recreated: {self._name} on "
+                    f"{stored.log.root.sequencer(name).url} was recreated: {self._name} on "
                     f"{published.host} reads the log {other.log_id}, this stream read {own.log_id}"
                 )
         if shared:
             lowest = min(published.logs[name].position for name in shared)
-            path = registry.log.url
+            path = stored.log.url
             events.emit(events.ConsumerShared(path, self._name, published.host, lowest))
 
-    def _consumer(self, logs: Mapping[str, LogPosition]) -> ConsumerOfAll:
+    def _consumer(self, logs: Mapping[str, LogPosition]) -> Consumer:
         now_ms = self._clock.now_ms()
-        return ConsumerOfAll(self._name, logs, now_ms, self._host, self._run_id)
+        return Consumer(self._name, logs, now_ms, self._host, self._run_id)
 
 
 def _positions(logs: Mapping[str, _LogState]) -> dict[str, int]:
