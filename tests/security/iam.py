@@ -5,13 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
+
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPResponse
 
 from sparkwal.testing.proxy import Sent
 from tests.docs.pages import ROOT
@@ -152,3 +156,55 @@ def smaller(found: Policy) -> Iterator[tuple[str, Policy]]:
 
 def files() -> list[Path]:
     return sorted(FOLDER.glob("*.json"))
+
+
+class Enforcing(HTTPConnectionPool):
+    """The connections of a proxy to its store, which refuse what no policy allows, as S3 does.
+
+    Attributes:
+        policies: the policies of the caller.
+        denied: the calls that were refused, in order.
+        ahead: the time by which the store's clock is ahead, so that objects look older.
+    """
+
+    def __init__(self, pool: HTTPConnectionPool) -> None:
+        super().__init__(pool.host, pool.port, maxsize=64, retries=False)
+        self.policies: Sequence[Policy] = ()
+        self.denied: list[Call] = []
+        self.ahead = timedelta()
+
+    def urlopen(  # type: ignore[override]
+        self, method: str, url: str, body: Any = None, headers: Any = None, **options: Any
+    ) -> BaseHTTPResponse:
+        sent = Sent(method, url, headers, body or b"")
+        if denied := self._refused(sent, 0):
+            return _refusal(denied)
+        answer = super().urlopen(method, url, body, headers, **options)
+        # S3 hides whether an object is missing from callers who may not list it.
+        if denied := self._refused(sent, answer.status):
+            return _refusal(denied)
+        if date := answer.headers.get("Date"):
+            answer.headers["Date"] = format_datetime(
+                parsedate_to_datetime(date) + self.ahead, usegmt=True
+            )
+        return answer
+
+    def _refused(self, sent: Sent, status: int) -> list[Call]:
+        denied = [
+            each
+            for each in calls(sent, status)
+            if not any(allows(policy, each) for policy in self.policies)
+        ]
+        self.denied += denied
+        return denied
+
+
+def _refusal(denied: Sequence[Call]) -> HTTPResponse:
+    """S3's answer. It refuses the keys of a DeleteObjects one by one."""
+    text, status = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>", 403
+    if denied[0].action == "s3:DeleteObject" and len(denied) > 1:
+        keys = (each.resource.partition("/")[2] for each in denied)
+        errors = (f"<Error><Key>{key}</Key><Code>AccessDenied</Code></Error>" for key in keys)
+        text, status = f"<DeleteResult>{''.join(errors)}</DeleteResult>", 200
+    headers = {"Content-Type": "application/xml", "Content-Length": str(len(text))}
+    return HTTPResponse(text.encode(), headers, status)
