@@ -15,8 +15,6 @@ from click.testing import CliRunner, Result
 import sparkwal
 from sparkwal.cli.main import COMMANDS, main
 from sparkwal.format import keys
-from sparkwal.format.consumer_record import Consumer
-from sparkwal.lifecycle.consumers.objects import publish
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -28,6 +26,7 @@ from sparkwal.reading.segmenting import make_segments
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, s3_client
 from tests.checkpoints.forks import OffsetStream
+from tests.consumers import consumer, publish
 from tests.docs.tables import PAGES, ROLES, table
 from tests.reading.collected import move_floor
 from tests.security import iam
@@ -148,7 +147,7 @@ def furnish(place: Place) -> None:
     assert live is not None
     log.store.upload(log.key(keys.data(0, 1000, 7))).part(1, 0, b"left")
     now_ms = Clock().now_ms()
-    publish(log, Consumer(CONSUMER, live.header.log_id, 3, now_ms, "host", "run"))
+    publish(log, consumer(CONSUMER, 3, live.header.log_id, timestamp_ms=now_ms))
     seen = LogRange(settings, settings.sequencer, log)
     seen.refresh()
     with short_blocks():
