@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from sparkwal import Appender
+from sparkwal import Appender, AsyncAppender
 from sparkwal.errors import SparkWalError
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Page, Transient
@@ -48,6 +48,11 @@ class OutageStore(FaultyStore):
         """An appender with a journal in this folder; a path in `options` takes its place."""
         given = {"journal": "memory", "journalSlots": 4096, **options}
         return self.appender(producer, retries=retries, folder=folder, **given)
+
+    def async_journaled(self, folder: MemoryFolder, **options: Any) -> AsyncAppender:
+        """The same for asyncio."""
+        given = {"journal": "memory", "journalSlots": 4096, **options}
+        return self.async_appender(retries=1, folder=folder, **given)
 
 
 def sound(faulty: FaultyStore) -> None:

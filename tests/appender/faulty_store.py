@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
-from sparkwal import Appender
+from sparkwal import Appender, AsyncAppender
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.records import live_records
@@ -18,8 +15,8 @@ from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
+from tests.logs import SCHEMA
 
-SCHEMA = pa.schema([("v", pa.int64())])
 PREFIX = "wal"
 WINDOW = 1000
 
@@ -81,25 +78,21 @@ class FaultyStore:
 
     def appender(self, producer: str = "p", *, retries: int = 3, **options: Any) -> Appender:
         """An appender over this store, four records in flight, one append a batch."""
+        return Appender(**self.opening(producer, retries, options))
+
+    def async_appender(self, *, retries: int = 3, **options: Any) -> AsyncAppender:
+        """The same for asyncio."""
+        return AsyncAppender(**self.opening("p", retries, options))
+
+    def opening(self, producer: str, retries: int, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of an appender over this store."""
         given = {"maxInFlightRequests": 4, "batchSizeThreshold": 1, **options}
-        store = self.retrying(retries)
-        return Appender(LogStore(store, PREFIX), SCHEMA, producer_id=producer, **given)
+        log = LogStore(self.retrying(retries), PREFIX)
+        return {"path": log, "schema": SCHEMA, "producer_id": producer, **given}
 
     def gap(self) -> int:
         """The first free position."""
         return find_head(LogStore(self.inner, PREFIX)).gap
-
-
-def rows(*values: int) -> list[dict[str, Any]]:
-    return [{"v": value} for value in values]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that another thread is about to do."""
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.001)
 
 
 def commits(store: MemoryStore, prefix: str = PREFIX) -> list[tuple[int, str, int, int]]:

@@ -8,7 +8,7 @@ import signal
 from sparkwal import Appender
 from sparkwal.appender.appender import Ticket
 from sparkwal.errors import OptionError
-from tests.appender.faulty_store import rows
+from tests.logs import rows
 
 
 def is_refused(wal: Appender, ticket: Ticket) -> bool:

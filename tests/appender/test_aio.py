@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from sparkwal import Appender, AsyncAppender, Log, verify
+from sparkwal.appender import aio
 from sparkwal.appender.aio import durable
 from sparkwal.errors import BackPressureError, FencedError, OptionError
-from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, rows, stored, until
+from tests.appender import inside
+from tests.appender.faulty_store import FaultyStore, stored
+from tests.logs import SCHEMA, rows, until
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -21,14 +24,6 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(scenario(), 60)
 
     asyncio.run(bounded())
-
-
-class AsyncFaultyAppender(AsyncAppender):
-    """An AsyncAppender over a FaultyStore."""
-
-    def __init__(self, faulty: FaultyStore, **options: object) -> None:
-        super().__init__(PREFIX, SCHEMA, producer_id="p")
-        self._open = lambda: faulty.appender(**options)
 
 
 def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls(tmp_path: Path) -> None:
@@ -49,15 +44,13 @@ def test_back_pressure_is_awaited_and_the_event_loop_keeps_running() -> None:
     faulty = FaultyStore()
 
     async def scenario() -> None:
-        async with AsyncFaultyAppender(
-            faulty, maxInFlightRequests=1, maxBufferedBytes="1kb"
-        ) as wal:
+        async with faulty.async_appender(maxInFlightRequests=1, maxBufferedBytes="1kb") as wal:
             first = faulty.gap()
             faulty.hold(first)
             tasks = [asyncio.create_task(wal.append(rows(0)))]
             await asyncio.to_thread(until, lambda: first in faulty.arrived)
             tasks += [asyncio.create_task(wal.append(rows(i))) for i in range(1, 500)]
-            while not wal._waiting:
+            while not inside.queued(wal):
                 await asyncio.sleep(0)
             with pytest.raises(BackPressureError):
                 await wal.accept(rows(-1), block=False)
@@ -74,7 +67,7 @@ def test_the_awaiting_task_gets_the_error() -> None:
     faulty = FaultyStore()
 
     async def scenario() -> None:
-        async with AsyncFaultyAppender(faulty) as wal:
+        async with faulty.async_appender() as wal:
             with pytest.raises(OptionError):
                 await wal.append([{"x": 1}])
             with pytest.raises(OptionError):
@@ -91,7 +84,7 @@ def test_a_cancelled_append_that_was_accepted_is_written() -> None:
     faulty = FaultyStore()
 
     async def scenario() -> None:
-        async with AsyncFaultyAppender(faulty) as wal:
+        async with faulty.async_appender() as wal:
             first = faulty.gap()
             faulty.hold(first)
             task = asyncio.create_task(wal.append(rows(1)))
@@ -121,9 +114,7 @@ def test_under_back_pressure_appends_keep_their_order() -> None:
     count = 400
 
     async def scenario() -> None:
-        async with AsyncFaultyAppender(
-            faulty, maxInFlightRequests=1, maxBufferedBytes="2kb"
-        ) as wal:
+        async with faulty.async_appender(maxInFlightRequests=1, maxBufferedBytes="2kb") as wal:
             accepted: list[int] = []
 
             async def send(value: int) -> None:
@@ -149,8 +140,8 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
 
     async def scenario() -> None:
         nonlocal asked
-        async with AsyncFaultyAppender(
-            faulty, maxInFlightRequests=1, maxBufferedBytes="8kb", batchSizeThreshold="8kb"
+        async with faulty.async_appender(
+            maxInFlightRequests=1, maxBufferedBytes="8kb", batchSizeThreshold="8kb"
         ) as wal:
             first = faulty.gap()
             faulty.hold(first, first + 1)
@@ -170,7 +161,7 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
             # It looks by itself once a second, which may pass here.
             monkeypatch.setattr(wal.appender, "wait_room", lambda _: wait_room(60))
             task = asyncio.create_task(wal.append(large))
-            await asyncio.to_thread(until, lambda: bool(wal.appender._backend.intake._room._gates))  # type: ignore[attr-defined]
+            await asyncio.to_thread(until, lambda: inside.waits_for_room(wal.appender))
             for _ in range(50):
                 await asyncio.sleep(0)
             assert asked == 2 and not task.done()
@@ -180,21 +171,24 @@ def test_waiting_for_room_does_not_ask_again_and_again(monkeypatch: pytest.Monke
     run(scenario)
 
 
-def test_a_cancelled_open_does_not_fence_the_next_appender() -> None:
+def test_a_cancelled_open_does_not_fence_the_next_appender(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     faulty = FaultyStore()
     opening = threading.Event()
     go_on = threading.Event()
     opened: list[Appender] = []
 
-    def slow() -> Appender:
+    def slow(*given: Any, **more: Any) -> Appender:
         opening.set()
         assert go_on.wait(30)
-        opened.append(faulty.appender())
+        opened.append(Appender(*given, **more))
         return opened[-1]
 
     async def scenario() -> None:
-        wal = AsyncFaultyAppender(faulty)
-        wal._open = slow
+        with monkeypatch.context() as patch:
+            patch.setattr(aio, "Appender", slow)
+            wal = faulty.async_appender()
         task = asyncio.create_task(wal.__aenter__())
         await asyncio.to_thread(opening.wait, 30)
         task.cancel()
@@ -205,7 +199,7 @@ def test_a_cancelled_open_does_not_fence_the_next_appender() -> None:
             await task
         with pytest.raises(OptionError, match="is closed"):
             opened[0].append(rows(0))
-        async with AsyncFaultyAppender(faulty) as after:
+        async with faulty.async_appender() as after:
             await after.append(rows(1))
 
     run(scenario)

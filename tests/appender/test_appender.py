@@ -20,7 +20,9 @@ from sparkwal.events import BatchSent, Durable, Event, Rejected, Retried
 from sparkwal.options.writing import AppenderOptions
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore
-from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
+from tests.appender import inside
+from tests.appender.faulty_store import PREFIX, FaultyStore, commits, stored
+from tests.logs import SCHEMA, rows, until
 
 
 @pytest.fixture
@@ -66,11 +68,10 @@ def test_puts_that_end_in_any_order_are_acknowledged_in_order(faulty: FaultyStor
         for number, ticket in enumerate(tickets):
             ticket.when_done(lambda number=number: done.append(number))  # type: ignore[misc]
         started(faulty, *at)
-        waiting = wal._backend._pipeline._durable
         faulty.release(at[3])
-        until(lambda: at[3] in waiting)
+        until(lambda: at[3] in inside.durable_early(wal))
         faulty.release(at[1])
-        until(lambda: at[1] in waiting)
+        until(lambda: at[1] in inside.durable_early(wal))
         assert done == [] and wal.last_sequence == -1
         faulty.release(at[0])
         until(lambda: wal.last_sequence == 1 and len(done) == 2)
@@ -89,9 +90,9 @@ def test_a_slow_oldest_put_stops_sending_at_the_limit_of_positions(faulty: Fault
             wal.append(rows(i))
         # Three after it are done: no count of requests, but the span is used up.
         started(faulty, *range(first, first + 4))
-        until(lambda: len(wal._backend._pipeline._durable) == 3)
+        until(lambda: len(inside.durable_early(wal)) == 3)
         assert max(faulty.arrived) == first + 3
-        assert wal._backend._pipeline.in_flight == 4
+        assert wal.in_flight == 4
         faulty.release(first)
         wal.flush()
     assert stored(faulty.inner) == list(range(10))
@@ -109,7 +110,7 @@ def test_over_the_buffer_append_blocks_or_raises_and_nothing_is_lost(faulty: Fau
         count = len(accepted)
         blocked = threading.Thread(target=lambda: accepted.append(wal.append(rows(count))))
         blocked.start()
-        until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
+        until(lambda: inside.waits_for_room(wal))
         assert len(accepted) == count
         faulty.release(first)
         blocked.join()
@@ -229,13 +230,14 @@ def test_a_bad_row_fails_only_its_own_ticket(faulty: FaultyStore) -> None:
 
 
 def test_a_batch_of_nothing_but_bad_rows_writes_nothing(faulty: FaultyStore) -> None:
-    with faulty.appender() as wal:
+    reported: list[Event] = []
+    with faulty.appender(on_event=reported.append) as wal:
         first = faulty.gap()
         faulty.hold(first)
         good = wal.append(rows(0))
         started(faulty, first)
         bad = wal.append([{"v": "x"}])
-        until(lambda: bad.sequence in bad._batch.rejected)
+        until(lambda: any(isinstance(event, Rejected) for event in reported))
         # In order all the same: earlier tickets are resolved first.
         assert not bad.done()
         faulty.release(first)
@@ -262,7 +264,7 @@ def test_close_sends_what_waits_and_refuses_what_comes(faulty: FaultyStore) -> N
     tickets = [wal.append(rows(i)) for i in range(10)]
     closing = threading.Thread(target=wal.close)
     closing.start()
-    until(lambda: wal._backend.intake._closing)
+    until(lambda: inside.is_closing(wal))
     with pytest.raises(OptionError, match="is closed"):
         wal.append(rows(10))
     faulty.release(first)
@@ -289,7 +291,7 @@ def test_closing_wakes_an_append_that_waits_for_room(faulty: FaultyStore) -> Non
 
     threads = [threading.Thread(target=blocked), threading.Thread(target=wal.close)]
     threads[0].start()
-    until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
+    until(lambda: inside.waits_for_room(wal))
     threads[1].start()
     threads[0].join()
     assert len(raised) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sparkwal import Appender, Log, verify
 from sparkwal.testing.proxy import Fault, S3Proxy
-from tests.appender.faulty_store import SCHEMA, rows
+from tests.logs import SCHEMA, rows
 
 ROWS = 400
 

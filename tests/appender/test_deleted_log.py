@@ -16,8 +16,9 @@ from sparkwal.protocol import recovery
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore
-from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, rows
+from tests.appender.faulty_store import PREFIX, FaultyStore
 from tests.chains import beginning, put_next
+from tests.logs import SCHEMA, rows
 from tests.protocol.query import StoppedClock
 
 TTL_MS = 60_000

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from sparkwal.appender.batches import CheckedRows
 from sparkwal.appender.rows import RowSchema
 from sparkwal.errors import BackPressureError, OptionError
-from tests.appender.faulty_store import FaultyStore, rows, stored, until
+from tests.appender.faulty_store import FaultyStore, stored
 from tests.appender.interrupts import interrupted
+from tests.logs import rows, until
 
 
 def buffers(kind: pa.DataType, length: int, *parts: bytes | None) -> pa.Array:

@@ -11,9 +11,10 @@ import pytest
 from sparkwal import Appender
 from sparkwal.errors import BackPressureError
 from tests.appender.away import OutageStore
-from tests.appender.faulty_store import rows, stored
+from tests.appender.faulty_store import stored
 from tests.appender.interrupts import raised
 from tests.journal.disk import MemoryFolder
+from tests.logs import rows
 
 pytestmark = pytest.mark.long
 

@@ -20,8 +20,9 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.away import OutageStore, abandon, sound
-from tests.appender.faulty_store import PREFIX, FaultyStore, commits, rows, stored, until
+from tests.appender.faulty_store import PREFIX, FaultyStore, commits, stored
 from tests.journal.disk import MemoryFolder
+from tests.logs import rows, until
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -108,7 +109,7 @@ def test_appends_of_outages_are_stored_once_at_the_positions_of_their_tickets(
             faulty.is_away = True
             tickets = [wal.append(rows(100 * outage + value)) for value in range(100)]
             if outage % 2:
-                until(lambda: wal._backend.sender.is_away)
+                until(lambda: wal.is_store_away)
             faulty.is_away = False
             assert tickets[-1].result(timeout=30) > 0
             # At its position: batches that were sent before an outage are found after it.
@@ -254,7 +255,7 @@ def test_a_leader_that_took_the_log_in_an_outage_keeps_it(
     wal.append(rows(0)).result(timeout=30)
     faulty.is_away = True
     tickets = [wal.append(rows(value)) for value in range(1, 10)]
-    until(lambda: wal._backend.sender.is_away)
+    until(lambda: wal.is_store_away)
     with FaultyStore(faulty.inner).appender(producer) as other:
         other.append(rows(-1)).result(timeout=30)
         faulty.is_away = False
@@ -371,7 +372,7 @@ def test_a_log_recreated_in_an_outage_gets_no_rows_and_the_tickets_fail(
     wal.append(rows(0)).result(timeout=30)
     faulty.is_away = True
     tickets = [wal.append(rows(value)) for value in range(1, 5)]
-    until(lambda: wal._backend.sender.is_away)
+    until(lambda: wal.is_store_away)
     clear(faulty)
     with FaultyStore(faulty.inner).appender("another") as other:
         other.append(rows(-1)).result(timeout=30)
@@ -393,7 +394,7 @@ def test_a_log_that_was_deleted_in_an_outage_is_not_recreated(
     wal.append(rows(0)).result(timeout=30)
     faulty.is_away = True
     ticket = wal.append(rows(1))
-    until(lambda: wal._backend.sender.is_away)
+    until(lambda: wal.is_store_away)
     kept = clear(faulty)
     faulty.is_away = False
     with pytest.raises(OptionError, match="recreated|deleted"):
@@ -422,7 +423,7 @@ def test_a_log_that_comes_back_older_stops_it(faulty: OutageStore, folder: Memor
         wal.append(rows(value)).result(timeout=30)
     faulty.is_away = True
     ticket = wal.append(rows(5))
-    until(lambda: wal._backend.sender.is_away)
+    until(lambda: wal.is_store_away)
     clear(faulty)
     for key, body in older.items():
         faulty.inner.put(key, body)

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from sparkwal import AsyncAppender
 from sparkwal.appender import journal_sender
 from sparkwal.appender.aio import durable
 from sparkwal.appender.batches import CheckedRows, Ticket
 from sparkwal.errors import BackPressureError, OptionError, OutcomeUnknownError
+from tests.appender import inside
 from tests.appender.away import OutageStore, sound
-from tests.appender.faulty_store import PREFIX, SCHEMA, rows, stored, until
+from tests.appender.faulty_store import stored
 from tests.appender.test_aio import run
 from tests.journal.disk import MemoryFolder
+from tests.logs import rows, until
 
 
 class CountingFolder(MemoryFolder):
@@ -35,21 +36,13 @@ class CountingFolder(MemoryFolder):
         self.go_on.set()
         self.syncing = threading.Event()
 
-    def _act(self, what: str) -> None:
+    def act(self, what: str) -> None:
         self.threads.add(threading.get_ident())
         if what == "sync":
             self.syncs += 1
             self.syncing.set()
             assert self.go_on.wait(30)
-        super()._act(what)
-
-
-class AsyncJournaledAppender(AsyncAppender):
-    """An AsyncAppender with a journal over a store that may be away."""
-
-    def __init__(self, faulty: OutageStore, folder: MemoryFolder, **options: object) -> None:
-        super().__init__(PREFIX, SCHEMA, producer_id="p")
-        self._open = lambda: faulty.journaled(folder, **options)
+        super().act(what)
 
 
 @pytest.fixture(autouse=True)
@@ -71,12 +64,12 @@ def test_a_thousand_concurrent_appends_are_in_the_order_of_their_calls_and_share
     faulty: OutageStore, folder: CountingFolder
 ) -> None:
     async def scenario() -> None:
-        async with AsyncJournaledAppender(faulty, folder) as wal:
+        async with faulty.async_journaled(folder) as wal:
             before = folder.syncs
             folder.go_on.clear()
             tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(1000)]
             # All but those that the first sync is for wait by then.
-            while not wal._waiting:
+            while not inside.queued(wal):
                 await asyncio.sleep(0)
             folder.go_on.set()
             tickets = await asyncio.gather(*tasks)
@@ -96,7 +89,7 @@ def test_the_loop_never_touches_the_disk(faulty: OutageStore, folder: CountingFo
 
     async def scenario() -> None:
         small = {"journalSegmentBytes": "64kb", "journalMaxBytes": "256kb"}
-        async with AsyncJournaledAppender(faulty, folder, **small) as wal:
+        async with faulty.async_journaled(folder, **small) as wal:
             folder.threads.clear()
             await asyncio.gather(*(wal.append(rows(*[i] * 1000)) for i in range(200)))
             assert threading.get_ident() not in folder.threads
@@ -110,7 +103,7 @@ def test_during_a_sync_the_event_loop_runs_and_new_appends_share_the_next_sync(
     faulty: OutageStore, folder: CountingFolder
 ) -> None:
     async def scenario() -> None:
-        async with AsyncJournaledAppender(faulty, folder) as wal:
+        async with faulty.async_journaled(folder) as wal:
             await wal.accept(rows(0))
             folder.go_on.clear()
             folder.syncing.clear()
@@ -133,7 +126,7 @@ def test_a_cancelled_append_is_accepted_or_not_and_shifts_no_other(
     faulty: OutageStore, folder: CountingFolder
 ) -> None:
     async def scenario() -> None:
-        async with AsyncJournaledAppender(faulty, folder) as wal:
+        async with faulty.async_journaled(folder) as wal:
             folder.go_on.clear()
             folder.syncing.clear()
             under_way = asyncio.create_task(wal.accept(rows(0)))
@@ -158,17 +151,17 @@ def test_back_pressure_in_an_outage_is_awaited_in_order(
     faulty: OutageStore, folder: CountingFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        async with AsyncJournaledAppender(faulty, folder, journalSlots=10) as wal:
+        async with faulty.async_journaled(folder, journalSlots=10) as wal:
             faulty.is_away = True
             tasks = [asyncio.create_task(wal.accept(rows(i))) for i in range(100)]
-            await asyncio.to_thread(until, lambda: wal._is_full)
+            await asyncio.to_thread(until, lambda: inside.is_full(wal))
             with pytest.raises(BackPressureError):
                 await wal.accept(rows(-1), block=False)
             await asyncio.to_thread(until, lambda: wal.last_sequence == 9)
             admit, full = wal.appender.admit_unsynced, []
 
             def watched(accepted: CheckedRows) -> Ticket:
-                full.append(wal._is_full)
+                full.append(inside.is_full(wal))
                 return admit(accepted)
 
             monkeypatch.setattr(wal.appender, "admit_unsynced", watched)
@@ -187,11 +180,11 @@ def test_closing_in_an_outage_ends_every_wait_with_an_error(
     faulty: OutageStore, folder: CountingFolder
 ) -> None:
     async def scenario() -> None:
-        wal = AsyncJournaledAppender(faulty, folder, journalSlots=5)
+        wal = faulty.async_journaled(folder, journalSlots=5)
         async with wal:
             faulty.is_away = True
             waiting = [asyncio.create_task(wal.append(rows(i))) for i in range(10)]
-            await asyncio.to_thread(until, lambda: wal._is_full)
+            await asyncio.to_thread(until, lambda: inside.is_full(wal))
             await wal.close(30)
             ends: list[Any] = await asyncio.gather(*waiting, return_exceptions=True)
             # In the journal, or refused.
@@ -210,7 +203,7 @@ def test_the_awaiting_task_gets_the_error_of_rows_that_do_not_fit(
     faulty: OutageStore, folder: CountingFolder
 ) -> None:
     async def scenario() -> None:
-        async with AsyncJournaledAppender(faulty, folder) as wal:
+        async with faulty.async_journaled(folder) as wal:
             good = asyncio.create_task(wal.append(rows(1)))
             for bad in ([{"w": 1}], [{"v": "x"}]):
                 with pytest.raises(OptionError):

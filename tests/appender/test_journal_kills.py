@@ -20,7 +20,7 @@ import pytest
 from sparkwal import Appender, Log, verify
 from sparkwal.errors import FencedError
 from sparkwal.testing.proxy import Fault, S3Proxy
-from tests.appender.faulty_store import SCHEMA, rows
+from tests.logs import SCHEMA, rows
 
 SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 
@@ -116,7 +116,7 @@ class AppenderRuns:
         self._process.wait()
 
 
-def prove(path: str, accepted: int, **options: str) -> None:
+def check_in_log_once(path: str, accepted: int, **options: str) -> None:
     """Each accepted row is in the log once and in order, and the log is sound."""
     report = verify(path, **options)
     assert report.ok, str(report)
@@ -185,7 +185,7 @@ def test_killed_at_any_moment_it_loses_and_doubles_nothing(
     kill(runs, random.Random(SEED), 30)
     end(runs)
     print(runs.reports)
-    prove(str(folder / "log"), runs.accepted)
+    check_in_log_once(str(folder / "log"), runs.accepted)
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_killed_hundreds_of_times_it_loses_and_doubles_nothing(
     kill(runs, random.Random(SEED + seed), 200)
     end(runs)
     print(runs.reports)
-    prove(str(folder / "log"), runs.accepted)
+    check_in_log_once(str(folder / "log"), runs.accepted)
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ FAULTS = [
 def test_killed_while_the_store_comes_and_goes_it_loses_and_doubles_nothing(
     network: Network, s3_path: tuple[str, dict[str, str]], folder: Path
 ) -> None:
-    storm(network, s3_path, folder, SEED, 6)
+    check_storm(network, s3_path, folder, SEED, 6)
 
 
 @pytest.mark.slow
@@ -272,10 +272,10 @@ def test_killed_while_the_store_comes_and_goes_it_loses_and_doubles_nothing(
 def test_killed_for_long_while_the_store_comes_and_goes_it_loses_and_doubles_nothing(
     network: Network, s3_path: tuple[str, dict[str, str]], folder: Path, seed: int
 ) -> None:
-    storm(network, s3_path, folder, SEED + seed, 60)
+    check_storm(network, s3_path, folder, SEED + seed, 60)
 
 
-def storm(
+def check_storm(
     network: Network,
     s3_path: tuple[str, dict[str, str]],
     folder: Path,
@@ -312,7 +312,7 @@ def storm(
         print(runs.reports)
     finally:
         runs.close()
-    prove(path, runs.accepted, **options)
+    check_in_log_once(path, runs.accepted, **options)
 
 
 def test_an_outage_of_seconds_delays_no_append(
@@ -337,7 +337,7 @@ def test_an_outage_of_seconds_delays_no_append(
         for _ in range(count // 100):
             assert done.acquire(timeout=30)
     print(f"{count} appends")
-    prove(path, count, **options)
+    check_in_log_once(path, count, **options)
 
 
 @pytest.mark.process
@@ -399,4 +399,4 @@ def test_a_fenced_appender_reports_it_and_the_next_one_sends_its_rows(tmp_path: 
     with Appender(path, SCHEMA, producer_id="p", journal=folder) as wal:
         assert wal.last_sequence == 0
         wal.append(rows(1))
-    prove(path, 1)
+    check_in_log_once(path, 1)

@@ -18,12 +18,14 @@ import pytest
 from sparkwal import Appender, Log, verify
 from sparkwal.appender import appender
 from sparkwal.errors import JournalSyncError, OptionError, SparkWalError
+from tests.appender import inside
 from tests.appender.away import OutageStore
-from tests.appender.faulty_store import SCHEMA, rows, stored, until
+from tests.appender.faulty_store import stored
 from tests.appender.forks import is_refused
 from tests.appender.interrupts import interrupted
 from tests.appender.test_limits import Limited
 from tests.journal.disk import MemoryFolder
+from tests.logs import SCHEMA, rows, until
 
 # Signals.
 
@@ -99,7 +101,7 @@ def closed_before(
     """Append, and close in a handler before instruction `skip` of `function`."""
     values = [2, *(more or [])]
     tickets = [wal.append(rows(1))]
-    path, came = wal._backend.journal.path, False
+    path, came = wal.options.journal, False
 
     def close() -> None:
         nonlocal came
@@ -212,7 +214,7 @@ def test_close_reports_the_entries_that_stay_in_the_journal(
     first = faulty.gap()
     faulty.hold(first)
     wal.append(rows(0))
-    wal._at_exit()
+    inside.end_interpreter(wal)
     assert "1 appends were accepted and are in its journal: TimeoutError" in caplog.text
     faulty.release(first)
     wal.close(timeout=30)
@@ -250,8 +252,8 @@ def test_at_the_hard_limit_it_accepts_and_a_close_leaves_the_rest_in_the_journal
     for value in range(50):
         wal.append(rows(value))
         # Batches that were sent before the limit are still written: these may be all of them.
-        until(lambda: wal._backend.sender.takes_nothing() or not wal.unacknowledged)
-    assert wal._backend.sender.takes_nothing()
+        until(lambda: inside.takes_nothing(wal) or not wal.unacknowledged)
+    assert inside.takes_nothing(wal)
     assert wal.last_sequence == 49 and len(stored(faulty.inner)) < 20
     wal.close(timeout=30)
     left = folder.after_kill()
@@ -270,12 +272,11 @@ def test_at_the_hard_limit_it_continues_after_a_compaction() -> None:
         for value in range(30):
             wal.append(rows(value))
         while wal.unacknowledged:
-            until(lambda: wal._backend.sender.takes_nothing() or not wal.unacknowledged)
+            until(lambda: inside.takes_nothing(wal) or not wal.unacknowledged)
             faulty.compacted()
-            session = wal._backend.sender.session
-            if session._watch is not None:
+            if (watch := inside.size_watch(wal)) is not None:
                 faulty.clock.since_boot_ms += 60_000
-                session._watch.wake()
+                watch.wake()
         wal.flush(timeout=30)
     assert stored(faulty.inner) == [-1, *range(30)]
 
@@ -289,7 +290,7 @@ def test_a_full_disk_at_the_start_is_reported_and_loses_no_row() -> None:
     left = folder.after_kill()
     wal.close(timeout=30)
     faulty.is_away = False
-    left.room = left._used()
+    left.room = left.used()
     # A disk that is full of what waits is made empty by sending it.
     with faulty.journaled(left) as again:
         again.flush(timeout=30)

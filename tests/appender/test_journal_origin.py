@@ -9,9 +9,10 @@ from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.journal.files import SENDER
 from tests.appender.away import OutageStore
-from tests.appender.faulty_store import rows, stored
+from tests.appender.faulty_store import stored
 from tests.appender.test_limits import Limited
 from tests.journal.disk import MemoryFolder
+from tests.logs import rows
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def killed(faulty: Limited, appends: int = 5) -> MemoryFolder:
         return folder.after_kill()
 
 
-def goes_on(faulty: Limited, left: MemoryFolder, **options: object) -> None:
+def check_continues(faulty: Limited, left: MemoryFolder, **options: object) -> None:
     """It opens, and what it takes next is in the log once."""
     with faulty.open(folder=left, journal="x", journalSlots=100, **options) as wal:
         value = wal.last_sequence + 1
@@ -49,7 +50,7 @@ def test_a_journal_continues_after_the_floor_passed_its_last_commit(
     left = killed(faulty)
     faulty.compacted()
     faulty.move(FLOOR, floor=faulty.gap())
-    goes_on(faulty, left)
+    check_continues(faulty, left)
 
 
 def test_a_journal_continues_after_the_floor_passed_its_last_commit_and_others_wrote(
@@ -60,7 +61,7 @@ def test_a_journal_continues_after_the_floor_passed_its_last_commit_and_others_w
     others(faulty, 30)
     faulty.compacted()
     faulty.move(FLOOR, floor=faulty.gap() - 10)
-    goes_on(faulty, left)
+    check_continues(faulty, left)
 
 
 def test_the_last_sender_is_found_without_a_look_back_at_each_step(faulty: Limited) -> None:
@@ -90,9 +91,9 @@ def test_the_sender_of_collected_records_is_unknown(
     assert "wrote the last" not in str(error.value)
     with pytest.raises(OptionError, match="journalSentUpTo=4"):
         faulty.open(folder=left.after_kill(), journal="x", journalSlots=100, journalSentUpTo=3)
-    goes_on(faulty, copy, journalSentUpTo=4)
+    check_continues(faulty, copy, journalSentUpTo=4)
     # Only once: it remembers the entries that it sent.
-    goes_on(faulty, copy.after_kill())
+    check_continues(faulty, copy.after_kill())
 
 
 @pytest.mark.parametrize("power", [0, 5])
@@ -105,7 +106,7 @@ def test_one_flipped_bit_hides_no_sender(faulty: Limited, power: int) -> None:
         data[at] ^= 1 << power
         hurt.put(SENDER, bytes(data))
         faulty.open(folder=hurt, journal="x", journalSlots=100).close()
-    goes_on(faulty, left)
+    check_continues(faulty, left)
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "damaged"])
@@ -123,7 +124,7 @@ def test_an_unreadable_note_blames_no_other_sender(faulty: Limited, damage: str)
     # All of its rows are still in the journal.
     names = [name for name in before.names() if name.endswith(".wal")]
     assert [left.bytes_of(name) for name in names] == [before.bytes_of(name) for name in names]
-    goes_on(faulty, left.after_kill(), journalSentUpTo=4)
+    check_continues(faulty, left.after_kill(), journalSentUpTo=4)
 
 
 def test_another_sender_that_wrote_is_refused_for_every_confirmed_position() -> None:

@@ -11,7 +11,7 @@ from sparkwal import Appender, Log
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import InvalidLogError
 from sparkwal.testing.proxy import Fault, S3Proxy
-from tests.appender.faulty_store import until
+from tests.logs import until
 
 SCHEMA = pa.schema([("v", pa.int64())])
 # Some of these fill a segment.

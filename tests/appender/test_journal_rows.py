@@ -21,9 +21,11 @@ from sparkwal.errors import (
     SparkWalError,
 )
 from sparkwal.store.base import LogStore
+from tests.appender import inside
 from tests.appender.away import OutageStore, abandon, sound
-from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
+from tests.appender.faulty_store import PREFIX, FaultyStore, commits, stored
 from tests.journal.disk import MemoryFolder
+from tests.logs import SCHEMA, rows, until
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -112,8 +114,7 @@ def test_tickets_without_a_reference_use_no_memory(
         for value in range(500):
             wal.append(rows(value))
         gc.collect()
-        front = wal._backend.intake
-        assert len(front._tickets) == 0
+        assert inside.tickets_in_memory(wal) == 0
         faulty.is_away = False
 
 
@@ -121,11 +122,10 @@ def test_a_late_ticket_gets_no_wrong_position(faulty: OutageStore, folder: Memor
     """The thread that appended slept while the log took this append and thousands after it."""
     with faulty.journaled(folder) as wal:
         positions = [wal.append(rows(value)).result(timeout=30) for value in range(1010)]
-        front = wal._backend.intake
         for sequence in (0, 5, 20, 1009):
-            ticket = front._ticket(sequence, wal.check(rows(0)))
+            ticket = inside.late_ticket(wal, sequence, rows(0))
             assert ticket.result(timeout=0) in (-1, positions[sequence])
-        assert front._ticket(1009, wal.check(rows(0))).result(timeout=0) == positions[1009]
+        assert inside.late_ticket(wal, 1009, rows(0)).result(timeout=0) == positions[1009]
 
 
 def test_after_a_close_in_an_outage_tickets_report_rows_in_the_journal(
@@ -280,6 +280,7 @@ def test_once_everything_is_sent_the_schema_is_free(
         with over(faulty, folder, SCHEMA) as wal:
             wal.append(rows(3))
         folder = folder.after_kill()
+    assert [sequence for _, _, sequence, _ in commits(faulty.inner)] == [0, 1, 2, 3]
 
 
 # No room.
@@ -305,7 +306,7 @@ def test_a_full_journal_blocks_until_the_outage_ends(
 
         thread = threading.Thread(target=append)
         thread.start()
-        until(lambda: wal._backend.journal.wants_room)
+        until(lambda: inside.wants_room(wal))
         with pytest.raises(BackPressureError):
             wal.append(rows(*[-1] * wide), block=False)
         assert 0 < len(accepted) < len(values)
@@ -338,7 +339,7 @@ def test_an_append_that_waits_for_room_raises_when_the_appender_stops(
     wal = faulty.journaled(folder, journalSlots=5)
     faulty.is_away = True
     thread, raised = appending(wal)
-    until(lambda: wal._backend.journal.wants_room and wal._backend.sender.is_away)
+    until(lambda: inside.wants_room(wal) and wal.is_store_away)
     with FaultyStore(faulty.inner).appender("another"):
         faulty.is_away = False
         thread.join(30)
@@ -352,7 +353,7 @@ def test_closing_wakes_an_append_that_waits_for_room(
     wal = faulty.journaled(folder, journalSlots=5)
     faulty.is_away = True
     thread, raised = appending(wal)
-    until(lambda: wal._backend.journal.wants_room)
+    until(lambda: inside.wants_room(wal))
     wal.close(timeout=30)
     thread.join(30)
     assert not thread.is_alive() and "is closed" in str(raised[0])
@@ -458,9 +459,9 @@ def test_damage_that_is_found_while_it_runs_stops_it_and_it_can_be_closed(
     faulty.is_away = True
     for value in range(100):
         wal.append(rows(value))
-    until(lambda: wal._backend.sender.is_away)
+    until(lambda: wal.is_store_away)
     name = next(name for name in folder.names() if name.endswith(".wal"))
-    body = folder._files[name].now
+    body = folder.files[name].now
     body[len(body) // 2] ^= 0xFF
     faulty.is_away = False
     until(lambda: wal.error is not None)

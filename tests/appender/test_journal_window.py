@@ -12,9 +12,11 @@ from sparkwal.appender import journal_intake
 from sparkwal.errors import OptionError
 from sparkwal.journal.journal import Journal
 from sparkwal.store.base import LogStore
+from tests.appender import inside
 from tests.appender.away import OutageStore
-from tests.appender.faulty_store import PREFIX, rows, stored, until
+from tests.appender.faulty_store import PREFIX, stored
 from tests.journal.disk import MemoryFolder
+from tests.logs import rows, until
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def test_beyond_the_window_it_is_read_from_the_disk_and_all_is_sent_in_order(
             wal.append(rows(value))
         until(lambda: wal.is_store_away)
         assert wal.append(rows(200)).sequence == 200
-        assert 0 < wal._backend.intake.memory <= 20_000
+        assert 0 < inside.window_bytes(wal) <= 20_000
         faulty.is_away = False
         wal.flush(timeout=30)
         assert read and wal.buffered_bytes == 0

@@ -21,9 +21,12 @@ from sparkwal.appender import appender
 from sparkwal.appender.appender import Appender
 from sparkwal.appender.intake import Intake
 from sparkwal.errors import OptionError, SparkWalError
-from tests.appender.faulty_store import FaultyStore, commits, rows, stored, until
+from sparkwal.protocol.pipeline import Pipeline
+from tests.appender import inside
+from tests.appender.faulty_store import FaultyStore, commits, stored
 from tests.appender.forks import is_refused
 from tests.appender.interrupts import interrupted
+from tests.logs import rows, until
 
 
 @pytest.fixture
@@ -156,15 +159,16 @@ def test_callbacks_of_one_batch_come_in_the_order_of_the_appends_too(faulty: Fau
     assert called == [0, 1, 2, 3]
 
 
-def test_a_callback_of_an_early_failure_waits_for_earlier_batches(faulty: FaultyStore) -> None:
+def test_a_callback_of_an_early_failure_waits_for_earlier_batches(
+    faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch in flight may still become durable; a batch that was not sent never will."""
     called: list[int] = []
     wal, first = faulty.appender(maxInFlightRequests=2), faulty.gap()
     faulty.hold(first)
     sent = wal.append(rows(0))
     until(lambda: first in faulty.arrived)
-    pipeline = wal._backend._pipeline  # type: ignore[union-attr]
-    pipeline.send = partial(bytes, -1)  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(Pipeline, "send", lambda *_: bytes(-1))
     failed = wal.append(rows(1))
     sent.when_done(partial(called.append, 0))
     failed.when_done(partial(called.append, 1))
@@ -463,7 +467,7 @@ def test_rows_that_cannot_be_written_at_the_interpreters_end_are_logged_with_the
     wal.append(rows(1))
     monkeypatch.setattr(appender, "_EXIT_SECONDS", 0.0)
     with caplog.at_level(logging.ERROR, "sparkwal"):
-        wal._at_exit()
+        inside.end_interpreter(wal)
     assert "2 appends were accepted and are not known to be durable" in caplog.text
     faulty.release(first)
     wal.close()

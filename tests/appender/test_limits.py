@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkwal import Appender, AsyncAppender
+from sparkwal import Appender
 from sparkwal.appender import limits
 from sparkwal.errors import BackPressureError, InvalidLogError, OptionError, OutcomeUnknownError
 from sparkwal.events import Event, SizeLimit
@@ -18,8 +18,10 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
-from tests.appender.faulty_store import PREFIX, FaultyStore, rows, stored, until
+from tests.appender import inside
+from tests.appender.faulty_store import PREFIX, FaultyStore, stored
 from tests.chains import beginning, newest, put_next
+from tests.logs import rows, until
 from tests.protocol.query import StoppedClock
 
 
@@ -67,11 +69,11 @@ class Limited(FaultyStore):
     def minute(self, wal: Appender) -> None:
         """A minute goes by."""
         self.clock.since_boot_ms += limits.LOOK_MS
-        watch = wal._backend._watch
+        watch = inside.size_watch(wal)
         assert watch is not None
         watch.wake()
         # Its look, if there is one, is over: it could not see a later minute.
-        until(lambda: watch.size < watch._first or watch._seconds() > 0)
+        until(lambda: inside.looks_later(watch))
 
     def options(self) -> list[str]:
         return [event.option for event in self.reported]
@@ -117,7 +119,7 @@ def test_at_the_soft_limit_appends_continue_after_one_event(faulty: Limited) -> 
         # Compaction catches up, falls behind again: that is another crossing.
         faulty.compacted()
         faulty.minute(wal)
-        until(lambda: wal._backend._watch.size == 0)  # type: ignore[union-attr]
+        until(lambda: inside.size_watch(wal).size == 0)
         for value in range(20, 40):
             wal.append(rows(value)).result()
     assert faulty.options() == ["softLimitBytes"] * 2
@@ -133,7 +135,7 @@ def test_above_the_soft_limit_it_looks_once_a_minute(faulty: Limited) -> None:
             faulty.minute(wal)
             assert faulty.looks == looks
             wal.append(rows(0)).result()
-        wal._backend._watch.wake()  # type: ignore[union-attr]
+        inside.size_watch(wal).wake()
         wal.append(rows(0)).result()
     assert faulty.looks == 4
     assert faulty.options() == ["softLimitBytes"]
@@ -171,7 +173,7 @@ def test_a_blocked_append_is_accepted_once_the_log_is_below_the_hard_limit(fault
             wal.append(rows(value)).result()
         blocked = threading.Thread(target=lambda: wal.append(rows(2)))
         blocked.start()
-        until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
+        until(lambda: inside.waits_for_room(wal))
         faulty.compacted()
         faulty.minute(wal)
         blocked.join(30)
@@ -187,7 +189,7 @@ def test_waiting_for_room_waits_for_compaction(faulty: Limited) -> None:
             wal.append(rows(1), block=False)
         waiting = threading.Thread(target=wal.wait_room, args=(60,))
         waiting.start()
-        until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
+        until(lambda: inside.waits_for_room(wal))
         faulty.compacted()
         faulty.minute(wal)
         waiting.join(30)
@@ -221,7 +223,7 @@ def test_closing_ends_an_append_that_waits_for_compaction(faulty: Limited) -> No
 
     blocked = threading.Thread(target=append)
     blocked.start()
-    until(lambda: bool(wal._backend.intake._room._gates))  # type: ignore[attr-defined]
+    until(lambda: inside.waits_for_room(wal))
     wal.close()
     blocked.join(30)
     assert "closed" in str(errors[0])
@@ -337,8 +339,7 @@ def test_an_async_append_waits_for_compaction_without_blocking_its_loop(faulty: 
     size = faulty.one()
 
     async def run() -> None:
-        wal = AsyncAppender("unused", wal_schema(), producer_id="p")
-        wal._open = lambda: faulty.open(hardLimitBytes=size)
+        wal = faulty.async_appender(clock=faulty.clock, hardLimitBytes=size)
         async with wal:
             await wal.append(rows(0))
             with pytest.raises(BackPressureError):
@@ -352,12 +353,6 @@ def test_an_async_append_waits_for_compaction_without_blocking_its_loop(faulty: 
 
     asyncio.run(run())
     assert stored(faulty.inner) == [-1, 0, 1]
-
-
-def wal_schema() -> Any:
-    from tests.appender.faulty_store import SCHEMA
-
-    return SCHEMA
 
 
 def test_threads_end_with_their_appender(faulty: Limited) -> None:

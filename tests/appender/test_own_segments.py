@@ -13,7 +13,9 @@ from sparkwal.errors import OptionError
 from sparkwal.events import Event
 from sparkwal.format import keys
 from sparkwal.testing.memory import MemoryStore
-from tests.appender.faulty_store import SCHEMA, FaultyStore, rows
+from tests.appender import inside
+from tests.appender.faulty_store import FaultyStore
+from tests.logs import SCHEMA, rows
 from tests.reading.segmented import (
     BLOCK,
     everything,
@@ -39,13 +41,8 @@ def filled(store: FaultyStore, appends: int, **options: Any) -> FaultyStore:
             wal.append(rows(*range(value, value + 1 + value % 5)))
             # One segment is made at a time.
             wal.flush()
-            wait_idle(wal)
+            inside.finish_segments(wal)
     return store
-
-
-def wait_idle(wal: Appender) -> None:
-    session: Any = wal._backend
-    session._segments.close(None)
 
 
 def test_its_segments_are_those_of_every_other_maker() -> None:
@@ -83,7 +80,7 @@ def test_with_many_records_in_flight_and_in_any_order() -> None:
             store.release(*held)
             for ticket in tickets:
                 ticket.result(30)
-            wait_idle(wal)
+            inside.finish_segments(wal)
     own = segments_in(store.inner)
     plain = without_segments(store.inner)
     segmented(plain)
@@ -151,7 +148,6 @@ def test_with_a_journal(tmp_path: Path) -> None:
     with Appender(log_of(store), SCHEMA, producer_id="p", **options) as wal:
         for value in range(3 * BLOCK + 4):
             wal.append(rows(value)).result(30)
-            session: Any = wal._backend
-            session.sender.session._segments.close(None)
+            inside.finish_segments(wal)
     assert len(segments_in(store)) == 2
     assert everything(store) == everything(without_segments(store))

@@ -13,14 +13,16 @@ import pytest
 
 from sparkwal import Appender
 from sparkwal.appender.batches import CheckedRows
+from sparkwal.appender.journal_intake import JournalIntake
 from sparkwal.appender.rows import RowSchema
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import FencedError, JournalReadError, OptionError
 from sparkwal.journal.files import ACCEPTED
 from sparkwal.journal.open_segments import Segments
 from tests.appender.away import OutageStore
-from tests.appender.faulty_store import rows, stored
+from tests.appender.faulty_store import stored
 from tests.journal.disk import MemoryFolder
+from tests.logs import rows
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 
@@ -99,7 +101,9 @@ def test_lost_rows_are_resent_from_quarantine() -> None:
     assert stored(faulty.inner) == [1000, 1001, 2002, 1003, 1005, 3000]
 
 
-def test_a_resend_that_a_crash_interrupted_is_finished_by_the_next_process() -> None:
+def test_a_resend_that_a_crash_interrupted_is_finished_by_the_next_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     faulty = OutageStore()
     left = hurt(unsent(faulty, MemoryFolder(), *range(1000, 1006)), 1001)
 
@@ -112,18 +116,18 @@ def test_a_resend_that_a_crash_interrupted_is_finished_by_the_next_process() -> 
     with faulty.journaled(left) as wal:
         with pytest.raises(Died):
             wal.resend_lost(dies)
-        front = wal._backend.intake  # type: ignore[union-attr]
-        append, calls = front.append, []
+        append, calls = JournalIntake.append, []
 
-        def fourth(accepted: CheckedRows, *, block: bool) -> Any:
+        def fourth(intake: JournalIntake, accepted: CheckedRows, *, block: bool) -> Any:
             calls.append(1)
             if len(calls) == 4:
                 raise Died
-            return append(accepted, block=block)
+            return append(intake, accepted, block=block)
 
-        front.append = fourth  # type: ignore[method-assign]
-        with pytest.raises(Died):
-            wal.resend_lost(lambda sequence: rows(1000 + sequence))
+        with monkeypatch.context() as patch:
+            patch.setattr(JournalIntake, "append", fourth)
+            with pytest.raises(Died):
+                wal.resend_lost(lambda sequence: rows(1000 + sequence))
         assert wal.lost == range(4, 6)
     with faulty.journaled(left.after_kill()) as again:
         assert again.lost == range(4, 6)

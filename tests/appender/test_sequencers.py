@@ -23,7 +23,7 @@ from sparkwal.options.writing import SinkOptions
 from sparkwal.reading.sequencers import all_logs, encode_key
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-from tests.appender.faulty_store import SCHEMA, rows
+from tests.logs import SCHEMA, rows
 
 
 def test_the_sequencer_of_a_key_never_changes() -> None:

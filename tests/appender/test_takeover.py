@@ -17,18 +17,15 @@ from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
-from tests.appender.faulty_store import PREFIX, SCHEMA, FaultyStore, commits, rows, stored, until
+from tests.appender.away import sound
+from tests.appender.faulty_store import PREFIX, FaultyStore, commits, stored
+from tests.logs import SCHEMA, rows, until
 from tests.protocol.query import Query, StoppedClock, hints_in
 
 
 @pytest.fixture
 def faulty() -> FaultyStore:
     return FaultyStore()
-
-
-def sound(faulty: FaultyStore) -> None:
-    report = verify_store(LogStore(faulty.inner, PREFIX), "")
-    assert report.ok and not report.under_way, str(report)
 
 
 @pytest.mark.proves("never-skip-slot")

@@ -17,8 +17,9 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
 from tests.appender.away import OutageStore
-from tests.appender.faulty_store import PREFIX, commits, rows, stored
+from tests.appender.faulty_store import PREFIX, commits, stored
 from tests.journal.disk import MemoryFolder
+from tests.logs import rows
 
 
 class Tearing(OutageStore):

@@ -103,7 +103,7 @@ def start(
         writer.process.wait()
 
 
-def prove(path: str, options: dict[str, str], *writers: Writer) -> None:
+def check_in_log_once(path: str, options: dict[str, str], *writers: Writer) -> None:
     """Each acknowledged append is at its position, once, and nothing is out of order."""
     report = verify(path, **options)
     assert report.ok, str(report)
@@ -142,7 +142,7 @@ def test_two_processes_that_take_one_log_from_each_other_lose_and_double_nothing
     # A writer that is fenced while the other ends has nothing under way.
     assert [writer.end() for writer in writers] == [0, 0]
     path, options = s3_path
-    prove(path, options, *writers)
+    check_in_log_once(path, options, *writers)
 
 
 @pytest.mark.proves("refused-read-back", "never-skip-slot")
@@ -162,4 +162,4 @@ def test_a_leader_that_sleeps_through_a_takeover_is_fenced_when_it_wakes(
     successor.appended(50)
     assert successor.end() == 0
     assert (sleeper.opened, successor.opened, successor.fenced) == (1, 1, 0)
-    prove(*s3_path, sleeper, successor)
+    check_in_log_once(*s3_path, sleeper, successor)

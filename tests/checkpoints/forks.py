@@ -85,12 +85,12 @@ class OffsetStream(FileStream):
         offset = json.dumps({self.topic: {"0": end}}, separators=(",", ":"))
         lines = [self._named(self.source, offset)]
         lines += [self._named(name, text) for name, text in self.others.items()]
-        self._write(f"offsets/{number}", "\n".join([f"v{self.version}", times, *lines]))
+        self.write(f"offsets/{number}", "\n".join([f"v{self.version}", times, *lines]))
 
     def _named(self, source: str, offset: str) -> str:
         return offset if self.version == 1 else f"{source}:{offset}"
 
-    def _input(self, number: int) -> list[int]:
+    def input(self, number: int) -> list[int]:
         begin = self._offset(number - 1) if number else 0
         return [*range(begin, self._offset(number))]
 

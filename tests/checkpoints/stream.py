@@ -45,7 +45,7 @@ class FileStream:
 
     def __post_init__(self) -> None:
         if folder.query_of(self.place) is None:
-            self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
+            self.write("metadata", json.dumps({"id": str(uuid.uuid4())}))
 
     @property
     def query_id(self) -> str:
@@ -70,9 +70,9 @@ class FileStream:
             number = last + 1
             if not self.plan(number, files, each):
                 return False
-        self._commit(number, self._input(number))
+        self.commit(number, self.input(number))
         if not crash:
-            self._write(f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
+            self.write(f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
         return True
 
     def plan(self, number: int, files: range, each: int) -> bool:
@@ -83,19 +83,19 @@ class FileStream:
             return False
         entry = max(self._lists(), default=-1) + 1
         if (entry + 1) % COMPACT_EVERY:
-            self._write(f"sources/{self.source}/{entry}", _list(dict.fromkeys(new, entry)))
+            self.write(f"sources/{self.source}/{entry}", _list(dict.fromkeys(new, entry)))
         else:
-            self._write(
+            self.write(
                 f"sources/{self.source}/{entry}.compact", _list(seen | dict.fromkeys(new, entry))
             )
-        self._write(f"sources/{self.source}/.{entry}.crc", "a checksum")
+        self.write(f"sources/{self.source}/.{entry}.crc", "a checksum")
         times = {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000 + next(_ids)}
         name = "" if self.version == 1 else f"{self.source}:"
         offset = f'{name}{{"logOffset":{entry}}}'
-        self._write(f"offsets/{number}", f"v{self.version}\n{json.dumps(times)}\n{offset}")
+        self.write(f"offsets/{number}", f"v{self.version}\n{json.dumps(times)}\n{offset}")
         return True
 
-    def _commit(self, number: int, new: list[int]) -> None:
+    def commit(self, number: int, new: list[int]) -> None:
         owner = folder.owner_of(self.place)
         claim = Claim(
             leader_id=self.leader_id,
@@ -123,7 +123,7 @@ class FileStream:
         carrier.check_promise()
         commit(lambda: self.log, [result], self.hints, clock, TTL_MS, "zstd", carrier)
 
-    def _input(self, number: int) -> list[int]:
+    def input(self, number: int) -> list[int]:
         end = self._offset(number)
         begin = self._offset(number - 1) if number else -1
         return sorted(file for file, entry in self._seen().items() if begin < entry <= end)
@@ -146,7 +146,7 @@ class FileStream:
                 found[int(Path(entry["path"]).stem)] = entry["batchId"]
         return found
 
-    def _write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
         file = self.place / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

@@ -23,6 +23,7 @@ from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from tests.checkpoints.conftest import Room
 from tests.checkpoints.stream import FileStream
+from tests.logs import record
 from tests.protocol.query import SCHEMA
 
 FILES = {
@@ -186,14 +187,10 @@ def local(tmp_path: Path, request: pytest.FixtureRequest) -> FileStream:
     return stream
 
 
-def record(tmp_path: Path, position: int) -> Path:
-    return tmp_path / "wal" / keys.key("", keys.slot(position, 1000))
-
-
 def test_other_programs_read_a_record_with_a_block_as_an_arrow_file(
     local: FileStream, tmp_path: Path
 ) -> None:
-    file = record(tmp_path, 3)
+    file = record(tmp_path / "wal", 3)
     data = file.read_bytes()
     carried = packing.read_block(local.log, 1000, local.query_id, 3)
     assert carried["offsets/2"] == (tmp_path / "ck/offsets/2").read_bytes()
@@ -211,7 +208,7 @@ def test_verify_reports_any_damage_of_the_block(local: FileStream, tmp_path: Pat
     assert sparkwal.verify(path).ok
     header = list(sparkwal.Log(path).records())[3]
     entry = header.checkpoints[local.query_id]
-    file = record(tmp_path, 3)
+    file = record(tmp_path / "wal", 3)
     intact = file.read_bytes()
     start = intact.index(b"\xff\xff\xff\xff\0\0\0\0") + 8
     assert intact[start : start + 4] == b"\x28\xb5\x2f\xfd"  # zstd
@@ -270,6 +267,6 @@ def test_verify_reports_a_record_without_the_position_of_a_checkpoint(
     (leader, *_) = [r for r in sparkwal.Log(str(path)).records() if r.position == 4]
     assert leader.checkpoints.keys() == {local.query_id}
     data = arrowfile.encode(replace(leader, checkpoints={}), SCHEMA)
-    record(tmp_path, 4).write_bytes(data)
+    record(tmp_path / "wal", 4).write_bytes(data)
     (problem,) = sparkwal.verify(str(path)).problems
     assert f"position 4: it forgets the position of the checkpoint of {local.query_id}" in problem

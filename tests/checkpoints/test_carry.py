@@ -142,7 +142,7 @@ def test_a_folder_that_another_start_replaced_is_not_said_to_be_remote(room: Roo
     shutil.rmtree(stream.place)
     room.checkpoint()
     with pytest.raises(DivergedCheckpointError, match="another start"):
-        stream._commit(2, [2])
+        stream.commit(2, [2])
     room.stream(room.checkpoint()).run(range(4))
     assert room.values() == [0, 1, 2, 3]
 

@@ -207,8 +207,8 @@ def _without_checks(stream: OffsetStream, number: int) -> None:
     """Commit a microbatch that continues after other input than the log holds."""
     patch = pytest.MonkeyPatch()
     patch.setattr("sparkwal.checkpoints.carry.StreamCheckpoint._check_same_input", lambda *_: None)
-    stream._commit(number, stream._input(number))
-    stream._write(f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
+    stream.commit(number, stream.input(number))
+    stream.write(f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
     patch.undo()
 
 
@@ -226,8 +226,8 @@ def test_a_file_that_was_read_twice(logs: Logs) -> None:
     stream = logs.stream("wal", logs.checkpoint("wal", "orders"))
     stream.plan(4, range(5), 1)
     entry = json.dumps({"path": "file:///data/in/000001.json", "timestamp": 1, "batchId": 4})
-    stream._write("sources/0/4", f"v1\n{entry}")
-    stream._commit(4, [1])
+    stream.write("sources/0/4", f"v1\n{entry}")
+    stream.commit(4, [1])
     (found,) = breaks(logs)
     assert (found.kind, found.actual) == ("read twice", ["file:///data/in/000001.json"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 from click.testing import CliRunner
 
-import sparkwal
 from benchmarks.long_logs import long_log
 from sparkwal.cli.main import main
 from sparkwal.format import keys
@@ -50,14 +48,6 @@ def document(*arguments: str, code: int = 0) -> dict[str, Any]:
 def as_flags(options: dict[str, str]) -> list[str]:
     """Options of a log as a command takes them."""
     return [part for name, value in options.items() for part in ("--log-option", f"{name}={value}")]
-
-
-def append(path: str, values: Iterable[int], producer: str = "p", **options: object) -> None:
-    """Commits of one row."""
-    options = {"maxInFlightRequests": 1, **options}
-    with sparkwal.Appender(path, SCHEMA, producer_id=producer, **options) as wal:
-        for value in values:
-            wal.append([{"v": value}]).result()
 
 
 def opened(path: str | Path, **options: str) -> LogStore:

@@ -17,7 +17,8 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import S3Proxy
-from tests.cli.logs import append, as_flags, document, opened, ran, write_takeovers
+from tests.cli.logs import as_flags, document, opened, ran, write_takeovers
+from tests.logs import append
 from tests.protocol.query import Query, hints_in
 
 
@@ -40,8 +41,8 @@ def test_the_requests_of_writers_are_those_that_the_store_was_asked_for(
     for batch in range(3):
         sink.microbatch(batch, (1, 2), (3,))
     sink.restarted().microbatch(3, (4,))
-    append(path, range(5), maxInFlightRequests=50, **through)
-    append(path, range(2), maxInFlightRequests=7, **through)  # looks back and seals
+    append(path, *range(5), maxInFlightRequests=50, **through)
+    append(path, *range(2), maxInFlightRequests=7, **through)  # looks back and seals
     sink.restarted().microbatch(4, (5,))
     made = Counter(request.kind for request in s3_proxy.requests if "/proof/" not in request.key)
     reported = cost(path, **options)
@@ -58,7 +59,7 @@ def test_the_requests_of_writers_are_those_that_the_store_was_asked_for(
 
 def test_the_reported_size_is_the_size_on_disk(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    append(str(path), range(20))
+    append(str(path), *range(20))
     reported = cost(str(path))
     on_disk = [file.stat().st_size for file in path.glob("batches/*")]
     beside = [file.stat().st_size for file in path.glob("txns/*")]
@@ -102,7 +103,7 @@ def test_periods_without_a_commit_pay_for_storage_alone(tmp_path: Path) -> None:
 
 def test_since_and_price_change_the_costs(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(3))
+    append(path, *range(3))
     middle = [r.timestamp_ms for r in sparkwal.Log(path).records()][2]
     whole, later = cost(path), cost(path, "--since", str(middle))
     assert later["logs"][0]["start"] > 0
@@ -119,8 +120,8 @@ def test_since_and_price_change_the_costs(tmp_path: Path) -> None:
 
 def test_the_costs_of_all_sequencers_are_one_sum(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(3))
-    append(path, range(4), sequencer="backfill")
+    append(path, *range(3))
+    append(path, *range(4), sequencer="backfill")
     one, other = cost(path), cost(path, "--sequencer", "backfill")
     both = cost(path, "--all")
     assert [each["sequencer"] for each in both["logs"]] == ["default", "backfill"]
@@ -154,7 +155,7 @@ def test_a_log_with_a_floor_begins_there_and_its_chain_is_counted(tmp_path: Path
 
 def test_objects_below_the_floor_count_until_they_are_deleted(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    append(str(path), range(5))
+    append(str(path), *range(5))
     head = sparkwal.Log(str(path)).head()
     assert head is not None
     move_floor(opened(path), head.position + 1)
@@ -165,7 +166,7 @@ def test_objects_below_the_floor_count_until_they_are_deleted(tmp_path: Path) ->
 
 def test_the_time_before_a_log_began_is_no_part_of_its_rate(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(3))
+    append(path, *range(3))
     assert cost(path)["month"] is None and cost(path, "--since", "90d")["month"] is None
 
 
@@ -185,7 +186,7 @@ def test_a_damaged_record_is_not_counted_and_is_named(tmp_path: Path) -> None:
 
 def test_the_costs_are_a_table_for_people_and_a_missing_log_is_an_error(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(3))
+    append(path, *range(3))
     for by in ("hour", "day", "month"):
         shown = ran("cost", path, "--by", by)
         assert "one whole read" in shown and "total" in shown and "readers" in shown

@@ -20,8 +20,9 @@ from sparkwal.protocol.task import TaskAttempt, TaskLimits, write_partition
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.sql import relations
-from tests.cli.logs import append, document, opened
+from tests.cli.logs import document, opened
 from tests.consumers import consumer, publish
+from tests.logs import append, record
 from tests.protocol.query import Query, hints_in, rows
 
 # The leader record and twelve commits of one row each: position n holds the row n − 1.
@@ -29,19 +30,15 @@ END = 12
 DamageFunction = Callable[[Path], None]
 
 
-def slot(path: Path, position: int) -> Path:
-    return path / "batches" / keys.encode(keys.slot(position, 1000))
-
-
 def flip(path: Path, position: int) -> None:
     """One bit of a record's header."""
-    data = bytearray(slot(path, position).read_bytes())
+    data = bytearray(record(path, position).read_bytes())
     data[data.index(b'"leader_id"') + 15] ^= 1
-    slot(path, position).write_bytes(bytes(data))
+    record(path, position).write_bytes(bytes(data))
 
 
 def remove(path: Path, position: int) -> None:
-    slot(path, position).unlink()
+    record(path, position).unlink()
 
 
 # Damage to positions of a log, its writer's batches in flight, and the lost positions.
@@ -64,7 +61,7 @@ OFTEN = ("the newest record", "the first record", "a missing and a flipped recor
 def harmed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[int]]:
     limit, harms = CASES[request.param]
     path = tmp_path / "log"
-    append(str(path), range(END), maxInFlightRequests=limit)
+    append(str(path), *range(END), maxInFlightRequests=limit)
     for position, harm in harms.items():
         harm(path, position)
     return path, list(harms)
@@ -81,7 +78,7 @@ def reports(result: Result, path: Path, positions: list[int]) -> None:
     assert len(lines) == 1 + len(positions), result.stderr
     for position in positions:
         (line,) = (each for each in lines if f"position {position}" in each)
-        assert slot(path, position).name in line
+        assert record(path, position).name in line
     assert "backup" in advice and "sparkwal verify" in advice
 
 
@@ -129,7 +126,7 @@ def test_the_figures_are_those_of_the_intact_records(
     totals = document("report", str(path), code=1)["totals"]
     assert (totals["commits"], totals["rows"], totals["dead"]) == (commits, commits, 0)
     text = page.read_text()
-    assert "Damaged objects" in text and all(slot(path, each).name in text for each in lost)
+    assert "Damaged objects" in text and all(record(path, each).name in text for each in lost)
 
 
 def test_commands_on_a_damaged_log_print_what_to_do(
@@ -141,7 +138,9 @@ def test_commands_on_a_damaged_log_print_what_to_do(
         assert result.exit_code == 1, result.output
         lines = result.output.splitlines()
         assert "estore it" in lines[-1], result.output
-        assert any(slot(path, each).name in line for line in lines for each in lost), result.output
+        assert any(record(path, each).name in line for line in lines for each in lost), (
+            result.output
+        )
         assert command[0] != "verify" or len(lines) == len(set(lines))
 
 
@@ -152,21 +151,21 @@ def test_status_shows_the_newest_intact_record(harmed: tuple[Path, list[int]]) -
     assert reported["position"] == max(set(range(END + 1)) - set(lost))
     # It reads samples, so it does not report damage in other records.
     damage = "\n".join(reported["damage"])
-    met = [place for place in lost if slot(path, place).name in damage]
+    met = [place for place in lost if record(path, place).name in damage]
     assert len(met) == len(reported["damage"])
     if met:
         reports(result, path, met)
     else:
         assert result.exit_code == 0
     # It always reads the records at the end.
-    if END in lost or not slot(path, lost[-1]).exists():
+    if END in lost or not record(path, lost[-1]).exists():
         assert met
     assert "head" in run("status", path).stdout
 
 
 def test_show_has_intact_records_of_a_log_whose_newest_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    append(str(path), range(END))
+    append(str(path), *range(END))
     flip(path, END)
     assert document("show", str(path), "3")["state"] == "live"
     newest = document("show", str(path), code=1)
@@ -239,7 +238,7 @@ def test_head_reads_no_frame_that_it_does_not_show(
 
 def test_a_file_does_not_appear_where_rows_are_damaged(tmp_path: Path) -> None:
     path, out = tmp_path / "log", tmp_path / "rows.json"
-    append(str(path), range(END))
+    append(str(path), *range(END))
     flip(path, 5)
     reports(run("cat", path, "--json", "-o", out), path, [5])
     assert not out.exists()
@@ -247,7 +246,7 @@ def test_a_file_does_not_appear_where_rows_are_damaged(tmp_path: Path) -> None:
 
 def test_with_on_corruption_stop_the_rows_before_the_damage_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    append(str(path), range(END))
+    append(str(path), *range(END))
     flip(path, 5)
     shown = run("cat", path, "--json", "--log-option", "onCorruption=stop")
     assert shown.exit_code == 0 and len(shown.stdout.splitlines()) == 4
@@ -255,7 +254,7 @@ def test_with_on_corruption_stop_the_rows_before_the_damage_are_shown(tmp_path: 
 
 def test_with_on_corruption_stop_no_row_after_the_damage_counts(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(END))
+    append(path, *range(END))
     flip(tmp_path / "log", 5)
     stop = ("--log-option", "onCorruption=stop")
     reported = document("cost", path, *stop)
@@ -279,7 +278,7 @@ def test_a_moment_is_found_beside_damage(harmed: tuple[Path, list[int]]) -> None
         assert found["position"] <= position
         if found["position"] in lost:
             assert found["timestamp"] is None
-            assert slot(path, found["position"]).name in result.stderr
+            assert record(path, found["position"]).name in result.stderr
         else:
             assert times[found["position"]] == found["timestamp"] == times[position]
         assert result.exit_code == bool(result.stderr)
@@ -307,6 +306,8 @@ def test_the_numbers_of_intact_records_are_scraped(harmed: tuple[Path, list[int]
     assert float(line.rpartition(" ")[2]) == commits
     # A record that is missing in the middle counts for nothing, and is no damage to a scrape.
     met = [
-        each for each in lost if slot(path, each).exists() or slot(path, each).name in result.stderr
+        each
+        for each in lost
+        if record(path, each).exists() or record(path, each).name in result.stderr
     ]
     reports(result, path, met)

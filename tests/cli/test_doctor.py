@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -22,11 +21,10 @@ from sparkwal.options.spark_versions import INSTALL
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import s3_client
+from tests.logs import append
 
 # It asks Java and the workers' Python for their versions.
 pytestmark = pytest.mark.process
-
-SCHEMA = pa.schema([("v", pa.int64())])
 
 
 @pytest.fixture(autouse=True)
@@ -60,16 +58,11 @@ def said(lines: Sequence[dict[str, str]], about: str) -> str:
     return "; ".join(each["said"] for each in lines if each["about"] == about)
 
 
-def written(path: str, options: dict[str, str]) -> None:
-    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
-        wal.append([{"v": 1}]).result()
-
-
 def test_a_sound_log_on_s3_needs_no_action(
     s3_path: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
     path, options = s3_path
-    written(path, options)
+    append(path, 1, **options)
     before = s3_client(options["endpoint"]).list_objects_v2(Bucket=path.split("/")[2])["KeyCount"]
     code, lines = asked(path, options, "--checkpoint", str(tmp_path / "checkpoint"))
     assert (code, to_do(lines)) == (0, [])
@@ -260,7 +253,7 @@ def test_the_version_of_delta_lake_is_named(
 
 def test_a_damaged_head_is_named(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    written(str(path), {})
+    append(str(path), 1)
     newest = min((path / "batches").iterdir())
     newest.write_bytes(b"damaged" + newest.read_bytes()[7:])
     code, lines = asked(str(path), {})
@@ -273,7 +266,7 @@ def test_a_record_from_the_future_is_reported_as_a_wrong_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong date stays: timestamps never go back, so retention by age waits for it."""
-    written(f"{tmp_path}/log", {})
+    append(f"{tmp_path}/log", 1)
     assert not to_do(asked(f"{tmp_path}/log", {})[1])
     hour_ago = time.time_ns() - 3_600 * 10**9
     monkeypatch.setattr(time, "time_ns", lambda: hour_ago)

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from sparkwal.cli.main import COMMANDS
-from tests.cli.logs import COMMAND, append
+from tests.cli.logs import COMMAND
+from tests.logs import append
 
 
 @pytest.mark.process
 def test_a_closed_pipe_ends_each_command_quietly(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(2))
+    append(path, *range(2))
     commands = [
         ["--help"],
         ["status", path],
@@ -45,7 +46,7 @@ def test_a_closed_pipe_ends_each_command_quietly(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_full_disk_for_the_output_is_an_error(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(2))
+    append(path, *range(2))
     commands = [
         ["--help"],
         ["status", path],
@@ -70,7 +71,7 @@ def test_a_full_disk_for_the_output_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_that_waits(tmp_path: Path, signum: int, code: int) -> None:
-    append(str(tmp_path / "log"), range(2))
+    append(str(tmp_path / "log"), *range(2))
     process = subprocess.Popen(
         [*COMMAND, "log", str(tmp_path / "log"), "-f"],
         stdout=subprocess.PIPE,

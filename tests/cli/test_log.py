@@ -26,9 +26,10 @@ from sparkwal.reading.history import Collected, Follower
 from sparkwal.reading.log_range import LogRange
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import log_options
-from tests.cli.logs import BEGAN_MS, COMMAND, append, as_flags, lines, opened, ran, write_long
+from tests.cli.logs import BEGAN_MS, COMMAND, as_flags, lines, opened, ran, write_long
 from tests.cli.logs import write_takeovers as takeovers
 from tests.headers import COMMIT, LEADER, plain
+from tests.logs import append
 from tests.protocol.query import StoppedClock
 
 
@@ -146,7 +147,7 @@ def test_dead_records_and_seals_are_left_out_in_both_directions(tmp_path: Path) 
 
 def test_a_damaged_record_is_reported_and_skipped(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(5))
+    append(path, *range(5))
     slots = {p: tmp_path / "log" / "batches" / keys.encode(keys.slot(p, 1000)) for p in range(6)}
     slots[3].write_bytes(b"not arrow")
     kinds = {0: "leader", 1: "commit", 2: "commit", 3: "damaged", 4: "commit", 5: "commit"}
@@ -163,7 +164,7 @@ def test_a_damaged_record_is_reported_and_skipped(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_log_with_a_floor_begins_there(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(5))
+    append(path, *range(5))
     move_floor(opened(path), 3)
     assert positions(path) == [5, 4, 3]
     assert "below the log's floor, 3" in ran("log", path, "1..", code=1)
@@ -171,7 +172,7 @@ def test_a_log_with_a_floor_begins_there(tmp_path: Path) -> None:
 
 def test_names_that_a_terminal_would_obey_are_made_plain(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(1), producer="größe\u001b[31m日本")
+    append(path, *range(1), producer="größe\u001b[31m日本")
     shown = ran("log", path)
     assert r"größe\u001b[31m日本/0" in shown and "\u001b" not in shown
     assert lines("log", path)[0]["query_id"] == "größe\u001b[31m日本"
@@ -181,7 +182,7 @@ def test_the_newest_records_cost_one_request_each(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path
-    append(path, range(40), maxInFlightRequests=50, **options)
+    append(path, *range(40), maxInFlightRequests=50, **options)
     there = as_flags(log_options(s3_proxy.url))
     s3_proxy.reset()
     newest = lines("log", path, "-n", "10", *there)
@@ -215,10 +216,10 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 @pytest.mark.process
 def test_it_follows_over_takeovers_until_ctrl_c(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(3))
+    append(path, *range(3))
     process = start(path, "-n", "2")
     assert following(process, 2) == [(2, "commit"), (3, "commit")]
-    append(path, range(3, 5), producer="other")
+    append(path, *range(3, 5), producer="other")
     assert following(process, 3) == [(4, "leader"), (5, "commit"), (6, "commit")]
     process.send_signal(signal.SIGINT)
     assert ended(process) == (130, "")
@@ -227,7 +228,7 @@ def test_it_follows_over_takeovers_until_ctrl_c(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_follower_continues_at_a_floor_that_passed_it(tmp_path: Path) -> None:
     path, clock = str(tmp_path / "log"), StoppedClock()
-    append(path, range(6))
+    append(path, *range(6))
     options = SourceOptions(path=path)
     log = LogRange(options, options.sequencer, opened(path), clock)
     log.refresh()
@@ -244,11 +245,11 @@ def test_a_follower_continues_at_a_floor_that_passed_it(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_recreated_log_ends_its_follower(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(5))
+    append(path, *range(5))
     process = start(path, "5..")
     assert following(process, 1) == [(5, "commit")]
     shutil.rmtree(path)
-    append(path, range(2))
+    append(path, *range(2))
     code, error = ended(process)
     assert code == 1 and "recreated" in error
 
@@ -256,7 +257,7 @@ def test_a_recreated_log_ends_its_follower(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_follower_whose_reader_goes_away_ends_although_nothing_comes(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(2))
+    append(path, *range(2))
     process = start(path)
     assert following(process, 3)[-1] == (2, "commit")
     assert process.stdout is not None and process.stderr is not None
@@ -297,11 +298,11 @@ def test_a_log_of_100_000_records_takes_no_more_memory_than_a_short_one(tmp_path
 
 def test_a_log_whose_positions_are_all_below_the_floor_says_so(tmp_path: Path) -> None:
     path = str(tmp_path / "wal")
-    append(path, range(3))
+    append(path, *range(3))
     move_floor(opened(path), 4)
     result = CliRunner().invoke(main, ["log", path])
     assert result.exit_code == 0
     assert "no record: all positions are below the floor, 4" in result.stderr
     assert CliRunner().invoke(main, ["log", path, "--json"]).output == ""
-    append(path, [4])
+    append(path, 4)
     assert "no record" not in CliRunner().invoke(main, ["log", path]).stderr

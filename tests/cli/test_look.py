@@ -18,16 +18,17 @@ from sparkwal.format import keys
 from sparkwal.reading.estimates import pace_of, size_of
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
-from tests.cli.logs import BEGAN_MS, append, as_flags, document, lines, opened, ran, write_long
+from tests.cli.logs import BEGAN_MS, as_flags, document, lines, opened, ran, write_long
 from tests.cli.logs import write_takeovers as takeovers
 from tests.consumers import consumer, publish
+from tests.logs import append
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """A leader record and five commits of one row."""
     where = str(tmp_path / "log")
-    append(where, range(5))
+    append(where, *range(5))
     return where
 
 
@@ -76,7 +77,7 @@ def test_status_shows_the_floor_and_the_consumers(path: str) -> None:
 
 
 def test_status_with_all_shows_every_log_under_a_path(path: str) -> None:
-    append(path, range(2), sequencer="one")
+    append(path, *range(2), sequencer="one")
     reported = lines("status", path, "--all")
     assert [(each["sequencer"], each["position"]) for each in reported] == [
         ("default", 5),
@@ -115,7 +116,7 @@ def test_status_makes_the_requests_of_its_help(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path
-    append(path, range(40), maxInFlightRequests=50, **options)
+    append(path, *range(40), maxInFlightRequests=50, **options)
     there = as_flags(log_options(s3_proxy.url))
     s3_proxy.reset()
     reported = document("status", path, *there)
@@ -129,7 +130,7 @@ def test_status_and_doctor_work_without_permission_to_see_consumers(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path
-    append(path, [1], **options)
+    append(path, 1, **options)
     s3_proxy.faults = [Fault("error", kind="LIST", key_contains="/consumers/", status=403)]
     there = as_flags(log_options(s3_proxy.url))
     assert document("status", path, *there)["consumers"] is None
@@ -224,7 +225,7 @@ def test_at_accepts_a_time_before_and_after_the_log(long: str, path: str) -> Non
 
 def test_at_costs_the_logarithm(s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]) -> None:
     path, options = s3_path
-    append(path, range(60), maxInFlightRequests=50, **options)
+    append(path, *range(60), maxInFlightRequests=50, **options)
     there = as_flags(log_options(s3_proxy.url))
     time_of = lines("log", path, "30", *there)[0]["timestamp"]
     s3_proxy.reset()
@@ -237,7 +238,7 @@ def test_each_command_makes_its_documented_requests_on_s3(
     s3_proxy: S3Proxy, s3_path: tuple[str, dict[str, str]]
 ) -> None:
     path, options = s3_path
-    append(path, range(4), **options)
+    append(path, *range(4), **options)
     there = as_flags(log_options(s3_proxy.url))
 
     def asked(*arguments: str) -> dict[str, int]:
@@ -268,7 +269,7 @@ def test_a_command_that_looks_at_one_log_of_several_says_so_in_one_line(
         return result.stderr.splitlines()
 
     assert noted() == []
-    append(path, range(2), sequencer="backfill")
+    append(path, *range(2), sequencer="backfill")
     (note,) = noted()
     assert note.startswith("note: ") and "sequencers, such as backfill" in note
     assert ("--all" in note) == (command not in ("log", "at"))
@@ -295,12 +296,12 @@ def test_consumers_shows_which_one_holds_the_floor(path: str) -> None:
     expired = {each["name"]: each["live"] for each in lines("consumers", path, "--expiry", "1ms")}
     assert expired == {"lease-1": True, "old": False, "reports": False}
     assert "a time with a unit, at most 36500d" in ran("consumers", path, "--expiry", "7", code=2)
-    append(path, range(1), sequencer="one")
+    append(path, *range(1), sequencer="one")
     assert len(lines("consumers", path, "--all")) == 3
 
 
 def test_verify_proves_each_log_and_fails_for_one_that_is_not_sound(path: str) -> None:
-    append(path, range(2), sequencer="one")
+    append(path, *range(2), sequencer="one")
     reported = lines("verify", path, "--all")
     assert [(each["sequencer"], each["sound"], each["commits"]) for each in reported] == [
         ("default", True, 5),

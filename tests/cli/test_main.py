@@ -9,7 +9,8 @@ import click
 import pytest
 
 from sparkwal.cli.main import COMMANDS, find
-from tests.cli.logs import append, ran
+from tests.cli.logs import ran
+from tests.logs import append
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -79,7 +80,7 @@ def test_a_commands_metavar_is_no_option(command: str, name: str) -> None:
 def test_a_pause_of_a_month_is_one_of_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    append(str(tmp_path / "log"), range(2))
+    append(str(tmp_path / "log"), *range(2))
     asked: list[int] = []
 
     class Poll:

@@ -21,8 +21,9 @@ from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from tests.chains import newest, put_next
 from tests.checkpoints.stream import FileStream
-from tests.cli.logs import append, document, lines, opened, ran
+from tests.cli.logs import document, lines, opened, ran
 from tests.consumers import consumer, publish
+from tests.logs import append
 from tests.protocol.query import hints_in
 
 
@@ -37,7 +38,7 @@ def grow_old(wal: Path) -> None:
 def wal(tmp_path: Path) -> Path:
     """A log with an old floor, and three objects below it of writers that died."""
     folder = tmp_path / "wal"
-    append(str(folder), range(6))
+    append(str(folder), *range(6))
     for partition in range(3):
         (folder / "batches" / keys.encode(keys.data(3, 1000, partition))).write_bytes(bytes(1000))
     move_floor(opened(folder), 5)
@@ -116,7 +117,7 @@ def test_collect_names_the_consumer_at_which_the_floor_stands(wal: Path) -> None
 
 
 def test_collect_reports_each_log_and_one_without_a_lifecycle(wal: Path) -> None:
-    append(str(wal), range(1), sequencer="one")
+    append(str(wal), *range(1), sequencer="one")
     reported = {each["sequencer"]: each for each in lines("collect", str(wal), "--all")}
     assert reported["default"]["objects"] == 3 and reported["one"]["lifecycle"] is False
     # No collection looked at its records: all of them may hold rows.
@@ -179,7 +180,7 @@ def test_a_checkpoint_folder_is_created_if_it_is_missing(tmp_path: Path) -> None
 
 def test_a_checkpoint_does_not_replace_what_is_not_its_own(tmp_path: Path) -> None:
     path, folder = str(tmp_path / "wal"), tmp_path / "mine"
-    append(path, range(1))
+    append(path, *range(1))
     folder.mkdir()
     (folder / "letter").write_text("dear")
     assert "is not empty" in ran("checkpoint", path, "orders", "--to", str(folder), code=2)
@@ -191,7 +192,7 @@ def test_a_checkpoint_does_not_replace_what_is_not_its_own(tmp_path: Path) -> No
 def test_collect_of_all_logs_erases_rows_and_looks_again_after_a_restore(tmp_path: Path) -> None:
     wal = tmp_path / "wal"
     for name in ("a", "b"):
-        append(str(wal), range(3), sequencer=name)
+        append(str(wal), *range(3), sequencer=name)
         move_floor(opened(wal, sequencer=name), 4)
     for file in (wal / "lifecycle").iterdir():
         os.utime(file, (time.time() - 3 * 86_400,) * 2)
@@ -209,7 +210,7 @@ def test_collect_of_all_logs_erases_rows_and_looks_again_after_a_restore(tmp_pat
 def test_collect_names_one_error_of_a_table_once(tmp_path: Path) -> None:
     wal = tmp_path / "wal"
     for name in ("a", "b", "c"):
-        append(str(wal), range(3), sequencer=name)
+        append(str(wal), *range(3), sequencer=name)
         log = opened(wal, sequencer=name)
         move_floor(log, 2)
         state = newest(log)

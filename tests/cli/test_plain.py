@@ -21,7 +21,8 @@ from sparkwal.format.lifecycle_record import INTENT, Target
 from sparkwal.format.schema import from_arrow
 from sparkwal.protocol.clock import Clock
 from tests.chains import newest, put_next
-from tests.cli.logs import append, opened, ran
+from tests.cli.logs import opened, ran
+from tests.logs import append
 
 # Clears the screen, sets the window's title, 8-bit CSI, turns the text around, markup of rich,
 # half a character.
@@ -84,7 +85,7 @@ def test_tables_and_messages_are_plain(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_table_of_strangers_and_what_is_said_beside_rows_are_plain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    append(str(tmp_path / "log"), range(3))
+    append(str(tmp_path / "log"), *range(3))
     log = opened(tmp_path / "log")
     move_floor(log, 2)
     state = newest(log)

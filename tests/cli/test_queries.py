@@ -16,7 +16,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
 from tests.checkpoints.forks import OffsetStream
-from tests.cli.logs import append
+from tests.logs import append
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_audit(path: str) -> None:
 
 def test_a_log_without_a_query_has_nothing_to_audit(tmp_path: Path) -> None:
     path = str(tmp_path / "wal")
-    append(path, [1])
+    append(path, 1)
     code, text = run("audit", path)
     assert (code, text) == (0, "no query with a checkpoint wrote here\n")
     assert documents("audit", path)["queries"] == []
@@ -97,7 +97,7 @@ def test_audit_of_a_break(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     stream.plan_to(3, 10)
     name = "sparkwal.checkpoints.carry.StreamCheckpoint._check_same_input"
     monkeypatch.setattr(name, lambda *_: None)
-    stream._commit(3, [9])
+    stream.commit(3, [9])
     code, text = run("audit", path)
     assert code == 1
     assert "hole of source 0/orders/0 between positions 3 and 5" in text

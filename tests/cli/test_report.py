@@ -21,10 +21,11 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from tests.cli.logs import append, as_flags, opened, ran, write_long
+from tests.cli.logs import as_flags, opened, ran, write_long
 from tests.cli.logs import document as printed
 from tests.cli.test_cost import query
 from tests.consumers import consumer, publish
+from tests.logs import append
 
 pytestmark = pytest.mark.long
 
@@ -38,8 +39,8 @@ def embedded(file: Path) -> dict[str, Any]:
 
 def test_the_numbers_of_the_page_are_those_of_the_records(tmp_path: Path) -> None:
     path, file = str(tmp_path / "log"), tmp_path / "report.html"
-    append(path, range(20))
-    append(path, range(10))
+    append(path, *range(20))
+    append(path, *range(10))
     assert str(file) in ran("report", path, "-o", str(file))
     reported = embedded(file)
     records = list(sparkwal.Log(path).records())
@@ -62,7 +63,7 @@ def test_the_page_of_a_log_on_s3_begins_at_its_floor(
     s3_path: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
     path, options = s3_path
-    append(path, range(12), **options)
+    append(path, *range(12), **options)
     log = open_log(from_keywords(SourceOptions, path, options))
     move_floor(log, 3)
     collect(log, 3)
@@ -76,7 +77,7 @@ def test_the_page_of_a_log_on_s3_begins_at_its_floor(
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path, file = str(tmp_path / "log"), tmp_path / "out" / "report.html"
-    append(path, range(1))
+    append(path, *range(1))
     assert "No such file" in ran("report", path, "-o", str(file), code=2)
     file.parent.mkdir()
     file.write_text("before")
@@ -109,7 +110,7 @@ def test_a_damaged_log_has_a_page_of_what_is_intact(tmp_path: Path) -> None:
 
 def test_a_damaged_consumer_is_reported_and_the_others_are_shown(tmp_path: Path) -> None:
     path, file = tmp_path / "log", tmp_path / "report.html"
-    append(str(path), range(3))
+    append(str(path), *range(3))
     (path / "consumers").mkdir()
     (path / "consumers" / "daily").write_bytes(b"nothing of this")
     assert "daily" in ran("report", str(path), "-o", str(file), code=1)
@@ -119,7 +120,7 @@ def test_a_damaged_consumer_is_reported_and_the_others_are_shown(tmp_path: Path)
 def test_a_damaged_consumer_of_a_log_is_named_and_those_of_others_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for name in ("a", "b"):
-        append(str(path), range(3), sequencer=name)
+        append(str(path), *range(3), sequencer=name)
     head = sparkwal.Log(str(path), sequencer="b").head()
     assert head is not None
     root = opened(path)
@@ -135,7 +136,7 @@ def test_a_damaged_consumer_of_a_log_is_named_and_those_of_others_are_shown(tmp_
 
 def test_the_page_of_a_time_without_commits_says_so(tmp_path: Path) -> None:
     path, file = str(tmp_path / "log"), tmp_path / "report.html"
-    append(path, range(3))
+    append(path, *range(3))
     ran("report", path, "-o", str(file), "--since", "2100-01-01")
     reported = embedded(file)
     assert (reported["totals"]["commits"], reported["series"]["buckets"]) == (0, [])
@@ -185,7 +186,7 @@ class Found(HTMLParser):
 def test_no_text_of_the_log_leaves_its_place(tmp_path: Path) -> None:
     bad = "</script ><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202e \ud800"
     path = str(tmp_path / "log")
-    append(path, range(3))
+    append(path, *range(3))
     reported = printed("report", path)
     reported["log"] |= {"url": bad, "host": bad, "leader_id": bad, "log_id": bad}
     reported["terms"]["newest"][0] |= {"host": bad, "reason": bad}
@@ -224,7 +225,7 @@ def test_no_text_of_the_log_leaves_its_place(tmp_path: Path) -> None:
 
 def test_a_page_loads_nothing_and_its_charts_are_a_picture_in_it(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(5))
+    append(path, *range(5))
     reported = printed("report", path)
     series = reported["series"]
     one, start = series["buckets"][-1], series["buckets"][0]["start_ms"]
@@ -259,7 +260,7 @@ def test_a_rate_is_of_the_time_in_which_something_was_written(tmp_path: Path) ->
 
 def test_commits_whose_rows_are_in_their_records_have_a_latency(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, range(5))
+    append(path, *range(5))
     reported = printed("report", path)
     took = [
         record.metrics.get("last_put_ms")

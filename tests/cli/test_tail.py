@@ -29,7 +29,8 @@ from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 from tests.cli.logs import write_takeovers
 from tests.cli.shown import SCHEMA, SOURCE, append, ids, run
-from tests.cli.test_damaged import flip, slot
+from tests.cli.test_damaged import flip
+from tests.logs import record
 
 SECONDS = 60.0
 
@@ -237,7 +238,7 @@ def test_new_damage_is_reported(tmp_path: Path, follow: Callable[..., Tail], com
     tail.process.send_signal(signal.SIGCONT)
     said = tail.errors.get(timeout=SECONDS)
     assert (
-        said.startswith("not shown: ") and "position 5" in said and slot(tmp_path, 5).name in said
+        said.startswith("not shown: ") and "position 5" in said and record(tmp_path, 5).name in said
     )
     for _ in range(2 if command == "tail" else 3):
         tail.lines.get(timeout=SECONDS)

@@ -17,13 +17,14 @@ from click.testing import CliRunner
 
 import sparkwal
 from sparkwal.cli.main import main
-from tests.cli.logs import COMMAND, append, ran
+from tests.cli.logs import COMMAND, ran
+from tests.logs import append
 
 
 @pytest.mark.parametrize("columns", [30, 40, 80, 200])
 def test_a_narrow_terminal_gets_all_columns_and_whole_numbers(tmp_path: Path, columns: int) -> None:
     path = str(tmp_path / "log")
-    append(path, range(3))
+    append(path, *range(3))
     narrow = {"COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm"}
     for command in (["cost", path], ["show", path, "1"]):
         whole = [line.split() for line in ran(*command).splitlines() if "─" not in line]
@@ -56,7 +57,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
 @pytest.mark.parametrize("command", ["log", "doctor"])
 def test_a_terminal_without_escape_codes_gets_none(tmp_path: Path, command: str) -> None:
     path = str(tmp_path / "log")
-    append(path, range(2))
+    append(path, *range(2))
     assert "\x1b" in on_a_terminal(command, path, TERM="xterm")
     assert "\x1b" not in on_a_terminal(command, path, TERM="dumb")
     assert "\x1b" not in on_a_terminal(command, path, TERM="xterm", NO_COLOR="1")
@@ -78,7 +79,7 @@ def test_csv_commands_a_terminal_nothing(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_character_that_the_encoding_lacks_is_replaced(tmp_path: Path) -> None:
     path = str(tmp_path / "lög😀")
-    append(path, range(2))
+    append(path, *range(2))
     for command in ("verify", "cost", "status"):
         done = subprocess.run(
             [*COMMAND, command, path],

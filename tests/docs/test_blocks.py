@@ -18,7 +18,7 @@ from tests.docs.pages import PAGES, ROOT, Block, blocks
 BASH = [block for page in PAGES for block in blocks(page, "bash")]
 
 
-def run_pages(logs: str, folder: Path, **environment: str) -> None:
+def check_pages_run(logs: str, folder: Path, **environment: str) -> None:
     source = str(Path(sparkwal.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-m", "tests.docs.run_pages", logs, str(folder)],
@@ -42,14 +42,14 @@ def run_pages(logs: str, folder: Path, **environment: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_python_blocks_run_on_local_disk(tmp_path: Path) -> None:
-    run_pages(str(tmp_path / "logs"), tmp_path)
+    check_pages_run(str(tmp_path / "logs"), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_the_python_blocks_run_on_s3(tmp_path: Path, ministack_url: str, s3_bucket: str) -> None:
-    run_pages(
+    check_pages_run(
         f"s3://{s3_bucket}",
         tmp_path,
         AWS_ENDPOINT_URL=ministack_url,

@@ -14,4 +14,4 @@ RACED = Path(__file__).with_name("racing_readers.py")
 
 
 def test_the_first_headers_are_read_by_threads_at_once() -> None:
-    subprocess.run([sys.executable, "-P", str(RACED)], check=True, timeout=120)
+    assert subprocess.run([sys.executable, "-P", str(RACED)], timeout=120).returncode == 0

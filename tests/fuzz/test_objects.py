@@ -24,12 +24,17 @@ MUTATED = 200
 EXAMPLES = int(os.environ.get("SPARKWAL_FUZZ_EXAMPLES", "300"))
 
 
+def check_read(kind: str, data: bytes) -> None:
+    """Any error but those of sparkwal fails."""
+    KINDS[kind].read(data)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_seeds_and_earlier_failures_raise_no_other_error(kind: str) -> None:
     for seed in KINDS[kind].seeds():
-        KINDS[kind].read(seed)
+        check_read(kind, seed)
     for file in earlier_failures(kind):
-        KINDS[kind].read(file.read_bytes())
+        check_read(kind, file.read_bytes())
 
 
 @pytest.mark.parametrize("kind", MUTATIONS)
@@ -40,7 +45,7 @@ def test_mutations_of_seeds_lead_to_no_other_error(kind: str) -> None:
         data = random.choice(seeds)
         for _ in range(random.randint(1, 3)):
             data = MUTATIONS[kind](data, random)
-        KINDS[kind].read(data)
+        check_read(kind, data)
 
 
 @pytest.mark.process
@@ -119,4 +124,4 @@ def test_no_value_in_a_document_leads_to_another_error(number: int, data: st.Dat
         else:
             holder.pop(key, None)
     text = json.dumps(forged, ensure_ascii=data.draw(st.booleans()))
-    KINDS[kind].read(seed.replace(line, text.encode(errors="surrogatepass")))
+    check_read(kind, seed.replace(line, text.encode(errors="surrogatepass")))

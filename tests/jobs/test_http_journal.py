@@ -17,21 +17,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkwal import Appender, Log, verify
+from sparkwal import Appender, verify
 from sparkwal.testing.proxy import Fault, S3Proxy
 from tests.jobs.http_job import JOB, Job, environment, metrics, until
 from tests.jobs.http_job import started_jobs as started_jobs
+from tests.logs import values
 
 
 def health(job: Job) -> dict[str, Any]:
     status, body = job.get("/healthz")
     assert status == 200
     return dict(json.loads(body))
-
-
-def values(path: str, **options: str) -> list[int]:
-    """In the log's order."""
-    return [int(v) for v in Log(path, **options).to_pandas()["v"]]
 
 
 @pytest.fixture

@@ -15,20 +15,9 @@ from reading.collected import collect, move_floor
 import sparkwal
 import support.cursor
 from replay import COLLECTED, INVALID_ENTRY, main
-from sparkwal.format import keys
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-
-SCHEMA = pa.schema([("v", pa.int64())])
-
-
-def append(path: Path, *values: int, sequencer: str = keys.ROOT) -> None:
-    """One commit for each value; a leader record before them."""
-    with sparkwal.Appender(
-        str(path), SCHEMA, producer_id="p", sequencer=sequencer, maxInFlightRequests=1
-    ) as wal:
-        for value in values:
-            wal.append([{"v": value}]).result()
+from tests.logs import append, record
 
 
 @pytest.fixture
@@ -60,10 +49,6 @@ def rows(path: Path, output: str = "out") -> list[dict[str, Any]]:
 
 def values(path: Path) -> list[int]:
     return [row["v"] for row in rows(path)]
-
-
-def record(path: Path, position: int) -> Path:
-    return path / "batches" / keys.encode(keys.slot(position, 1000))
 
 
 def test_each_run_continues_after_the_one_before(path: Path) -> None:

@@ -78,10 +78,10 @@ class MemoryFolder:
     """
 
     def __init__(self) -> None:
-        self._files: dict[str, _File] = {}
-        self._safe_names: dict[str, _File] = {}
+        self.files: dict[str, _File] = {}
+        self.safe_names: dict[str, _File] = {}
         # (former name, new name, file) since the last sync
-        self._changes: list[tuple[str | None, str | None, _File]] = []
+        self.changes: list[tuple[str | None, str | None, _File]] = []
         self.calls = 0
         self.crash_at: int | None = None
         self.room: int | None = None
@@ -97,38 +97,38 @@ class MemoryFolder:
         files = {id(each): each.after_crash(rng) for each in self._everything()}
         # Each change of a name is made or not. Most file systems keep their order and lose the
         # last ones; the others lose any.
-        names = dict(self._safe_names)
-        kept = rng.randint(0, len(self._changes)) if rng.random() < 0.5 else None
-        for count, change in enumerate(self._changes):
+        names = dict(self.safe_names)
+        kept = rng.randint(0, len(self.changes)) if rng.random() < 0.5 else None
+        for count, change in enumerate(self.changes):
             if count < kept if kept is not None else rng.random() < 0.5:
                 _change(names, *change)
-        left._files = {name: files[id(each)] for name, each in names.items()}
-        left._safe_names = dict(left._files)
+        left.files = {name: files[id(each)] for name, each in names.items()}
+        left.safe_names = dict(left.files)
         return left
 
     def after_kill(self) -> MemoryFolder:
         """The files that the next process finds after this one died; the machine keeps running."""
         left = MemoryFolder()
         files = {id(each): each.killed() for each in self._everything()}
-        left._files = {name: files[id(each)] for name, each in self._files.items()}
-        left._safe_names = {name: files[id(each)] for name, each in self._safe_names.items()}
-        left._changes = [(old, new, files[id(each)]) for old, new, each in self._changes]
+        left.files = {name: files[id(each)] for name, each in self.files.items()}
+        left.safe_names = {name: files[id(each)] for name, each in self.safe_names.items()}
+        left.changes = [(old, new, files[id(each)]) for old, new, each in self.changes]
         return left
 
     def _everything(self) -> list[_File]:
-        changed = [each for _, _, each in self._changes]
-        return [*self._files.values(), *self._safe_names.values(), *changed]
+        changed = [each for _, _, each in self.changes]
+        return [*self.files.values(), *self.safe_names.values(), *changed]
 
     # Views for tests.
 
     def bytes_of(self, name: str) -> bytes:
-        return bytes(self._files[name].now)
+        return bytes(self.files[name].now)
 
     def put(self, name: str, data: bytes) -> None:
         """A file as somebody else left it."""
-        self._files[name] = self._safe_names[name] = _File(bytearray(data), data)
+        self.files[name] = self.safe_names[name] = _File(bytearray(data), data)
 
-    def _act(self, what: str) -> None:
+    def act(self, what: str) -> None:
         if self.crash_at is not None and self.calls >= self.crash_at:
             raise Crash
         self.calls += 1
@@ -136,20 +136,20 @@ class MemoryFolder:
         if wrong and (code := wrong.pop(0)):
             raise OSError(code, os.strerror(code))
 
-    def _used(self) -> int:
-        return sum(len(each.now) for each in self._files.values())
+    def used(self) -> int:
+        return sum(len(each.now) for each in self.files.values())
 
     # Folder.
 
     def names(self) -> list[str]:
-        return sorted(self._files, key=lambda name: (name.startswith(QUARANTINE), name))
+        return sorted(self.files, key=lambda name: (name.startswith(QUARANTINE), name))
 
     def create(self, name: str) -> MemoryWriter:
-        self._act("create")
-        if name in self._files:
+        self.act("create")
+        if name in self.files:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         self._do(None, name, _File())
-        return MemoryWriter(self, self._files[name])
+        return MemoryWriter(self, self.files[name])
 
     def open(self, name: str) -> MemoryWriter:
         return MemoryWriter(self, self._there(name))
@@ -159,30 +159,30 @@ class MemoryFolder:
 
     def rename(self, old: str, new: str) -> None:
         self._there(old)
-        self._act("rename")
-        self._do(old, new, self._files[old])
+        self.act("rename")
+        self._do(old, new, self.files[old])
 
     def remove(self, name: str) -> None:
         self._there(name)
-        self._act("remove")
-        self._do(name, None, self._files[name])
+        self.act("remove")
+        self._do(name, None, self.files[name])
 
     def _do(self, old: str | None, new: str | None, file: _File) -> None:
-        self._changes.append((old, new, file))
-        _change(self._files, old, new, file)
+        self.changes.append((old, new, file))
+        _change(self.files, old, new, file)
 
     def sync(self) -> None:
-        self._act("sync_folder")
-        self._safe_names = dict(self._files)
-        self._changes.clear()
+        self.act("sync_folder")
+        self.safe_names = dict(self.files)
+        self.changes.clear()
 
     def close(self) -> None:
         self.closed = True
 
     def _there(self, name: str) -> _File:
-        if name not in self._files:
+        if name not in self.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        return self._files[name]
+        return self.files[name]
 
 
 def _change(names: dict[str, _File], old: str | None, new: str | None, file: _File) -> None:
@@ -213,10 +213,10 @@ class MemoryWriter:
         folder = self._folder
         if folder.crash_at is not None and folder.calls == folder.crash_at:
             self._store(offset, body)  # half of it may be there
-        folder._act("write")
+        folder.act("write")
         if folder.room is not None:
             grows = max(0, offset + len(body) - len(self._file.now))
-            free = max(0, folder.room - folder._used())
+            free = max(0, folder.room - folder.used())
             if grows > free:
                 self._store(offset, body[: len(body) - grows + free])
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -229,14 +229,14 @@ class MemoryWriter:
         self._file.pending.append((offset, body))
 
     def truncate(self, size: int) -> None:
-        self._folder._act("truncate")
+        self._folder.act("truncate")
         del self._file.now[size:]
         self._file.pending.append((size, None))
         self.size = size
 
     def sync(self) -> None:
         try:
-            self._folder._act("sync")
+            self._folder.act("sync")
         except OSError:
             self._file.pending.clear()  # they count as written, and are not
             raise

@@ -9,6 +9,7 @@ from sparkwal.errors import BackPressureError
 from sparkwal.events import Event
 from sparkwal.journal.files import segment_id
 from sparkwal.journal.journal import Journal, Settings
+from sparkwal.journal.open_segments import Segments
 from sparkwal.journal.opening import Opening, Owner
 from sparkwal.journal.quarantine import Quarantine
 from sparkwal.journal.scanning import Contents, scan_folder
@@ -23,13 +24,30 @@ WARNINGS = ("tail_truncated", "replay_stopped", "quarantined", "cursor_rejected"
 
 @dataclass
 class Run:
-    """An open journal and what it reported."""
+    """An open journal and what it reported.
 
+    Attributes:
+        segments: its live segments. Only this module reads a journal's private names.
+    """
+
+    folder: Folder
     journal: Journal
     lost: range
     quarantine: Quarantine
     reported: list[Event]
     contents: Contents
+
+    @property
+    def segments(self) -> Segments:
+        return self.journal._segments
+
+    def has_room(self) -> bool:
+        """Whether an append that waits for room tries again at once."""
+        return self.journal._room.is_set()
+
+    def abandon(self) -> None:
+        """End its thread without a sync, as a kill does."""
+        self.journal._ending.set()
 
     def names(self) -> list[str]:
         return [event.name for event in self.reported]
@@ -43,7 +61,7 @@ class Run:
 
     def entries(self, durable: int = -1) -> dict[int, bytes]:
         """The entries that the log lacks, read one by one."""
-        first = max(durable + 1, self.journal._segments.oldest.header.first)
+        first = max(durable + 1, self.segments.oldest.header.first)
         return {
             sequence: bytes(self.journal.read(sequence)[0])
             for sequence in range(first, self.journal.last + 1)
@@ -62,7 +80,7 @@ def open_journal(
     contents = scan_folder(folder, settings)
     opening = Opening(folder, contents, replace(owner, durable=durable))
     journal = opening.begin(settings, reported.append)
-    return Run(journal, journal.lost, journal.quarantine, reported, contents)
+    return Run(folder, journal, journal.lost, journal.quarantine, reported, contents)
 
 
 def content(sequence: int, length: int) -> bytes:

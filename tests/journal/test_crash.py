@@ -105,7 +105,7 @@ def drains(world: World) -> None:
     world.let_go(4)
     world.journal.drain()
     world.until_full(100)
-    world.let_go(world.journal._segments.oldest.last)
+    world.let_go(world.run.segments.oldest.last)
     world.journal.drain()
     world.append(100)
     world.until_full(400)
@@ -326,6 +326,7 @@ def explore(
 def test_a_crash_at_any_call(begin: Callable[[], World], script: Script) -> None:
     seen: Counter[str] = Counter()
     count = explore(begin, script, 14, 1, seen)
+    assert count > 14
     print(f"seed {SEED}: {count} crashes; {dict(seen)}")
 
 
@@ -336,4 +337,5 @@ def test_a_crash_at_any_call_and_several_while_opening(
 ) -> None:
     seen: Counter[str] = Counter()
     count = explore(begin, script, 60, 3, seen)
+    assert count > 60
     print(f"seed {SEED}: {count} crashes; {dict(seen)}")

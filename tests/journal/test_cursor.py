@@ -84,7 +84,7 @@ def test_a_cursor_behind_the_log_loses_nothing() -> None:
     run = open_journal(folder, 8)
     assert run.warnings() == []
     assert run.entries(8) == after(written, 8)
-    assert run.journal.remaining_capacity() == run.journal._segments.slots - 1
+    assert run.journal.remaining_capacity() == run.segments.slots - 1
 
 
 def test_a_cursor_older_than_a_removal_of_segments_loses_nothing() -> None:

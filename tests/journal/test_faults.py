@@ -165,7 +165,7 @@ def test_an_entry_that_is_damaged_while_the_journal_is_open() -> None:
     folder, run, written = opened()
     (name,) = segments(folder)
     at = folder.bytes_of(name).index(written[1])
-    folder._files[name].now[at] ^= 1
+    folder.files[name].now[at] ^= 1
     with pytest.raises(JournalReadError, match="Open the journal again") as wrong:
         run.journal.read(1)
     assert (wrong.value.stage, wrong.value.retryable) == ("read", False)
@@ -211,7 +211,7 @@ def test_a_full_disk_refuses_an_append_and_takes_it_later_once() -> None:
     folder, run, written = opened()
     (name,) = segments(folder)
     size = len(folder.bytes_of(name))
-    folder.room = folder._used() + 30
+    folder.room = folder.used() + 30
     for _ in range(3):
         with pytest.raises(BackPressureError, match="this append was not accepted"):
             run.journal.write(content(3, 60))
@@ -220,7 +220,7 @@ def test_a_full_disk_refuses_an_append_and_takes_it_later_once() -> None:
     assert run.journal.last == 2
     folder.room = None
     written |= fill(run, [60])
-    folder.room = folder._used()
+    folder.room = folder.used()
     with pytest.raises(BackPressureError):
         run.journal.write(content(4, 60))
     assert run.names().count("journal_full") == 2, "it is another time"
@@ -246,7 +246,7 @@ def test_a_journal_at_its_limit_is_full_once_while_one_goes_as_the_next_comes() 
 
 def test_a_full_disk_takes_appends_again_when_it_has_room() -> None:
     folder, run, _ = opened()
-    folder.room = folder._used() + 30
+    folder.room = folder.used() + 30
     for _ in range(2):
         with pytest.raises(BackPressureError):
             run.journal.write(content(3, 60))
@@ -258,7 +258,7 @@ def test_a_full_disk_takes_appends_again_when_it_has_room() -> None:
 
 def test_a_crash_after_a_part_of_an_append_was_written_to_a_full_disk() -> None:
     folder, run, written = opened()
-    folder.room = folder._used() + 30
+    folder.room = folder.used() + 30
     folder.faults["truncate"] = [errno.EIO]
     with pytest.raises(JournalWriteError):
         run.journal.write(content(3, 60))
@@ -269,7 +269,7 @@ def test_a_crash_after_a_part_of_an_append_was_written_to_a_full_disk() -> None:
 
 def test_a_full_disk_has_no_room_for_another_segment() -> None:
     folder, run, written = opened()
-    folder.room = folder._used() + 30
+    folder.room = folder.used() + 30
     with pytest.raises(BackPressureError):
         run.journal.write(content(3, 800))
     folder.room = None
@@ -282,7 +282,7 @@ def test_a_full_disk_gets_room_by_what_the_log_has(upto: int) -> None:
     folder, run, written = opened()
     written |= fill(run, [800, 100])
     before = len(segments(folder))
-    folder.room = folder._used()
+    folder.room = folder.used()
     with pytest.raises(BackPressureError):
         run.journal.write(content(5, 60))
     run.journal.acknowledge(upto)
@@ -294,7 +294,7 @@ def test_a_full_disk_gets_room_by_what_the_log_has(upto: int) -> None:
     for _ in range(5):
         folder.room = None
         fill(run, [200, 200])
-        folder.room = folder._used()
+        folder.room = folder.used()
         while True:
             try:
                 fill(run, [40])
@@ -307,7 +307,7 @@ def test_a_full_disk_gets_room_by_what_the_log_has(upto: int) -> None:
 
 def test_a_full_disk_with_one_segment_only() -> None:
     folder, run, _ = opened()
-    folder.room = folder._used()
+    folder.room = folder.used()
     with pytest.raises(BackPressureError):
         run.journal.write(content(3, 60))
     run.journal.acknowledge(2)
@@ -320,7 +320,7 @@ def test_a_journal_on_a_full_disk_is_opened_and_drained() -> None:
     folder, run, written = opened()
     fill(run, [800])
     folder = folder.after_kill()
-    folder.room = folder._used()
+    folder.room = folder.used()
     run = open_journal(folder, 2)
     assert list(run.entries(2)) == [3]
     run.journal.acknowledge(3)
@@ -334,15 +334,15 @@ def test_a_full_disk_that_gets_no_room_is_not_asked_again_at_once() -> None:
     folder, run, _ = opened()
     fill(run, [800, 100])
     folder.remove("reserve")
-    folder.room = folder._used()
+    folder.room = folder.used()
     run.journal.acknowledge(3)
     with pytest.raises(BackPressureError):
         run.journal.write(content(5, 60))
     run.journal.drain()
-    assert not run.journal._room.is_set()
+    assert not run.has_room()
     folder.room = None
     run.journal.drain()
-    assert run.journal._room.is_set()
+    assert run.has_room()
     fill(run, [60])
 
 
@@ -389,4 +389,4 @@ def test_a_closed_journal_takes_nothing() -> None:
     run.journal.close()
     with pytest.raises(OptionError, match="closed"):
         run.journal.write(b"x")
-    assert open_journal(run.journal._folder, owner=OWNER).warnings() == []  # type: ignore[arg-type]
+    assert open_journal(run.folder, owner=OWNER).warnings() == []

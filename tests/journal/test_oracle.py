@@ -67,7 +67,7 @@ class Life:
         assert there == self.oracle.after(self.durable)
         assert self.run.journal.last == self.last
         live = self.last - self.durable
-        assert self.run.journal.remaining_capacity() == self.run.journal._segments.slots - live
+        assert self.run.journal.remaining_capacity() == self.run.segments.slots - live
         assert self.run.journal.size <= self.settings.max_bytes
 
     def write(self) -> None:
@@ -110,7 +110,7 @@ class Life:
     def kill(self) -> None:
         """Simulate `SIGKILL`: written bytes survive."""
         assert self.run is not None
-        self.run.journal._ending.set()  # ends its thread
+        self.run.abandon()
         if isinstance(self.folder, MemoryFolder):
             self.folder = self.folder.after_kill()
         self.take()
@@ -184,7 +184,7 @@ class Life:
         self.run.journal.close()
 
 
-def lives(folder: Folder, seed: int, steps: int) -> None:
+def check_lives(folder: Folder, seed: int, steps: int) -> None:
     life = Life(random.Random(seed), folder)
     try:
         life.live(steps)
@@ -193,24 +193,24 @@ def lives(folder: Folder, seed: int, steps: int) -> None:
         raise
     finally:
         if life.run is not None:
-            life.run.journal._ending.set()
+            life.run.abandon()
         life.folder.close()
 
 
 def test_a_journal_in_memory_gives_back_what_a_table_does() -> None:
     print(f"seeds {SEED} … {SEED + 99}")
     for seed in range(SEED, SEED + 100):
-        lives(MemoryFolder(), seed, 80)
+        check_lives(MemoryFolder(), seed, 80)
 
 
 def test_a_journal_on_the_disk_gives_back_what_a_table_does(tmp_path: Path) -> None:
     print(f"seeds {SEED} … {SEED + 9}")
     for seed in range(SEED, SEED + 10):
-        lives(DiskFolder(tmp_path / str(seed)), seed, 80)
+        check_lives(DiskFolder(tmp_path / str(seed)), seed, 80)
 
 
 @pytest.mark.slow
 def test_many_journals_give_back_what_a_table_does() -> None:
     print(f"seeds {SEED} … {SEED + 499}")
     for seed in range(SEED, SEED + 500):
-        lives(MemoryFolder(), seed, 150)
+        check_lives(MemoryFolder(), seed, 150)

@@ -116,6 +116,7 @@ def test_a_fork_does_not_keep_the_lock(tmp_path: Path) -> None:
     try:
         folder.close()
         DiskFolder(tmp_path).close()
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
     finally:
         os.write(write, b"x")
         os.waitpid(child, 0)
@@ -130,6 +131,7 @@ def test_a_program_that_was_started_does_not_keep_the_lock(tmp_path: Path) -> No
     try:
         folder.close()
         DiskFolder(tmp_path).close()
+        assert child.poll() is None
     finally:
         child.kill()
         child.wait()
@@ -203,7 +205,7 @@ def test_a_full_disk_refuses_appends_until_the_log_has_some_entries(
         assert "No space left" in run.only("journal_full").reason  # type: ignore[attr-defined]
         run.journal.sync()
         # Killed now it is opened again with nothing lost.
-        run.journal._segments.close()
+        run.segments.close()
         folder.close()
         folder = DiskFolder(journal)
         run = open_journal(folder, durable, settings)
@@ -245,7 +247,7 @@ def test_waiting_appends_continue_when_a_full_disk_has_room(small_disk: Path) ->
     assert not thread.is_alive()
     assert run.names().count("journal_full") == 1
     assert len(run.entries()) == 200
-    assert len(segments(run.journal._folder)) > 1
+    assert len(segments(run.folder)) > 1
     run.journal.close()
 
 

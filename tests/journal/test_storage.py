@@ -182,9 +182,12 @@ def test_quarantine_is_listed_after_the_others(folder: Folder) -> None:
 def test_a_second_close_does_nothing(folder: Folder) -> None:
     file = folder.create("a")
     reader = folder.read("a")
-    for handle in (file, reader, folder):
+    for handle in (file, reader):
         handle.close()
         handle.close()
+    assert folder.names() == ["a"]
+    folder.close()
+    folder.close()
 
 
 def test_a_folder_in_the_place_of_a_file_is_listed_and_cannot_be_read(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from urllib.request import ProxyHandler, build_opener
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,9 +23,3 @@ def samples(text: str) -> Samples:
 def scrape(port: int) -> Samples:
     with _open(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return samples(answer.read().decode())
-
-
-def until(look: Callable[[], bool]) -> None:
-    """The suite's own limit of time ends it where this never comes."""
-    while not look():
-        time.sleep(0.02)

@@ -17,9 +17,9 @@ from sparkwal.metrics.prometheus import new_meter, zero_counters
 from sparkwal.metrics.table import Labels
 from sparkwal.metrics.writers import watch_appender
 from tests.appender.away import OutageStore
-from tests.appender.faulty_store import rows, until
 from tests.appender.test_salvage import hurt, unsent
 from tests.journal.disk import MemoryFolder
+from tests.logs import rows, until
 from tests.metrics import promql
 
 FILE = Path(__file__).parents[2] / "conf" / "prometheus-alerts.yml"

@@ -15,7 +15,8 @@ import pytest
 
 import sparkwal
 from sparkwal.testing.servers import SECRET_KEY
-from tests.metrics.scraped import samples, scrape, until
+from tests.logs import until
+from tests.metrics.scraped import samples, scrape
 
 SCHEMA = pa.schema([("v", pa.int64())])
 COMMAND = [sys.executable, "-m", "sparkwal", "metrics"]

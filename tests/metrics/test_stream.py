@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +24,7 @@ from sparkwal.metrics.stream import watch_stream
 from sparkwal.metrics.writers import watch_appender
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
+from tests.logs import until
 from tests.spark.queries import append, numbers
 
 
@@ -37,11 +37,6 @@ def meter() -> Iterator[tuple[Prometheus, Callable[[], dict[str, float]]]]:
     port, stop = own_meter.serve("127.0.0.1", 0)
     yield own_meter, lambda: {key[0]: value for key, value in scrape(port).items() if len(key) == 3}
     stop()
-
-
-def until(look: Callable[[], bool]) -> None:
-    while not look():
-        time.sleep(0.02)
 
 
 def threads() -> list[threading.Thread]:

@@ -29,7 +29,8 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options
 from tests.lifecycle.table import ModelTable
-from tests.metrics.scraped import Samples, samples, scrape, until
+from tests.logs import until
+from tests.metrics.scraped import Samples, samples, scrape
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

@@ -18,7 +18,8 @@ from sparkwal.reading.floor import LOOK_TTL_MS
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import LogStore, Page
 from sparkwal.testing.memory import MemoryStore
-from tests.appender.faulty_store import PREFIX, FaultyStore, rows, until
+from tests.appender.faulty_store import PREFIX, FaultyStore
+from tests.logs import rows, until
 from tests.protocol.query import Query, StoppedClock, hints_in
 
 WINDOW = 1000

@@ -30,7 +30,7 @@ def stream(tmp_path: Path, ended: Path) -> Query:
     return Query(MemoryStore(), hints, carrier=carrier, reason=STREAM_START)
 
 
-def append(stream: Query, is_gone: Callable[[str], bool] = lambda _: False) -> None:
+def check_may_append(stream: Query, is_gone: Callable[[str], bool] = lambda _: False) -> None:
     """The steps of a batch append before it takes the log over."""
     log, clock = stream.open(), StoppedClock()
     clock.wall_ms = stream.clock.wall_ms
@@ -41,51 +41,51 @@ def test_a_log_that_a_stream_leads_takes_no_batch_append(stream: Query) -> None:
     stream.microbatch(0, (1,))
     stream.clock.wall_ms += TTL_MS - 1
     with pytest.raises(OptionError, match="host:1:1:x on host host wrote position 1 599 s ago"):
-        append(stream)
+        check_may_append(stream)
     with pytest.raises(OptionError, match="option sequencer.*takeOver=true"):
-        append(stream)
+        check_may_append(stream)
 
 
 def test_a_stream_that_has_just_started_leads_already(stream: Query) -> None:
     stream.plan()
     with pytest.raises(OptionError, match="a stream leads"):
-        append(stream)
+        check_may_append(stream)
 
 
 def test_a_clock_that_is_behind_the_streams_changes_nothing(stream: Query) -> None:
     stream.microbatch(0, (1,))
     stream.clock.wall_ms -= 3_600_000
     with pytest.raises(OptionError, match="0 s ago"):
-        append(stream)
+        check_may_append(stream)
 
 
 def test_an_empty_log_and_one_that_no_stream_leads_take_it(stream: Query) -> None:
-    append(stream)
+    check_may_append(stream)
     batch = replace(stream, query_id=f"{ANONYMOUS}1", carrier=None, reason=BATCH_APPEND)
     batch.plan()
-    append(stream)
+    check_may_append(stream)
     batch.microbatch(0, (1,))
-    append(stream)
+    check_may_append(stream)
     stream.microbatch(0, (2,))
     replace(batch, leader_id="host:2:2:y", query_id="nightly").microbatch(0, (3,))
-    append(stream)
+    check_may_append(stream)
 
 
 def test_a_stream_that_wrote_nothing_for_long_leads_no_more(stream: Query) -> None:
     stream.microbatch(0, (1,))
     stream.clock.wall_ms += TTL_MS
-    append(stream)
+    check_may_append(stream)
 
 
 def test_a_stream_whose_run_has_ended_leads_no_more(stream: Query, ended: Path) -> None:
     stream.microbatch(0, (1,))
     note_ended(ended, "another run")
     with pytest.raises(OptionError, match="a stream leads"):
-        append(stream)
+        check_may_append(stream)
     note_ended(ended, stream.run_id)
-    append(stream)
+    check_may_append(stream)
 
 
 def test_a_stream_of_an_ended_application_no_longer_leads(stream: Query) -> None:
     stream.microbatch(0, (1,))
-    append(stream, is_gone=lambda leader_id: leader_id == stream.leader_id)
+    check_may_append(stream, is_gone=lambda leader_id: leader_id == stream.leader_id)

@@ -24,6 +24,7 @@ from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.testing.memory import MemoryStore
+from tests.logs import rows
 from tests.protocol.query import LIMITS, Query, hints_in, replace
 
 LOG = "wal"
@@ -249,10 +250,6 @@ def test_verify_reports_a_torn_record_in_words(query: Query, store: Tearing, log
     report = verify_store(log, LOG)
     assert report.ok and report.head == 4
     assert "continues at position 3" in str(report)
-
-
-def rows(*values: int) -> list[dict[str, Any]]:
-    return [{"v": value} for value in values]
 
 
 def scanned(path: Path) -> list[int]:

@@ -13,13 +13,14 @@ import pytest
 
 from sparkwal import events
 from sparkwal.events import Event
-from sparkwal.format import arrowfile, keys, schema
+from sparkwal.format import arrowfile, keys, schema, segment
 from sparkwal.format.header import CommitHeader
 from sparkwal.log import Log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import SlotRecord
+from sparkwal.reading import segments
 from sparkwal.reading.history import walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.segmenting import Made, make_segments
@@ -41,6 +42,13 @@ def log_of(store: Any) -> LogStore:
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of BLOCK positions, so that a test needs only a few records."""
     monkeypatch.setattr(keys, "BLOCK", BLOCK)
+
+
+def small_parts(patch: pytest.MonkeyPatch, frame: int, run: int, front: int) -> None:
+    """Let a small segment have several frames and runs, which a reader fetches one by one."""
+    patch.setattr(segment, "_FRAME", frame)
+    patch.setattr(segment, "RUN_SIZE", run)
+    patch.setattr(segments, "_FRONT", front)
 
 
 def opened(store: Any, **options: Any) -> Log:

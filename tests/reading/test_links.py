@@ -6,34 +6,16 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from sparkwal import Appender, Log, events
+from sparkwal import Log, events
 from sparkwal.errors import InvalidLogError
 from sparkwal.events import Event
-from sparkwal.format import keys
 from sparkwal.protocol.slots import read_slot
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
-
-SCHEMA = pa.schema([("v", pa.int64())])
-ONE = {"maxInFlightRequests": 1}
-
-
-def record(path: Path, position: int) -> Path:
-    return path / keys.key("", keys.slot(position, 1000))
-
-
-def write(path: Path, *values: int) -> int:
-    with Appender(str(path), SCHEMA, producer_id="p", **ONE) as wal:
-        return [wal.append([{"v": value}]).result() for value in values][-1]
-
-
-def values(path: Path, **options: object) -> list[int]:
-    found: list[int] = Log(str(path), **options).scan().read_all().column("v").to_pylist()
-    return found
+from tests.logs import SCHEMA, append, record, values
 
 
 @pytest.fixture
@@ -41,16 +23,16 @@ def path(tmp_path: Path) -> Path:
     """A log that was restored from a backup. An object of its former history was left at 8, which
     has a higher term than what was written since."""
     path, backup = tmp_path / "log", tmp_path / "backup"
-    assert write(path, 1, 2) == 2
+    assert append(path, 1, 2)[-1] == 2
     shutil.copytree(path, backup)
     # Three more leaders.
-    write(path, 3)
-    write(path, 4)
-    assert write(path, 5, 6) == 9
+    append(path, 3)
+    append(path, 4)
+    assert append(path, 5, 6)[-1] == 9
     left = record(path, 8).read_bytes()
     shutil.rmtree(path)
     shutil.copytree(backup, path)
-    assert write(path, 3, 4, 5, 6) == 7
+    assert append(path, 3, 4, 5, 6)[-1] == 7
     record(path, 8).write_bytes(left)
     return path
 

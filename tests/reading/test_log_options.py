@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from sparkwal import (
@@ -17,8 +16,8 @@ from sparkwal import (
     verify,
 )
 from sparkwal.format import keys
+from tests.logs import SCHEMA, values
 
-SCHEMA = pa.schema([("v", pa.int64())])
 LAST = 6
 
 
@@ -32,16 +31,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def read(path: str, **options: object) -> list[int]:
-    values: list[int] = Log(path, **options).scan().read_all().column("v").to_pylist()
-    return values
-
-
 def test_positions_bound_what_a_log_reads(path: str) -> None:
-    assert read(path, startingPosition=3) == [3, 4, 5, 6]
-    assert read(path, startingPosition="latest") == []
-    assert read(path, endingPosition=2) == [1, 2]
-    assert read(path, startingPosition=2, endingPosition=3) == [2, 3]
+    assert values(path, startingPosition=3) == [3, 4, 5, 6]
+    assert values(path, startingPosition="latest") == []
+    assert values(path, endingPosition=2) == [1, 2]
+    assert values(path, startingPosition=2, endingPosition=3) == [2, 3]
     log = Log(path, startingPosition=2, endingPosition=3)
     assert [header.position for header in log.records()] == [2, 3]
     assert len(log.to_pandas()) == 2
@@ -52,7 +46,7 @@ def test_positions_bound_what_a_log_reads(path: str) -> None:
 
 def test_a_read_that_is_refused_leaves_no_lease(path: str) -> None:
     with pytest.raises(OptionError, match="after the end"):
-        read(path, lease="1d", endingPosition=10**9)
+        values(path, lease="1d", endingPosition=10**9)
     assert consumers(path) == []
 
 
@@ -64,7 +58,7 @@ def test_a_lease_whose_floor_cannot_be_seen_is_released(
 
     monkeypatch.setattr("sparkwal.lifecycle.consumers.objects.newest_record", unseen)
     with pytest.raises(StoreUnavailableError):
-        read(path, lease="1d")
+        values(path, lease="1d")
     monkeypatch.undo()
     assert consumers(path) == []
 
@@ -72,9 +66,9 @@ def test_a_lease_whose_floor_cannot_be_seen_is_released(
 def test_moments_bound_what_a_log_reads(path: str) -> None:
     times = {h.position: h.timestamp_ms for h in Log(path).records()}
     moment = times[4]
-    assert read(path, startingTimestamp=moment) == [v for v in range(1, 7) if times[v] >= moment]
-    assert read(path, endingTimestamp=moment) == [v for v in range(1, 7) if times[v] <= moment]
-    assert read(path, startingTimestamp=times[LAST] + 10**6) == []
+    assert values(path, startingTimestamp=moment) == [v for v in range(1, 7) if times[v] >= moment]
+    assert values(path, endingTimestamp=moment) == [v for v in range(1, 7) if times[v] <= moment]
+    assert values(path, startingTimestamp=times[LAST] + 10**6) == []
 
 
 def test_the_metadata_columns_come_when_the_option_asks_for_them(path: str) -> None:
@@ -101,9 +95,9 @@ def test_verify_reads_all_and_refuses_bounds(path: str) -> None:
 
 def test_positions_after_the_end_are_refused_as_in_spark(path: str) -> None:
     with pytest.raises(OptionError, match="startingPosition 8 is after the end"):
-        read(path, startingPosition=8)
+        values(path, startingPosition=8)
     with pytest.raises(OptionError, match="endingPosition 7 is after the end"):
-        read(path, endingPosition=7)
+        values(path, endingPosition=7)
 
 
 def test_with_on_corruption_stop_a_read_ends_before_the_damage(tmp_path: Path) -> None:
@@ -115,8 +109,8 @@ def test_with_on_corruption_stop_a_read_ends_before_the_damage(tmp_path: Path) -
     data[data.index(b"weaselwal") + 20] ^= 1
     file.write_bytes(data)
     with pytest.raises(InvalidLogError):
-        read(str(tmp_path))
-    assert read(str(tmp_path), onCorruption="stop") == [1, 2]
+        values(str(tmp_path))
+    assert values(str(tmp_path), onCorruption="stop") == [1, 2]
 
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])

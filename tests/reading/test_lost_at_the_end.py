@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import sparkwal
@@ -17,13 +16,9 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
+from tests.logs import SCHEMA, record
 
-SCHEMA = pa.schema([("v", pa.int64())])
 APPENDS, LOST = 160, 130
-
-
-def record(path: Path, position: int) -> Path:
-    return path / keys.key("", keys.slot(position, 1000))
 
 
 def filled(path: Path, appends: int = APPENDS) -> Path:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from sparkwal import Appender, InvalidLogError, Log
-from sparkwal.format import keys
+from tests.logs import SCHEMA, flip, record, values
 
-SCHEMA = pa.schema([("v", pa.int64())])
 LAST = 8
 
 
@@ -24,21 +22,6 @@ def path(tmp_path: Path, in_flight: None) -> Path:
     return folder
 
 
-def record(path: Path, position: int) -> Path:
-    return path / keys.key("", keys.slot(position, 1000))
-
-
-def damage(file: Path, at: int = 200) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 1
-    file.write_bytes(data)
-
-
-def values(path: Path, start: int | None = None, **options: object) -> list[int]:
-    found: list[int] = Log(str(path), **options).scan(start).read_all().column("v").to_pylist()
-    return found
-
-
 @pytest.mark.parametrize("start", [None, 5, 6, 7])
 def test_a_look_back_meets_a_hole_in_an_appenders_log(path: Path, start: int | None) -> None:
     record(path, 4).unlink()
@@ -50,7 +33,7 @@ def test_a_look_back_meets_a_hole_in_an_appenders_log(path: Path, start: int | N
 
 @pytest.mark.parametrize("start", [5, 6, 7])
 def test_a_read_that_begins_above_damage_reads_around_it(path: Path, start: int) -> None:
-    damage(record(path, 4))
+    flip(record(path, 4), 200)
     with pytest.raises(InvalidLogError, match="18446744073709547615"):
         values(path)
     assert values(path, start) == list(range(start, LAST + 1))
@@ -86,7 +69,7 @@ TOLERANT = [{"failOnDataLoss": False}, {"onCorruption": "stop"}, {"endingPositio
 def test_a_damaged_head_leaves_what_is_before_it_readable(
     path: Path, options: dict[str, object], at: int
 ) -> None:
-    damage(record(path, LAST), at)
+    flip(record(path, LAST), at)
     assert values(path, **options) == list(range(1, LAST))
     with pytest.raises(InvalidLogError):
         values(path)
@@ -94,12 +77,12 @@ def test_a_damaged_head_leaves_what_is_before_it_readable(
 
 def test_the_damaged_end_of_a_log_is_stepped_over(path: Path) -> None:
     for position in (LAST - 2, LAST - 1, LAST):
-        damage(record(path, position))
+        flip(record(path, position), 200)
     assert values(path, onCorruption="stop") == list(range(1, LAST - 2))
 
 
 def test_a_log_without_one_intact_record_raises(path: Path) -> None:
     for position in range(LAST + 1):
-        damage(record(path, position))
+        flip(record(path, position), 200)
     with pytest.raises(InvalidLogError, match="CRC-32"):
         values(path, onCorruption="stop")

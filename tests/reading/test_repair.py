@@ -15,6 +15,7 @@ from sparkwal.reading.repair import repair_record
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from tests.cli.logs import ran
+from tests.logs import record, values
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 LAST = 3
@@ -31,15 +32,6 @@ def write(folder: Path, *numbers: int) -> None:
     with Appender(str(folder), SCHEMA, producer_id="p") as wal:
         for value in numbers:
             wal.append([{"v": value, "s": "é" * value}]).result()
-
-
-def record(path: Path, position: int) -> Path:
-    return path / keys.key("", keys.slot(position, 1000))
-
-
-def values(path: Path) -> list[int]:
-    found: list[int] = Log(str(path)).scan().read_all().column("v").to_pylist()
-    return found
 
 
 @pytest.mark.parametrize("position", [0, LAST], ids=["leader", "commit"])

@@ -9,7 +9,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import sparkwal
@@ -19,25 +18,7 @@ from sparkwal.format import keys
 from sparkwal.reading.replaying import Replay
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-
-SCHEMA = pa.schema([("v", pa.int64())])
-
-
-def append(path: Path, *values: int, sequencer: str = keys.ROOT, producer: str = "test") -> None:
-    """One commit for each value; a leader record before them."""
-    with sparkwal.Appender(
-        str(path), SCHEMA, producer_id=producer, sequencer=sequencer, maxInFlightRequests=1
-    ) as wal:
-        for value in values:
-            wal.append([{"v": value}]).result()
-
-
-def values(replay: Replay) -> list[int]:
-    return [v for entry in replay for batch in entry.rows for v in batch.column("v").to_pylist()]
-
-
-def record(path: Path, position: int) -> Path:
-    return path / "batches" / keys.encode(keys.slot(position, 1000))
+from tests.logs import SCHEMA, append, record, replayed
 
 
 @pytest.fixture
@@ -49,23 +30,23 @@ def path(tmp_path: Path) -> Path:
 
 def test_without_a_cursor_everything_is_replayed(path: Path) -> None:
     replay = sparkwal.Log(str(path)).replay()
-    assert values(replay) == [0, 1, 2] and replay.stopped is None
+    assert replayed(replay) == [0, 1, 2] and replay.stopped is None
 
 
 def test_a_cursor_continues_after_the_last_entry_that_was_taken(path: Path) -> None:
     first = sparkwal.Log(str(path)).replay()
     next(first), next(first)
     second = sparkwal.Log(str(path)).replay(first.cursor)
-    assert values(second) == [2]
+    assert replayed(second) == [2]
     append(path, 3)
-    assert values(sparkwal.Log(str(path)).replay(second.cursor)) == [3]
+    assert replayed(sparkwal.Log(str(path)).replay(second.cursor)) == [3]
 
 
 def test_a_cursor_at_the_end_finds_nothing(path: Path) -> None:
     replay = sparkwal.Log(str(path)).replay()
     list(replay)
     again = sparkwal.Log(str(path)).replay(replay.cursor)
-    assert values(again) == [] and again.cursor == replay.cursor and again.stopped is None
+    assert replayed(again) == [] and again.cursor == replay.cursor and again.stopped is None
 
 
 def test_sequencers_are_replayed_in_the_order_of_their_commits(path: Path) -> None:
@@ -74,23 +55,23 @@ def test_sequencers_are_replayed_in_the_order_of_their_commits(path: Path) -> No
     append(path, 11, sequencer="a")
     append(path, 20, sequencer="b")
     replay = sparkwal.Log(str(path)).replay(sequencers="*")
-    assert values(replay) == [0, 1, 2, 10, 3, 11, 20]
+    assert replayed(replay) == [0, 1, 2, 10, 3, 11, 20]
     append(path, 4)
     append(path, 21, sequencer="b")
-    assert values(sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")) == [4, 21]
+    assert replayed(sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")) == [4, 21]
 
 
 def test_one_sequencer_is_replayed_by_its_name(path: Path) -> None:
     append(path, 10, sequencer="eu")
-    assert values(sparkwal.Log(str(path)).replay(sequencers="eu")) == [10]
-    assert values(sparkwal.Log(str(path)).replay(sequencers=["eu", keys.ROOT])) == [0, 1, 2, 10]
+    assert replayed(sparkwal.Log(str(path)).replay(sequencers="eu")) == [10]
+    assert replayed(sparkwal.Log(str(path)).replay(sequencers=["eu", keys.ROOT])) == [0, 1, 2, 10]
 
 
 def test_a_sequencer_that_began_after_the_cursor_is_replayed_from_its_start(path: Path) -> None:
     replay = sparkwal.Log(str(path)).replay(sequencers="*")
     list(replay)
     append(path, 10, sequencer="a")
-    assert values(sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")) == [10]
+    assert replayed(sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")) == [10]
 
 
 def retain_nothing(path: Path, sequencer: str) -> None:
@@ -110,7 +91,7 @@ def test_a_sequencer_that_was_collected_before_its_replay_is_reported(path: Path
             sparkwal.Log(str(path)).replay(replay.cursor, sequencers=sequencers)
     # Follow the advice.
     log = sparkwal.Log(str(path), startingPosition="earliest")
-    assert values(log.replay(replay.cursor, sequencers="*")) == [11]
+    assert replayed(log.replay(replay.cursor, sequencers="*")) == [11]
 
 
 def test_a_cursor_names_the_logs_of_which_it_has_no_entry(path: Path) -> None:
@@ -121,7 +102,7 @@ def test_a_cursor_names_the_logs_of_which_it_has_no_entry(path: Path) -> None:
     replay = sparkwal.Log(str(path)).replay(sequencers="*")
     assert next(replay).sequencer == "default"
     again = sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")
-    assert values(again) == [1, 2, 11]
+    assert replayed(again) == [1, 2, 11]
     retain_nothing(path, "a")
     with pytest.raises(CollectedError, match="the cursor: position"):
         sparkwal.Log(str(path)).replay(replay.cursor, sequencers="*")
@@ -139,7 +120,7 @@ def test_a_replay_stops_at_the_first_invalid_entry_and_names_the_later_ones(
         content[200] ^= 1
         file.write_bytes(content)
     replay = sparkwal.Log(str(path)).replay()
-    assert values(replay) == [0]
+    assert replayed(replay) == [0]
     stopped = replay.stopped
     assert stopped is not None
     assert (stopped.sequencer, stopped.position, stopped.following) == ("default", 2, 1)
@@ -155,7 +136,7 @@ def test_rows_that_are_damaged_stop_it_too(path: Path) -> None:
     content[len(content) // 2] ^= 0xFF
     file.write_bytes(content)
     replay = sparkwal.Log(str(path)).replay()
-    assert values(replay) == [0]
+    assert replayed(replay) == [0]
     assert replay.stopped is not None and replay.stopped.position == 2
 
 
@@ -163,7 +144,7 @@ def test_a_damaged_head_is_where_it_stops(path: Path) -> None:
     file = record(path, 3)
     file.write_bytes(b"?" * file.stat().st_size)
     replay = sparkwal.Log(str(path)).replay()
-    assert values(replay) == [0, 1]
+    assert replayed(replay) == [0, 1]
     assert replay.stopped is not None and replay.stopped.position == 3
 
 
@@ -182,7 +163,7 @@ def test_a_record_lost_before_the_cursor_is_the_one_that_is_named(
     lost = record(path, position - 2)
     lost.unlink()
     again = sparkwal.Log(str(path)).replay(replay.cursor)
-    assert values(again) == [] and again.stopped is not None
+    assert replayed(again) == [] and again.stopped is not None
     assert again.stopped.position == position - 2 and again.stopped.key.endswith(lost.name)
     assert "scan or stream" in again.stopped.reason
 
@@ -240,7 +221,7 @@ def test_a_log_that_is_being_begun_is_passed_over_where_all_are_replayed(path: P
     begun.mkdir(parents=True)
     # A data object without a record.
     (begun / keys.encode(keys.slot(0, 1000) + 1)).write_bytes(b"rows")
-    assert values(sparkwal.Log(str(path)).replay(sequencers="*")) == [0, 1, 2]
+    assert replayed(sparkwal.Log(str(path)).replay(sequencers="*")) == [0, 1, 2]
 
 
 def test_a_cursor_of_a_log_that_was_deleted_is_refused(path: Path) -> None:
@@ -277,7 +258,7 @@ def test_bounds_and_ways_to_pass_over_damage_do_not_go_with_a_replay(path: Path)
 
 def test_an_empty_path_has_nothing_to_replay(tmp_path: Path) -> None:
     replay = sparkwal.Log(str(tmp_path / "none")).replay(sequencers="*")
-    assert values(replay) == [] and replay.stopped is None
+    assert replayed(replay) == [] and replay.stopped is None
 
 
 def test_a_log_that_ends_before_its_floor_is_not_replayed_as_an_empty_one(path: Path) -> None:
@@ -306,21 +287,21 @@ def test_many_logs_without_new_rows_cost_one_get_each() -> None:
     store = MemoryStore(concurrency=8)
     logs = written(store, 20, 30)
     first = Replay(logs, None)
-    assert len(values(first)) == 600
+    assert len(replayed(first)) == 600
     store.counts.clear()
     again = Replay(logs, first.cursor)
-    assert values(again) == [] and again.cursor == first.cursor
+    assert replayed(again) == [] and again.cursor == first.cursor
     # One LIST shows the ends of all logs, and one the chain.
     assert dict(store.counts) == {"LIST": 2, "GET": 20}
     written(store, 1, 1)
-    assert values(Replay(logs, first.cursor)) == [0]
+    assert replayed(Replay(logs, first.cursor)) == [0]
 
 
 def test_many_logs_are_opened_side_by_side() -> None:
     store = MemoryStore(concurrency=8)
     logs = written(store, 12, 2)
     cursor = Replay(logs, None)
-    assert len(values(cursor)) == 24
+    assert len(replayed(cursor)) == 24
     written(store, 12, 1)
     # The fourth call lets the first three continue.
     calls = count(1)
@@ -336,4 +317,4 @@ def test_many_logs_are_opened_side_by_side() -> None:
     store.get_range = waiting  # type: ignore[method-assign]
     replay = Replay(logs, cursor.cursor)
     assert together.is_set()
-    assert len(values(replay)) == 12
+    assert len(replayed(replay)) == 12

@@ -16,6 +16,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.replaying import Replay
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.logs import replayed
 from tests.protocol.query import StoppedClock
 
 POSITIONS = 1_500
@@ -33,10 +34,6 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
         clock.wall_ms += 1000
         query.microbatch(value, (value,))
     return store
-
-
-def values(replay: Replay) -> list[int]:
-    return [v for entry in replay for batch in entry.rows for v in batch.column("v").to_pylist()]
 
 
 @pytest.mark.parametrize("position", [2, 1234, 750, POSITIONS - 1])
@@ -90,7 +87,7 @@ def test_a_replay_without_a_cursor_begins_at_the_floor(log: LogStore) -> None:
     move_floor(log, 1090)
     collect(log, 1090)
     replay = Replay({"default": log}, None)
-    assert values(replay) == list(range(1090, 1101)) and replay.stopped is None
+    assert replayed(replay) == list(range(1090, 1101)) and replay.stopped is None
 
 
 @pytest.mark.parametrize("floor", [1000, 1001, 1100])
@@ -102,7 +99,7 @@ def test_a_cursor_below_the_floor_was_collected(log: LogStore, floor: int) -> No
     collect(log, floor)
     # The cursor is at 1001, and the next record exists.
     if floor <= 1001:
-        assert values(Replay({"default": log}, replay.cursor)) == list(range(1001, 1101))
+        assert replayed(Replay({"default": log}, replay.cursor)) == list(range(1001, 1101))
         return
     said = "the cursor: position 1001 .* 1100.* replay it without the cursor$"
     with pytest.raises(CollectedError, match=said) as caught:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.errors import CollectedError, InvalidLogError
-from sparkwal.format import keys, schema, segment
+from sparkwal.format import keys, schema
 from sparkwal.lifecycle.collecting import collection
 from sparkwal.lifecycle.collecting.collection import Collected, Safeguards, collect
 from sparkwal.lifecycle.compaction import Chain
@@ -18,7 +18,7 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.recovery import find_head
-from sparkwal.reading import planning, segments
+from sparkwal.reading import planning
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import read_tasks, task_rows
 from sparkwal.reading.rows import pieces_of
@@ -35,6 +35,7 @@ from tests.reading.segmented import (
     segmented,
     segments_in,
     small_commits,
+    small_parts,
 )
 from tests.reading.segmented import short_blocks as short_blocks
 
@@ -47,9 +48,7 @@ pytestmark = pytest.mark.usefixtures("short_blocks")
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a reader fetches apart from the records of their segment."""
-    monkeypatch.setattr(segment, "_FRAME", 300)
-    monkeypatch.setattr(segment, "RUN_SIZE", 1000)
-    monkeypatch.setattr(segments, "_FRONT", 500)
+    small_parts(monkeypatch, frame=300, run=1000, front=500)
     monkeypatch.setattr(planning, "PLANNED_RECORDS", BLOCK)
 
 

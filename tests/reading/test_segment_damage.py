@@ -14,12 +14,11 @@ from sparkwal.format import arrowfile, keys, segment
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.reading import segments
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.segmenting import make_segments
 from sparkwal.reading.verification import verify_store
 from sparkwal.testing.memory import MemoryStore
-from tests.appender.faulty_store import SCHEMA, rows
+from tests.logs import SCHEMA, rows
 from tests.reading.segmented import (
     BLOCK,
     all_of,
@@ -29,6 +28,7 @@ from tests.reading.segmented import (
     random_log,
     segmented,
     segments_in,
+    small_parts,
     without_segments,
 )
 from tests.reading.segmented import short_blocks as short_blocks
@@ -38,10 +38,7 @@ pytestmark = pytest.mark.usefixtures("short_blocks")
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of several frames that a reader fetches one by one."""
-    monkeypatch.setattr(segment, "_FRAME", 400)
-    monkeypatch.setattr(segment, "RUN_SIZE", 1500)
-    monkeypatch.setattr(segments, "_FRONT", 1000)
+    small_parts(monkeypatch, frame=400, run=1500, front=1000)
 
 
 def range_of(path: str) -> LogRange:

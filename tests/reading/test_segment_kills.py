@@ -19,7 +19,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.segmenting import make_segments, segment_of
 from sparkwal.reading.segments import listed_blocks
-from tests.appender.faulty_store import SCHEMA, rows
+from tests.logs import SCHEMA, rows
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 SEED = int(os.environ.get("SPARKWAL_SEED", "0"))

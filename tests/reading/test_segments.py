@@ -13,12 +13,12 @@ import pytest
 
 from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.events import Event
-from sparkwal.format import arrowfile, keys, schema, segment
+from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import SegmentHeader, crc_hex, to_json, to_metadata
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.reading import planning, segmenting, segments
+from sparkwal.reading import planning, segmenting
 from sparkwal.reading.history import walk
 from sparkwal.reading.planning import Budget, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.repair import give_up_record
@@ -40,6 +40,7 @@ from tests.reading.segmented import (
     segmented,
     segments_in,
     small_commits,
+    small_parts,
     without_segments,
 )
 from tests.reading.segmented import short_blocks as short_blocks
@@ -150,9 +151,7 @@ def test_large_rows_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_rows_in_several_frames_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "_FRAME", 100)
-    monkeypatch.setattr(segment, "RUN_SIZE", 3000)
-    monkeypatch.setattr(segments, "_FRONT", 1000)
+    small_parts(monkeypatch, frame=100, run=3000, front=1000)
     store = random_log(4, tmp_path)
     plain = without_segments(store)
     segmented(store)

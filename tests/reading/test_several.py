@@ -14,7 +14,7 @@ from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.several import refresh_all
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-from tests.appender.faulty_store import SCHEMA, rows
+from tests.logs import SCHEMA, rows
 
 NAMES = [f"w{number}" for number in range(12)]
 

@@ -13,6 +13,7 @@ from sparkwal import Appender, Log, verify
 from sparkwal.cli.main import main
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
+from tests.logs import flip, record
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])
 LAST = 4
@@ -26,16 +27,6 @@ def path(tmp_path: Path) -> Path:
         for value in range(1, LAST + 1):
             wal.append([{"v": value, "s": "text" * value}]).result()
     return folder
-
-
-def record(path: Path, position: int) -> Path:
-    return path / keys.key("", keys.slot(position, 1000))
-
-
-def flip(file: Path, at: int, bit: int = 0) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 1 << bit
-    file.write_bytes(data)
 
 
 def test_a_sound_log_has_no_problems(path: Path) -> None:

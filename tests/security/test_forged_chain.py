@@ -30,9 +30,10 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from tests.chains import Seen, beginning, changed, made
-from tests.cli.logs import append, lines, ran
+from tests.cli.logs import lines, ran
 from tests.consumers import consumer
 from tests.lifecycle.lakes import Lake
+from tests.logs import append
 
 SOUND = Target("s3://b/t", MERGE, ("id",), "at", "gone", ("day",))
 
@@ -59,7 +60,7 @@ def _encoded(state: Seen) -> bytes:
 def forged(folder: Path, target: Target) -> str:
     """A log with a lifecycle record that somebody put."""
     path = str(folder / "log")
-    append(path, [1])
+    append(path, 1)
     head = sparkwal.Log(path).head()
     assert head is not None
     file = folder / "log" / keys.lifecycle_key("", keys.MAX)
@@ -149,7 +150,7 @@ def test_an_open_range_without_a_table_is_refused() -> None:
 
 def test_a_record_far_from_the_chain_is_an_error_of_a_collection(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    append(path, [1])
+    append(path, 1)
     head = sparkwal.Log(path).head()
     assert head is not None
     number = 2**31
@@ -174,7 +175,7 @@ def test_a_pattern_with_one_part_to_search_for_is_read(pattern: str) -> None:
 @pytest.mark.parametrize("name", ["\x07", "a\x1b[2J", "a b", "é", "x" * 201, "a.tmp"])
 def test_an_object_among_consumers_that_is_none_is_passed_over(tmp_path: Path, name: str) -> None:
     path = str(tmp_path / "log")
-    append(path, [1])
+    append(path, 1)
     head = sparkwal.Log(path).head()
     assert head is not None
     file = tmp_path / "log" / "consumers" / name

@@ -193,7 +193,7 @@ class Run:
     def _room(self) -> int | None:
         if self.steps >= self._full_until:
             return None
-        return self.disk.room if self.disk.room is not None else self.disk._used() + 100
+        return self.disk.room if self.disk.room is not None else self.disk.used() + 100
 
     def happens(self, what: str) -> None:
         """Something that no process asked for."""

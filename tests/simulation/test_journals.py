@@ -20,6 +20,7 @@ from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, VERSION, Header
 from sparkwal.journal.storage import Handle
 from tests.journal.disk import Crash, MemoryFolder
+from tests.journal.stand import segments
 from tests.simulation.journal_runs import Run
 from tests.simulation.journal_shapes import SCRIPT, SHAPES, Chance, Script, scripted
 
@@ -29,7 +30,7 @@ FIRST_SEED = int(os.environ.get("SPARKWAL_SEED", "0"))
 SETTINGS = Settings(segment_bytes=900, max_bytes=2**20, slots=100)
 
 
-def _runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
+def _check_runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     steps = 0
     tickets = 0
     outcomes = Counter[str]()
@@ -49,7 +50,7 @@ def _runs(name: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
 def test_accepted_rows_are_in_the_log_once_and_in_order(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _runs(name, 15, capsys)
+    _check_runs(name, 15, capsys)
 
 
 @pytest.mark.slow
@@ -57,7 +58,7 @@ def test_accepted_rows_are_in_the_log_once_and_in_order(
 def test_a_thousand_runs_keep_accepted_rows_once_and_in_order(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _runs(name, 1000, capsys)
+    _check_runs(name, 1000, capsys)
 
 
 def test_a_seed_repeats_its_run() -> None:
@@ -217,12 +218,12 @@ def test_bytes_that_only_memory_had_are_synced_before_the_next_file() -> None:
 
 
 def test_an_append_that_a_signals_handler_ended_leaves_its_sequence_to_the_next() -> None:
-    segments = opened(MemoryFolder())._segments
-    end = segments.newest.end
-    assert segments.append(b"ended and longer", crc32(b"ended and longer")) == 0
-    segments.newest.end, segments._appending = end, True  # as where the handler came before
-    assert segments.append(b"next", crc32(b"next")) == 0
-    assert segments.read(0)[0] == b"next"
+    held = opened(MemoryFolder())._segments
+    end = held.newest.end
+    assert held.append(b"ended and longer", crc32(b"ended and longer")) == 0
+    held.newest.end, held._appending = end, True  # as where the handler came before
+    assert held.append(b"next", crc32(b"next")) == 0
+    assert held.read(0)[0] == b"next"
 
 
 def test_a_file_that_somebody_removed_is_missed() -> None:
@@ -230,7 +231,7 @@ def test_a_file_that_somebody_removed_is_missed() -> None:
     journal = opened(folder)
     for _ in range(4):
         journal.wait(journal.write(bytes(300)))
-    name = files.segment_name(journal._segments.newest.header.id)
+    name = segments(folder)[-1]
     folder.remove(name)
     lost = opened(folder.after_kill()).lost
     assert lost.stop == 4
@@ -252,17 +253,17 @@ def test_after_a_failed_sync_a_handle_is_of_no_use() -> None:
 def test_all_that_may_happen_at_each_step_of_a_short_script(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _scripts(0, capsys)
+    _check_scripts(0, capsys)
 
 
 @pytest.mark.slow
 def test_a_life_ends_and_then_anything_happens_at_each_step(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _scripts(1, capsys)
+    _check_scripts(1, capsys)
 
 
-def _scripts(ends: int, capsys: pytest.CaptureFixture[str]) -> None:
+def _check_scripts(ends: int, capsys: pytest.CaptureFixture[str]) -> None:
     count = 0
     for count, events in enumerate(scripted(ends), 1):
         Run(count, SCRIPT, Script(events)).run()

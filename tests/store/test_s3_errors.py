@@ -18,13 +18,14 @@ from email.utils import formatdate
 import pytest
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store import s3_client, s3_get
+from sparkwal.store import s3_client
 from sparkwal.store.base import Entry, NotFound, Store, Transient, Unfinished
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 
+from . import inside
 from .stub_s3 import CONFIG, SECRETS, Reply, Stub, error, listed
 
 
@@ -32,7 +33,7 @@ from .stub_s3 import CONFIG, SECRETS, Reply, Stub, error, listed
 def store(stub: Stub, request: pytest.FixtureRequest) -> S3Store:
     """botocore makes the first GET, and `s3_get` the others: no answer may mean another thing."""
     store = S3Store("bucket", replace(CONFIG, endpoint=stub.url))
-    s3_get._forms.clear()
+    inside.forget_gets()
     if request.param == "a later GET":
         stub.replies = [(200, {}, b"")]
         assert store.get("a") == b""
@@ -521,7 +522,7 @@ def test_clients_are_shared_within_a_process_and_never_across_a_fork(stub: Stub)
     if child == 0:
         try:
             with store.request("k") as other:
-                os._exit(0 if other is not one and len(s3_client._clients) == 1 else 1)
+                os._exit(0 if other is not one and inside.clients() == 1 else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

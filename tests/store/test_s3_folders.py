@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from sparkwal.store import s3_client
 from sparkwal.store.base import Folders
 from sparkwal.store.config import S3Config
 from sparkwal.store.s3 import S3Store
@@ -15,6 +14,7 @@ from sparkwal.store.s3_replies import Unproven
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
 from sparkwal.testing.servers import s3_client as client_of
 
+from . import inside
 from .stub_s3 import CONFIG, Reply, Stub
 
 PREFIX = "wal/sequencers/"
@@ -22,7 +22,7 @@ PREFIX = "wal/sequencers/"
 
 @pytest.fixture
 def store(stub: Stub) -> S3Store:
-    s3_client._clients.clear()
+    inside.forget_clients()
     return S3Store("bucket", replace(CONFIG, endpoint=stub.url))
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from sparkwal.store import s3, s3_get
+from sparkwal.store import s3
 from sparkwal.store.config import S3Config
 from sparkwal.store.s3 import S3Store
 from sparkwal.store.s3_client import s3_client
 
+from . import inside
 from .stub_s3 import Stub
 
 KEYS = ["log/batches/18446744073709551615", "a b+c/ü%20~.-_*'()!&=?#;:@,$", "./x//y/../z", "/lead"]
@@ -60,15 +61,12 @@ def test_a_later_get_is_the_first_ones_twin(stub: Stub, config: S3Config, key: s
     for _ in range(5):
         # A signature names the second.
         known = asked(stub, store, key)
-        forms = s3_get._forms.copy()
-        s3_get._forms.clear()
-        first = asked(stub, store, key)
-        s3_get._forms.update(forms)
+        with inside.first_gets():
+            first = asked(stub, store, key)
         if first[1]["x-amz-date"] == known[1]["x-amz-date"]:
             break
     assert known == first
-    with store.request(key) as client:
-        assert s3_get._forms[client]["bucket"] is not None
+    assert inside.form(store, key) is not None
 
 
 def test_a_get_takes_the_proxy_that_the_environment_names(
@@ -100,7 +98,7 @@ def test_a_client_whose_requests_look_otherwise_is_left_to_botocore(stub: Stub) 
         assert [asked(stub, store, "key")[0] for _ in range(2)] == [
             "/bucket/key?x-id=GetObject"
         ] * 2
-        assert s3_get._forms[client]["bucket"] is None
+    assert inside.form(store, "key") is None
 
 
 def test_a_reply_that_botocore_reads_stays_in_its_thread(stub: Stub) -> None:
@@ -119,7 +117,7 @@ def test_a_reply_that_botocore_reads_stays_in_its_thread(stub: Stub) -> None:
     thread = threading.Thread(target=refused)
     thread.start()
     thread.join()
-    assert failed and s3_get._botocore_call.reply is None
+    assert failed and inside.reply_in_botocore() is None
     stub.requests.clear()
     asked(stub, store, "key")
 
@@ -159,8 +157,7 @@ def test_without_a_private_name_botocore_reads_by_its_public_get_object(
     store = opened_without(monkeypatch, stub.url, path)
     assert [asked(stub, store, "key")[1].keys() for _ in range(3)] == expected
     assert store.send_range("key", 5, 4) is None
-    with store.request("key") as client:
-        assert s3_get._forms[client]["bucket"] is None
+    assert inside.form(store, "key") is None
 
 
 @pytest.mark.parametrize(
@@ -179,6 +176,5 @@ def test_without_a_private_name_of_the_connections_no_request_is_sent_ahead(
     for _ in range(3):
         asked(stub, store, "key")
         assert store.send_range("key", 5, 4) is None
-    with store.request("key") as client:
-        form = s3_get._forms[client]["bucket"]
-        assert form is not None and form.pool is None
+    form = inside.form(store, "key")
+    assert form is not None and form.pool is None

@@ -123,6 +123,7 @@ def test_one_key_that_is_refused_is_not_lost(stub: Stub, store: S3Store) -> None
 def test_a_key_that_a_store_reports_as_absent_counts_as_deleted(stub: Stub, store: S3Store) -> None:
     stub.replies = [kept(("a/1", "NoSuchKey"))]
     store.delete_many(["a/1"])
+    assert len(stub.requests) == 1
 
 
 @pytest.mark.s3

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from sparkwal.errors import OptionError, StoreUnavailableError
-from sparkwal.store import s3_client
 from sparkwal.store.base import Entry, Store, Transient, all_entries
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.store.s3_replies import Unproven
 
+from . import inside
 from .stub_s3 import CONFIG, Reply, Stub, error, listed
 
 PAGE = b"<html>please wait</html>"
@@ -30,7 +30,7 @@ def retrying(store: Store, attempts: int = 1) -> RetryingStore:
 @pytest.fixture
 def store(stub: Stub) -> S3Store:
     """A store of a new client, which has not checked the store's ETags yet."""
-    s3_client._clients.clear()
+    inside.forget_clients()
     return S3Store("bucket", replace(CONFIG, endpoint=stub.url))
 
 

@@ -6,7 +6,6 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import sparkwal
@@ -17,11 +16,10 @@ from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.store.s3_client import s3_client
 from sparkwal.testing.servers import log_options, make_bucket
+from tests.logs import SCHEMA
 from tests.store.certificates import ELSEWHERE, HERE, Authority, behind_tls
 
 from .stub_s3 import CONFIG, Stub
-
-SCHEMA = pa.schema([("v", pa.int64())])
 
 
 @pytest.fixture(scope="module")

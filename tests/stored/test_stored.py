@@ -261,7 +261,7 @@ def stored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     ],
     indirect=["stored"],
 )
-def test_a_stored_log_of_a_former_state(
+def test_each_operation_of_its_kind_succeeds_on_a_stored_log_of_a_former_state(
     stored: Stored, operation: Callable[[Stored], None]
 ) -> None:
     operation(stored)
