@@ -20,6 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
 
 NEEDS = ("spark", "s3", "process", "slow")
 # Every test that uses a fixture gets the marker of the fixture.
@@ -168,6 +169,16 @@ class Scheduling(LoadScopeScheduling):
             self.groups = json.loads(file.read_text())
             file.unlink()
         super().schedule()
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Give a worker its next unit when only its last test is left.
+
+        A worker begins a test when it knows the next one. xdist gives out the next unit two tests
+        earlier, where it may wait for a long test while another worker has nothing to do.
+        """
+        if self.workqueue and self._pending_of(self.assigned_work[node]) > 1:
+            return
+        super()._reschedule(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return self.groups.get(nodeid) or nodeid.partition("::")[0]
