@@ -13,9 +13,9 @@ from sparkwal import events
 from sparkwal.appender.context import AppenderContext
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
+from sparkwal.protocol.segments import mark_of
 from sparkwal.protocol.slots import SlotRecord, open_slot
 from sparkwal.reading.segmenting import Block, Unfit, encoded
-from sparkwal.reading.segments import mark_of
 from sparkwal.store.threads import run_in_daemon
 
 # The limit of bytes of a block's records, as stored. Memory holds at most two blocks: one that is

@@ -7,6 +7,7 @@ from typing import Any
 from sparkwal.checkpoints.history import Input, floor_of, inputs
 from sparkwal.checkpoints.offsets import is_of_files, is_of_log, listed_until
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.segments import with_copies
 from sparkwal.store.base import LogStore
 
 # Microbatches whose rows differ from their offsets, in a report.
@@ -103,6 +104,7 @@ def audit_log(
     Raises:
         InvalidLogError: a record is damaged or missing.
     """
+    log = with_copies(log)
     head = find_head(log)
     if head.live is None:
         return []

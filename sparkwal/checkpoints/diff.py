@@ -13,6 +13,7 @@ from sparkwal.format.content import Content
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.repeated import stored_content
+from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore
 
@@ -92,6 +93,7 @@ def side_of(log: LogStore, query: str | None, option: str = "--query") -> Side:
         OptionError: the log does not exist, or the query cannot be compared.
         InvalidLogError: a record is damaged or missing.
     """
+    log = with_copies(log)
     head = find_head(log)
     if head.live is None:
         raise OptionError(f"there is no log at {log.url}; check the path")

@@ -18,6 +18,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import timestamp
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.segments import with_copies
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import absolute
 
@@ -96,7 +97,7 @@ def open_forked(fork: Fork, inherited: Mapping[str, object]) -> LogStore:
     }
     parsed = from_keywords(StoreOptions, fork.path, {**options, **fork._options})
     parsed = dataclasses.replace(parsed, path=absolute(parsed.path))
-    return open_log(parsed, fail_fast=True)
+    return with_copies(open_log(parsed, fail_fast=True))
 
 
 def parse_at(at: SupportsIndex | str | datetime) -> tuple[int | None, int | None]:

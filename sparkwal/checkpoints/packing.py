@@ -15,6 +15,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, limits, versions
 from sparkwal.format.header import HERE, NOWHERE, Checkpoint, CommitHeader
 from sparkwal.protocol.commit_record import Carried
+from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.slots import fetch_slot, open_again
 from sparkwal.store.base import LogStore, sound
 
@@ -180,8 +181,8 @@ def read_block(
     record = open_again(log, position, window, fetched)
     if record is None or not isinstance(fetched, bytes):
         raise InvalidLogError(
-            f"the record of position {position} of {log.url} is missing, and it holds the "
-            f"checkpoint of query {query_id}"
+            f"{MissingRecord(log, position, window)}. It holds the checkpoint of query {query_id}, "
+            "which no segment has"
         )
     header = record.header
     entry = header.checkpoints.get(query_id)

@@ -34,6 +34,7 @@ from sparkwal.protocol.slots import (
     SlotRecord,
     TornRecord,
     WrongWindow,
+    copied,
     fetch_slot,
     open_again,
 )
@@ -163,7 +164,7 @@ def _find_begin(fork: Fork, log: LogStore) -> _Begin:
             state = chain.newest_lifecycle(log, head.live.header.log_id if head.live else None)
             if state is not None and position < state.floor:
                 raise _collected(log, f"position {position}", state.floor, state.floor)
-            raise InvalidLogError(f"position {position} of {log.url} is missing. Restore it")
+            raise MissingRecord(log, position, head.window)
     # A writer with one request in flight puts no record after a gap. The log may end before a
     # torn record.
     if begin.header.in_flight_limit > 1 or begin.header.position < position:
@@ -234,6 +235,7 @@ def _read(log: LogStore, position: int, window: int) -> _Begin | None:
         return _read(log, position, wrong.window)
     except TornRecord as torn:
         slot = torn
+    slot = slot or copied(log, position, window)
     if slot is None:
         return None
     live = live_up_to(log, slot, window)

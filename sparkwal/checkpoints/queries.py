@@ -14,6 +14,7 @@ from sparkwal.format.header import Checkpoint, Origin
 from sparkwal.protocol.archive import named_records, read_archive
 from sparkwal.protocol.records import first_at_or_after
 from sparkwal.protocol.recovery import Head, find_head, live_until
+from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.store.base import LogStore
 
@@ -67,6 +68,7 @@ def read_queries(
         OptionError: there is no log, or no such position.
         InvalidLogError: a record is damaged or missing.
     """
+    log = with_copies(log)
     head = find_head(log)
     if head.live is None:
         raise OptionError(f"there is no log at {log.url}; check the path")

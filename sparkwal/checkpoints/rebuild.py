@@ -39,6 +39,7 @@ from sparkwal.options.writing import SinkOptions
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.new_query import report_new_query
 from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.segments import with_copies
 from sparkwal.store.base import LogStore
 from sparkwal.store.local_files import keep_private
 from sparkwal.store.path import absolute, overlap, state_folder
@@ -135,7 +136,7 @@ def prepare_checkpoint(
     sink_options = from_keywords(SinkOptions, path, options)
     sink_options = dataclasses.replace(sink_options, path=absolute(sink_options.path))
     check_name(name)
-    log = open_log(sink_options, fail_fast=True)
+    log = with_copies(open_log(sink_options, fail_fast=True))
     forking = _opened(fork, log, options)
     target = _target(log, name, folder)
     _check_apart(target, sink_options)

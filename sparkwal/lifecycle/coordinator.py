@@ -27,6 +27,7 @@ from sparkwal.lifecycle.table import Table, check_same_target, confirmed
 from sparkwal.protocol.chain import Chain, MovedOn
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.lifecycle_steps import with_table
+from sparkwal.protocol.segments import with_copies
 from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -258,7 +259,7 @@ class Coordinator:
         return [*map(root.sequencer, listed)]
 
     def _known_log(self, log: LogStore) -> KnownLog:
-        return self._known.setdefault(log.name, KnownLog(log))
+        return self._known.setdefault(log.name, KnownLog(with_copies(log)))
 
     def _retry_if_moved(self, work: Callable[[], R]) -> R:
         try:

@@ -21,6 +21,7 @@ from sparkwal.lifecycle.table import Table, TableConflict, TableState, is_burned
 from sparkwal.protocol.chain import Chain
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.segments import with_copies
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
@@ -38,12 +39,12 @@ def unreadable(root: LogStore, ranges: Iterable[OpenRange]) -> dict[str, SparkWa
     """
 
     def check(part: OpenRange) -> tuple[str, SparkWalError | None]:
-        log = root.sequencer(part.sequencer)
+        log = with_copies(root.sequencer(part.sequencer))
         try:
             window = find_head(log).window
             for record in live_records(log, window, part.cut, part.to, log_id=part.log_id):
                 columns = schema.to_arrow(record.spark_schema)
-                for _ in read_pieces(root.store, pieces_of(log, record), columns):
+                for _ in read_pieces(log, pieces_of(log, record), columns):
                     pass
         except SparkWalError as error:
             return part.sequencer, error

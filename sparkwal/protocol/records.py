@@ -11,13 +11,14 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, LeaderHeader
 from sparkwal.protocol.liveness import Run, Slot, passed_by, report_passed, run_to
-from sparkwal.protocol.missing import MissingRecord
+from sparkwal.protocol.missing import MissingRecord, copy_of_missing
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import (
     GLANCE,
     WHOLE,
     SlotRecord,
     TornRecord,
+    copied,
     fetch_slot,
     first_listed,
     first_range,
@@ -168,6 +169,8 @@ def live_records(
         try:
             # Decode in this thread: decoding threads would wait for each other.
             record = cached.get(position) or open_again(log, position, window, front, size)
+            if record is None:
+                record = copied(log, position, window, log_id)
             empty = 0 if record or front is not None else empty + 1
             if record is None and not tolerant:
                 raise MissingRecord(log, position, window)
@@ -288,6 +291,7 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
         chunk = range(gap, min(gap + width, end))
         records = run_parallel(log.store, fetch, chunk)
         for position, record in zip(chunk, records, strict=True):
+            reached = position + 1
             if isinstance(record, TornRecord):
                 # The log ends before it as long as no leader passed over it.
                 if position > passed:
@@ -295,18 +299,23 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
                         return
                     passed = leader.header.position
                 continue
+            is_missing = record is None
             # A record after a gap is not committed, but it may prove that the gap was once filled.
             if record is None:
                 # Their requests were sent at the same time as that of the gap.
                 sent = islice(records, log.store.concurrency - 1)
-                for later in (slot for slot in sent if isinstance(slot, SlotRecord)):
-                    # The gap may have been filled since its first GET.
-                    if later.proves_filled(position, log_id) and fetch(position) is None:
-                        raise MissingRecord(log, position, window)
-                return
+                later = (slot for slot in sent if isinstance(slot, SlotRecord))
+                is_lost = any(slot.proves_filled(position, log_id) for slot in later)
+                # The gap may have been filled since its first GET.
+                if not is_lost or fetch(position) is not None:
+                    return
+                record = copy_of_missing(log, position, window, log_id)
             check_log(log, record, log_id or record.header.log_id)
             yield record
-        gap, width = chunk.stop, min(width * 2, WIDEST_PROBE)
+            if is_missing:
+                # The records after it are read again.
+                break
+        gap, width = reached, min(width * 2, WIDEST_PROBE)
 
 
 def first_at_or_after(
@@ -325,7 +334,8 @@ def first_at_or_after(
         return max(head.gap, start)
 
     def read(position: int) -> Slot | None:
-        return read_any(log, position, head.window, GLANCE, tolerant=tolerant)
+        slot = read_any(log, position, head.window, GLANCE, tolerant=tolerant)
+        return slot or copied(log, position, head.window)
 
     def is_late_enough(position: int) -> bool:
         tried = 0

@@ -15,6 +15,7 @@ from sparkwal.protocol.slots import (
     SlotRecord,
     TornRecord,
     WrongWindow,
+    copied,
     last_listed,
     read_any,
     read_front,
@@ -89,6 +90,8 @@ def find_head(
     Records after the gap cost one GET more: the newest shows whether the gap was once filled. If
     there is no log, two GETs prove it.
 
+    A reader counts a lost record that a segment has as if it was there.
+
     Args:
         log: the log.
         window: a guess, which saves one or two GETs if it is right.
@@ -104,10 +107,14 @@ def find_head(
     """
     unlisted: UnlistedLog | None = None
     missing: MissingRecord | None = None
-    for _ in range(_LOOKS):
+    # The numbers of lost records that a segment has. They count as listed.
+    copies: frozenset[int] = frozenset()
+    looks = 0
+    while looks < _LOOKS:
+        looks += 1
         try:
             listed, page = page or _first_page(log), None
-            head = _find_head(log, listed, window, tolerant=tolerant, thorough=thorough)
+            head = _find_head(log, listed, window, copies, tolerant=tolerant, thorough=thorough)
             if head is None:
                 # SAFETY(empty-list-proven) §4: an empty LIST is no log only if GETs find none
                 trace = trace_of_log(log) if proven else None
@@ -121,7 +128,11 @@ def find_head(
             missing = error
         # A LIST is no snapshot, so only a hole that two looks find counts.
         if twice and read_any(log, missing.position, missing.window, GLANCE) is None:
-            break
+            log_id = missing.before.header.log_id if missing.before is not None else None
+            if copied(log, missing.position, missing.window, log_id) is None:
+                break
+            copies |= _numbers_of_block(missing)
+            looks = 0
     if missing is None:
         assert unlisted is not None
         raise unlisted
@@ -203,13 +214,27 @@ def is_unchanged(log: LogStore, head: Head) -> bool:
     return all([*run_parallel(log.store, call, [lists_the_same, holds_the_same])])
 
 
+def _numbers_of_block(missing: MissingRecord) -> frozenset[int]:
+    """The numbers of the slots of a lost record's block. Its segment shows that all were taken."""
+    first = missing.position - missing.position % keys.BLOCK
+    return frozenset(keys.slot(first + at, missing.window) for at in range(keys.BLOCK))
+
+
 def _find_head(
-    log: LogStore, page: Page, window: int, *, tolerant: bool, thorough: bool
+    log: LogStore,
+    page: Page,
+    window: int,
+    copies: frozenset[int],
+    *,
+    tolerant: bool,
+    thorough: bool,
 ) -> Head | None:
     """Find the head as `find_head`, or return None if the LIST is empty."""
     numbers = _numbers(log, page)
     if not numbers:
         return None
+    in_page = (number for number in copies if number <= numbers[-1] or not page.more)
+    numbers = tuple(sorted({*numbers, *in_page}))
     try:
         last, record = _last_record(log, numbers, window, truncated=page.more, tolerant=tolerant)
         if not isinstance(record, SlotRecord) and numbers[0] != keys.MAX:
@@ -375,9 +400,10 @@ def _intact(
             if before < 0 or isinstance(error, (NewerFormatError, WrongWindow)):
                 raise
             record = None
+        record = record or copied(log, position, window)
         if record is None and tolerant and position:
             before = last_listed(log, window, position)
-        if before < 0:
+        if before < 0 or record is not None:
             return position, record
         position = before
 
@@ -434,7 +460,7 @@ def live_until(
         InvalidLogError: a record is missing or damaged.
         WrongWindow: the log has another window.
     """
-    slot = read_any(log, position, window, size)
+    slot = read_any(log, position, window, size) or copied(log, position, window)
     return None if slot is None else live_up_to(log, slot, window, head=head)
 
 

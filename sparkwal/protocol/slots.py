@@ -170,6 +170,20 @@ def read_slot(
         return None
 
 
+def copied(
+    log: LogStore, position: int, window: int, log_id: str | None = None
+) -> SlotRecord | None:
+    """The copy of a record that is lost or damaged, or None without one (§13).
+
+    With `log_id` it is a copy of that log: a deleted log may have left segments.
+    """
+    # SAFETY(copy-for-readers) §13: a reader takes a lost or damaged record from its segment
+    found = log.copy_of(log, position, window) if log.copy_of is not None else None
+    if not isinstance(found, SlotRecord) or log_id not in (None, found.header.log_id):
+        return None
+    return found
+
+
 def open_again(
     log: LogStore,
     position: int,
@@ -178,6 +192,8 @@ def open_again(
     size: int = WHOLE,
 ) -> SlotRecord | None:
     """Decode the record at `position` as `open_slot`, but read damaged bytes once more.
+
+    A reader gets the copy of a record that is damaged, if a segment has one.
 
     Raises:
         InvalidLogError: see `read_slot`.
@@ -190,7 +206,15 @@ def open_again(
         except WrongWindow as sound_record:
             return sound_record
 
-    record = _second_look(log, position, window, fetched, size, decode)
+    try:
+        record = _second_look(log, position, window, fetched, size, decode)
+    except NewerFormatError:
+        raise
+    except InvalidLogError:
+        copy = copied(log, position, window)
+        if copy is None:
+            raise
+        return copy
     if isinstance(record, WrongWindow):
         raise record
     return record

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import schema
 from sparkwal.format.merging import narrower
@@ -15,14 +14,6 @@ from sparkwal.format.segment import Segment
 from sparkwal.reading.pieces import Piece
 from sparkwal.store.base import NotFound, sound
 from sparkwal.store.parallel import GetRange
-
-
-def ignore(segment: Segment, reason: str) -> None:
-    """Use a segment no more, and emit one event for it."""
-    if not segment.state.faults:
-        path = segment.location.rpartition("/segments/")[0]
-        events.emit(events.SegmentIgnored(path, segment.key, reason))
-    segment.state.faults.append(reason)
 
 
 class Run:

@@ -9,17 +9,18 @@ from sparkwal.format.header import SEAL, LeaderHeader
 from sparkwal.protocol.liveness import passed_by, settled_run
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.records import LONG_HOLE, WIDEST_PROBE, AnotherLog, check_log
+from sparkwal.protocol.segments import Opened
 from sparkwal.protocol.slots import (
     GLANCE,
     SlotRecord,
     TornRecord,
+    copied,
     first_listed,
     first_range,
     last_listed,
     read_slot,
 )
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.segments import Opened
 from sparkwal.store.parallel import GetRange, Range, read_parallel
 
 # The maximum number of records that are requested before one of them is delivered.
@@ -193,6 +194,7 @@ def _walk(
             return damage_of(torn)
         except InvalidLogError as error:
             return error
+        record = record or copied(log.log, position, window, log_id)
         return record or MissingRecord(log.log, position, window)
 
     def damage_of(torn: TornRecord) -> InvalidLogError | None:

@@ -19,6 +19,7 @@ from sparkwal.protocol.records import (
     newer,
 )
 from sparkwal.protocol.recovery import Head, last_live
+from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.damage import DamagePolicy, OnDamage
 from sparkwal.reading.ends import find_end
@@ -63,7 +64,7 @@ class LogRange:
         self.name = name
         self.damage = DamagePolicy.from_options(options, on_damage)
         several = options.sequencers is not None
-        self.log = root.sequencer(name) if several else root
+        self.log = with_copies(root.sequencer(name) if several else root)
         self._pinned = pinned
         self.floor = Floor(self.log, clock=clock, looked=pinned)
         self._path = f"{options.path}, sequencer {name}" if several else options.log_path
@@ -147,7 +148,7 @@ class LogRange:
             InvalidLogError: an object is damaged or missing.
         """
         return read_pieces(
-            self.log.store,
+            self.log,
             pieces,
             target,
             checks=Checks(self.options.verify_checksums, self.options.verify_texts),
@@ -187,6 +188,9 @@ class LogRange:
                 self.gap = record.header.position + 1
         except InvalidLogError as error:
             failed = error
+        if self.gap > begin:
+            # A block that had no segment may have one now.
+            self.log = with_copies(self.log)
         # A collected slot, or one whose record was lost, stays empty or holds a stray record.
         is_passed = failed is not None and self.damage.continues_after(failed)
         is_collected = floor and (

@@ -14,6 +14,7 @@ class Piece:
     """Consecutive frames of one object, which one range GET reads.
 
     Attributes:
+        window: the window of the log.
         inlined: the rows are in the commit record. All rows of one partition are one frame then,
             because they share a CRC.
         data: the bytes of an inlined piece, if they were read with the record.
@@ -31,6 +32,7 @@ class Piece:
     leader_id: str
     batch_id: int
     query_id: str = ""
+    window: int = 0
     inlined: bool = False
     data: bytes | None = None
     first_row: int = 0

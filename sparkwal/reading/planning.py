@@ -17,6 +17,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.records import WIDEST_PROBE, about_bytes, live_records
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, find_head
+from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import GLANCE, SlotRecord
 from sparkwal.reading.floor import NEW_LOG, Floor, Looked, look_at_floors
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
@@ -249,7 +250,7 @@ def plan_ranges(
     seen = look_at_floors(root, clock) if looked is None else None
 
     def plan(range_: OpenRange) -> _PlannedRange:
-        log = root.sequencer(range_.sequencer)
+        log = with_copies(root.sequencer(range_.sequencer))
         floor = Floor(log, range_.log_id, clock, looked[range_.sequencer] if looked else None)
         if seen is not None:
             floor.take(seen)
@@ -391,7 +392,8 @@ def task_rows(
         CollectedError: the floor passed the task.
     """
     looked = task.looked
-    floor = Floor(LogStore(store, looked.prefix), looked.log_id, clock, looked)
+    log = with_copies(LogStore(store, looked.prefix))
+    floor = Floor(log, looked.log_id, clock, looked)
     pieces: Iterable[Piece] | None = task.pieces
     if pieces is None:
 
@@ -415,7 +417,7 @@ def task_rows(
         records = floor.usable(task.start, task.end, live)
         pieces = (piece for record in records for piece in pieces_of(floor.log, record))
     yield from read_pieces(
-        store,
+        log,
         pieces,
         target,
         checks=Checks(options.verify_checksums, options.verify_texts),

@@ -19,13 +19,13 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.commit_record import encode_record
 from sparkwal.protocol.liveness import passed_by
 from sparkwal.protocol.recovery import Head, find_head, last_live
-from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any, read_slot
+from sparkwal.protocol.segments import open_blocks, with_copies
+from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, copied, read_any, read_slot
 from sparkwal.protocol.takeover import put_leader
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.reading.segmenting import delete_damaged
-from sparkwal.reading.segments import Opened, Segments, open_blocks
 from sparkwal.reading.whole_records import check_whole
 from sparkwal.store.base import LogStore, NotFound, sound
 
@@ -182,14 +182,11 @@ def _from_segment(log: LogStore, head: Head, number: int, fault: InvalidLogError
     """
     if head.live is None or not keys.is_slot(number, head.window):
         raise fault
-    position = keys.position(number, head.window)
-    first = position - position % keys.BLOCK
-    segments = Segments(log, head.window, head.live.header.log_id)
-    for stretch in segments.stretches(first, first + keys.BLOCK):
-        if isinstance(stretch, Opened):
-            for copy in stretch.records(position, position + 1):
-                return _encoded(log, copy)
-    raise fault
+    log_id, position = head.live.header.log_id, keys.position(number, head.window)
+    copy = copied(with_copies(log), position, head.window, log_id)
+    if copy is None:
+        raise fault
+    return _encoded(log, copy)
 
 
 def _encoded(log: LogStore, copy: SlotRecord) -> bytes:
@@ -232,7 +229,7 @@ def _rows(
     # A later record of the block may have made a column wider.
     stored = schema.to_arrow(piece.copied.segment.spark_schema)
     target = pa.schema([stored.field(column) for column in own.names])
-    rows = pa.Table.from_batches(read_pieces(log.store, [piece], target), target).cast(own)
+    rows = pa.Table.from_batches(read_pieces(log, [piece], target), target).cast(own)
     # Arrow writes bytes of the rows beside a slice too, so make a copy that has its own buffers.
     copied = rows.take(pa.array(range(rows.num_rows))).combine_chunks()
     batches: list[pa.RecordBatch] = copied.to_batches()

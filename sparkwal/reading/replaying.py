@@ -216,7 +216,7 @@ class Replay(Iterator[Entry]):
             pieces = pieces_of(log.log, item)
             try:
                 # Read all rows before delivering one: damage must end the replay before the entry.
-                rows = tuple(read_pieces(log.log.store, pieces, target, check=log.floor.check))
+                rows = tuple(read_pieces(log.log, pieces, target, check=log.floor.check))
             except InvalidLogError as error:
                 self.stopped = log.stop(header.position, error)
                 return

@@ -16,8 +16,9 @@ from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.format.merging import narrower
-from sparkwal.protocol.slots import SlotRecord
-from sparkwal.reading.copied_rows import Run, ignore, runs_in
+from sparkwal.protocol.segments import ignore
+from sparkwal.protocol.slots import SlotRecord, copied
+from sparkwal.reading.copied_rows import Run, runs_in
 from sparkwal.reading.damage import OnDamage
 from sparkwal.reading.metadata import COLUMNS, METADATA, RESERVED, ROW
 from sparkwal.reading.pieces import Piece
@@ -69,6 +70,7 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
         leader_id=header.leader_id,
         batch_id=header.batch_id,
         query_id=header.query_id,
+        window=header.window,
     )
     pieces: list[Piece] = []
     place_of = record.copied.get
@@ -119,7 +121,7 @@ def pack(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
 
 
 def read_pieces(
-    store: Store,
+    log: LogStore,
     pieces: Iterable[Piece],
     target: pa.Schema,
     *,
@@ -133,7 +135,7 @@ def read_pieces(
     Later pieces are fetched while earlier ones are decoded and consumed.
 
     Args:
-        store: the store.
+        log: the log. If it is a reader's, rows that are lost or damaged come from their segment.
         pieces: the pieces.
         target: any of the log's columns, of METADATA, COLUMNS and ROW; a column that an older
             record lacks becomes null.
@@ -146,6 +148,8 @@ def read_pieces(
         InvalidLogError: an object is missing or damaged.
         OptionError: a column is wider than in `target`.
     """
+
+    store = log.store
 
     def first_range(unit: Piece | Run) -> Range | None:
         if isinstance(unit, Piece):
@@ -185,9 +189,10 @@ def read_pieces(
                 # The records themselves have the same rows.
                 alone = [replace(piece, copied=None) for piece in left]
                 yield from read_pieces(
-                    store, alone, target, checks=checks, check=check, on_damage=on_damage
+                    log, alone, target, checks=checks, check=check, on_damage=on_damage
                 )
             continue
+        checked = None
         try:
             if isinstance(data, InvalidLogError):
                 raise data
@@ -200,10 +205,24 @@ def read_pieces(
                 columns_of[unit.spark_schema] = columns
             yield from _decode(store, unit, checked, target, columns, texts=checks.texts)
         except InvalidLogError as error:
+            if checked is None and (copy := _copy_of(log, unit)) is not None:
+                yield from read_pieces(
+                    log.without_copies, [copy], target, checks=checks, check=check
+                )
+                continue
             error.key = unit.key
             if on_damage is None:
                 raise
             on_damage(error)
+
+
+def _copy_of(log: LogStore, piece: Piece) -> Piece | None:
+    """The piece with the place of its rows in a segment, or None if no segment has them."""
+    record = copied(log, piece.position, piece.window)
+    if record is None or record.header.timestamp_ms != piece.timestamp_ms:
+        return None
+    place = record.copied.get(piece.partition)
+    return None if place is None else replace(piece, copied=place, data=None)
 
 
 def _range_of(piece: Piece) -> Range:

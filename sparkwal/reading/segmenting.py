@@ -23,11 +23,12 @@ from sparkwal.format.segment import (
 )
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.records import WIDEST_PROBE, AnotherLog, live_records
+from sparkwal.protocol.segments import Opened, mark_of, open_blocks, trusted_of
 from sparkwal.protocol.slots import GLANCE, SlotRecord
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import pieces_of, read_pieces
-from sparkwal.reading.segments import Opened, listed_blocks, mark_of, open_blocks
+from sparkwal.reading.segments import listed_blocks
 from sparkwal.store.base import LogStore, NotFound, Refusal, holds, sound
 
 # The most bytes of one unpacked part, and of all unpacked parts, in a segment.
@@ -163,7 +164,7 @@ def unusable_blocks(log: LogRange, blocks: Sequence[int], *, whole: bool = False
         if fault:
             reasons[block] = fault
             opened.pop(block, None)
-    trusted = log.segments.trusted(opened)
+    trusted = trusted_of(log.log, log.window, log.log_id or "", opened)
     for block in opened.keys() - trusted.keys():
         reasons[block] = opened[block].segment.state.faults[0]
     return reasons
@@ -324,8 +325,9 @@ def _segment_of(log: LogRange, first: int, after: int) -> bytes:
     """
     # One record before the block, and those after it up to its witness.
     begin = max(first - 1, 0)
+    # A copy of a copy would hide that a record is lost.
     records = live_records(
-        log.log,
+        log.log.without_copies,
         log.window,
         begin,
         log.gap,
@@ -345,7 +347,7 @@ def _segment_of(log: LogRange, first: int, after: int) -> bytes:
         # SAFETY(segment-decided) §13: a record after the block proves that it is decided
         elif record.header.decided >= after - 1:
             read = Block(after - 1, of_block, follows, mark_of(record))
-            return encoded(log.log, read, check=log.floor.check)
+            return encoded(log.log.without_copies, read, check=log.floor.check)
     raise Unfit("no record after the block shows that it is decided")
 
 
@@ -430,7 +432,7 @@ def _sources(
     target = schema.to_arrow(spark_schema)
     chosen = _chosen(log, records, target)
     pieces = [piece for by_partition in chosen for piece in by_partition.values() if piece.rows]
-    batches = read_pieces(log.store, pieces, target, check=check)
+    batches = read_pieces(log, pieces, target, check=check)
     empty = pa.RecordBatch.from_pylist([], schema=target)
     size = 0
     for record, by_partition in zip(records, chosen, strict=True):

@@ -19,7 +19,8 @@ from sparkwal.options.types import boolean, option
 from sparkwal.protocol.archive import read_archive
 from sparkwal.protocol.liveness import check_torn, passes
 from sparkwal.protocol.recovery import Head, find_head, last_live
-from sparkwal.protocol.slots import SlotRecord, TornRecord
+from sparkwal.protocol.segments import with_copies
+from sparkwal.protocol.slots import SlotRecord, TornRecord, copied
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.rows import pieces_of, read_pieces, split
 from sparkwal.reading.segmenting import CheckedSegments, check_segments
@@ -196,7 +197,7 @@ def verify_store(
         if record is None:
             report.dead += 1
         elif isinstance(record, str):
-            report.problems.append(record)
+            report.problems.append(_with_advice(log, position, record, window))
         elif isinstance(record, TornRecord):
             chain.torn.append(record)
         elif chain.add(record) and isinstance(record.header, CommitHeader):
@@ -241,6 +242,22 @@ def _head(log: LogStore, report: Report) -> Head | None:
     except InvalidLogError:
         # No record is intact.
         return None
+
+
+def _with_advice(log: LogStore, position: int, problem: object, window: int) -> str:
+    """The problem with a record, and how to put the record back if a segment has a copy."""
+    copy = copied(with_copies(log), position, window)
+    if copy is None:
+        return str(problem)
+    if copy.declared > copy.size:
+        return (
+            f"{problem}. A segment has a copy of the record, which readers use, but not the files "
+            "of the checkpoint in it: restore the object"
+        )
+    return (
+        f"{problem}. A segment has a copy of the record, which readers use: sparkwal repair "
+        f"{log.url} {position} puts it back"
+    )
 
 
 def _waiting(torn: TornRecord) -> str:
@@ -303,7 +320,9 @@ class _Chain:
                 for torn in self.torn
             )
         except TornRecord:
-            report.problems += map(str, self.torn)
+            report.problems += (
+                _with_advice(self._log, torn.position, torn, header.window) for torn in self.torn
+            )
         self.torn = []
         return True
 
@@ -363,6 +382,8 @@ def _missing_copied(log: LogStore, record: SlotRecord, listed: Set[str]) -> Iter
 
 def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
     """Check every object that a commit names, and return their keys."""
+    # The objects are checked, not their copies.
+    log = log.without_copies
     header = record.header
     assert isinstance(header, CommitHeader)
     if header.erased:
@@ -375,8 +396,10 @@ def check_commit(log: LogStore, record: SlotRecord, report: Report) -> set[str]:
     inlined = [piece for piece in pieces if piece.inlined]
     target = schema.to_arrow(record.spark_schema)
     damage: list[InvalidLogError] = []
-    list(read_pieces(log.store, inlined, target, on_damage=damage.append))
-    report.problems += map(str, damage)
+    list(read_pieces(log, inlined, target, on_damage=damage.append))
+    report.problems += (
+        _with_advice(log, header.position, error, header.window) for error in damage
+    )
     # The segment that the record comes from has checked rows of the others.
     batches = [batch for batch in header.batches if batch.partition not in record.copied]
     objects = [replace(header, batches=(batch,), inline=()) for batch in batches]
@@ -409,7 +432,7 @@ def _check_object(log: LogStore, record: SlotRecord, header: CommitHeader) -> st
     try:
         data = sound(key, read, read)
         frames = [replace(x, data=data[x.offset : x.offset + x.length]) for x in frames]
-        for _ in read_pieces(log.store, frames, schema.to_arrow(record.spark_schema)):
+        for _ in read_pieces(log, frames, schema.to_arrow(record.spark_schema)):
             pass
         arrowfile.check_footer(data, name)
     except NotFound:

@@ -13,8 +13,9 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.liveness import Slot
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.records import LONG_HOLE
+from sparkwal.protocol.segments import Opened
 from sparkwal.protocol.slots import SlotRecord, TornRecord, open_slot
-from sparkwal.reading.segments import Opened, Segments
+from sparkwal.reading.segments import Segments
 from sparkwal.store.base import Front, LogStore, NotFound, sound
 from sparkwal.store.parallel import run_parallel
 

@@ -1,7 +1,7 @@
 """The interface of an object store, and the errors of its requests."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from sparkwal import events
@@ -393,10 +393,20 @@ def delete_listed(store: Store, entries: Sequence[Entry]) -> list[Entry]:
 
 @dataclass(frozen=True)
 class LogStore:
-    """A log in a store. All its keys begin with `prefix`, which is "" for the store's root."""
+    """A log in a store.
+
+    Attributes:
+        store: the store.
+        prefix: all keys of the log begin with it. It is "" for the store's root.
+        copy_of: for a reader, returns the copy of a record that is lost or damaged, by the log, the
+            position and the window. None for a writer, which uses no copy.
+    """
 
     store: Store
     prefix: str
+    copy_of: Callable[["LogStore", int, int], object] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def url(self) -> str:
@@ -410,13 +420,18 @@ class LogStore:
 
     def sequencer(self, name: str) -> "LogStore":
         """The log of a sequencer under this log; for ROOT, this log."""
-        return LogStore(self.store, keys.sequencer_prefix(self.prefix, name))
+        return replace(self, prefix=keys.sequencer_prefix(self.prefix, name))
 
     @property
     def root(self) -> "LogStore":
         """The log at the path that this one lies under; this one itself if it is no sequencer's."""
         prefix = keys.root_prefix(self.prefix)
-        return self if prefix is None else LogStore(self.store, prefix)
+        return self if prefix is None else replace(self, prefix=prefix)
+
+    @property
+    def without_copies(self) -> "LogStore":
+        """The same log, of which only the records themselves count."""
+        return replace(self, copy_of=None)
 
     @property
     def name(self) -> str:

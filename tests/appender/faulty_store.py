@@ -109,10 +109,11 @@ def stored(store: MemoryStore, prefix: str = PREFIX) -> list[int]:
     """The values of column v in the log's order."""
     from sparkwal.reading.rows import pieces_of, read_pieces
 
-    head = find_head(LogStore(store, prefix))
+    log = LogStore(store, prefix)
+    head = find_head(log)
     return [
         value
-        for record in live_records(LogStore(store, prefix), head.window, 0, head.gap)
-        for batch in read_pieces(store, pieces_of(LogStore(store, prefix), record), SCHEMA)
+        for record in live_records(log, head.window, 0, head.gap)
+        for batch in read_pieces(log, pieces_of(log, record), SCHEMA)
         for value in batch.column("v").to_pylist()
     ]

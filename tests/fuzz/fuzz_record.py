@@ -55,11 +55,12 @@ def decode(data: bytes) -> None:
     store.objects[keys.key("", opened.header.number)] = data
     found = SlotRecord(opened.header, opened.spark_schema, opened.body)
     target = schema.to_arrow(opened.spark_schema)
-    for piece in pieces_of(LogStore(store, ""), found):
+    log = LogStore(store, "")
+    for piece in pieces_of(log, found):
         if piece.length > len(data):
             continue
         try:
-            for _ in read_pieces(store, [piece], target):
+            for _ in read_pieces(log, [piece], target):
                 pass
         except InvalidLogError:
             return

@@ -17,10 +17,10 @@ from sparkwal.errors import SparkWalError
 from sparkwal.format import arrowfile, keys, schema, segment
 from sparkwal.format.header import CRC_KEY, HEADER_KEY, SCHEMA_KEY, SegmentHeader, crc_hex
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.segments import Opened
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of
 from sparkwal.reading.segmenting import make_segments, unusable_blocks
-from sparkwal.reading.segments import Opened
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import LIMITS, Query, hints_in

@@ -179,7 +179,7 @@ def read_all(log: LogStore) -> None:
             for record in value.records(value.start(), value.end()):
                 for piece in pieces_of(log, record):
                     target = schema.to_arrow(record.spark_schema)
-                    for _ in read_pieces(log.store, [piece], target):
+                    for _ in read_pieces(log, [piece], target):
                         pass
     verify_store(log, "wal")
 

@@ -151,7 +151,7 @@ class ModelTable:
                 if isinstance(record.header, CommitHeader):
                     target = schema.to_arrow(record.spark_schema)
                     pieces = pieces_of(log, record)
-                    for batch in read_pieces(log.store, pieces, target):
+                    for batch in read_pieces(log, pieces, target):
                         found += batch.column(0).to_pylist()
         return found
 

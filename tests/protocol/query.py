@@ -120,10 +120,11 @@ def hints_in(folder: Path) -> Hints:
 
 def values_of(store: Store) -> list[int]:
     """Every row of the log, in order."""
-    head = find_head(LogStore(store, "wal"))
+    log = LogStore(store, "wal")
+    head = find_head(log)
     found: list[int] = []
-    for record in live_records(LogStore(store, "wal"), head.window, 0, head.gap):
+    for record in live_records(log, head.window, 0, head.gap):
         target = schema.to_arrow(record.spark_schema)
-        for batch in read_pieces(store, pieces_of(LogStore(store, "wal"), record), target):
+        for batch in read_pieces(log, pieces_of(log, record), target):
             found += batch.column("v").to_pylist()
     return found

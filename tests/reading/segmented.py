@@ -18,9 +18,9 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.log import Log
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol import segments
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.reading import segments
 from sparkwal.reading.history import walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.segmenting import Made, make_segments

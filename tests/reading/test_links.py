@@ -71,9 +71,9 @@ def test_rows_that_do_not_match_their_crc_are_read_twice(
     try:
         if always:
             with pytest.raises(InvalidLogError, match="CRC-32"):
-                list(read_pieces(log.store, pieces, SCHEMA))
+                list(read_pieces(log, pieces, SCHEMA))
         else:
-            (batch,) = read_pieces(log.store, pieces, SCHEMA)
+            (batch,) = read_pieces(log, pieces, SCHEMA)
             assert batch.column("v").to_pylist() == [6]
     finally:
         stop()

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from sparkwal.format import keys
 from sparkwal.lifecycle.collecting import collection, erasing, old_records
-from sparkwal.protocol import archive, chain, commit, recovery
-from sparkwal.reading import segments
+from sparkwal.protocol import archive, chain, commit, recovery, segments
 from tests.simulation.explore import Budget, Report, explore
 from tests.simulation.machine import Process
 from tests.simulation.world import State

@@ -135,7 +135,7 @@ def rows_of_records(reading: LogRange, records: Iterable[SlotRecord]) -> list[Ro
         if isinstance(header, CommitHeader):
             target = schema.to_arrow(record.spark_schema)
             pieces = pieces_of(reading.log, record)
-            batches = read_pieces(reading.log.store, pieces, target, check=reading.floor.check)
+            batches = read_pieces(reading.log, pieces, target, check=reading.floor.check)
             values = [v for batch in batches for v in batch.column(0).to_pylist()]
             found.append((header.log_id, header.position, tuple(values)))
     return found

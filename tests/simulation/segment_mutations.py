@@ -12,23 +12,30 @@ MUTATIONS = [
     Mutation(
         "segment-of-this-log",
         _AGAIN,
-        "reading/segments.py",
-        "if header.log_id != self._log_id:",
+        "protocol/segments.py",
+        "if header.log_id != log_id:",
         "if False:",
     ),
     Mutation(
         "segment-followed",
         _RESTORED,
-        "reading/segments.py",
+        "protocol/segments.py",
         "is_followed = later is not None and later.segment.header.follows == header.last",
         "is_followed = later is not None",
     ),
     Mutation(
         "segment-witness",
         _RESTORED,
-        "reading/segments.py",
+        "protocol/segments.py",
         "return record is not None and mark_of(record) == witness",
         "return True",
+    ),
+    Mutation(
+        "copy-for-readers",
+        "a record is lost under a reader that has a segment of it",
+        "protocol/slots.py",
+        "found = log.copy_of(log, position, window) if log.copy_of is not None else None",
+        "found = None",
     ),
     Mutation(
         "segment-then-look-back",
@@ -40,7 +47,7 @@ MUTATIONS = [
     Mutation(
         "segment-falls-back",
         _DELETED,
-        "reading/segments.py",
+        "protocol/segments.py",
         'return block, InvalidLogError(f"{location}: it was deleted meanwhile")',
         "raise",
     ),

@@ -126,6 +126,14 @@ def exhaustive() -> dict[str, Configuration]:
             still=_STILL,
             front=64,
         ),
+        "a record is lost under a reader that has a segment of it": Configuration(
+            {"R": follower("R"), "D": outsider(Call("delete", (oracle.slot_key(2),)))},
+            begin=lambda: _with_segments(_written(5)),
+            ends={"R": "delivered"},
+            still=("lifecycle", "consumers"),
+            ending=_the_same_rows,
+            block=2,
+        ),
         "segments of a former time line, a maker": read_at_the_end(
             {"B": driver("B", "r", 4, inline=1000), "M": maker("M"), "R": follower("R")},
             begin=_restored,
@@ -184,6 +192,23 @@ def _all_read() -> Callable[[State], None]:
                 lifecycle_oracle.check_delivered(outcome, state)
             elif outcome != "nothing":
                 raise oracle.Violation(f"in the end a reader gets {outcome}")
+
+    return check
+
+
+def _the_same_rows() -> Callable[[State], None]:
+    """A check that readers get in the end what they get of the log without a lost record.
+
+    Raises:
+        Violation: rows are missing, or others came.
+    """
+    readers = follower("last"), _walker()
+    expected = [_outcome(_with_segments(_written(5)), reader) for reader in readers]
+
+    def check(state: State) -> None:
+        found = [_outcome(state, reader) for reader in readers]
+        if found != expected:
+            raise oracle.Violation(f"in the end readers get {found}, and got {expected} before")
 
     return check
 

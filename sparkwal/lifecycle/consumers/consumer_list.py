@@ -17,6 +17,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import Head, find_head
+from sparkwal.protocol.segments import with_copies
 from sparkwal.reading.estimates import lag_ms
 from sparkwal.reading.listing import Listed
 from sparkwal.reading.sequencers import all_logs
@@ -100,8 +101,8 @@ def _logs(settings: SourceOptions) -> dict[str, LogStore]:
     """The logs of these options, by sequencer."""
     root = open_log(settings, fail_fast=True)
     if settings.sequencers:
-        return {name: root.sequencer(name) for name in all_logs(root)}
-    return {settings.sequencer: root}
+        return {name: with_copies(root.sequencer(name)) for name in all_logs(root)}
+    return {settings.sequencer: with_copies(root)}
 
 
 def consumer_infos(
