@@ -133,7 +133,7 @@ def _rows(log: LogStore, promise: Promise) -> tuple[Row, ...]:
                 header = record.header
                 if isinstance(header, CommitHeader):
                     target = schema.to_arrow(record.spark_schema)
-                    batches = read_pieces(log.store, pieces_of(log, record), target)
+                    batches = read_pieces(log, pieces_of(log, record), target)
                     values = [v for batch in batches for v in batch.column(0).to_pylist()]
                     found.append((header.log_id, header.position, tuple(values)))
         return tuple(found)
