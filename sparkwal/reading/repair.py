@@ -121,7 +121,12 @@ def repair_record(log: LogStore, number: int) -> bool:
 
     def check() -> None:
         data = log.store.get(key)
-        repaired = rebuilt(data, name)
+        try:
+            repaired = rebuilt(data, name)
+        except InvalidLogError:
+            # It names the damage better, and a record counts without its footer.
+            _check_rows(log, number, head.window, data)
+            raise
         _check_rows(log, number, head.window, repaired)
         if repaired != data:
             raise _Rebuilt(repaired)
@@ -266,6 +271,36 @@ def _check_not_copied(log: LogStore, head: Head, position: int) -> None:
             )
 
 
+def _check_no_object(log: LogStore, number: int, *, is_newest: bool) -> None:
+    """Check that a record which is to be given up has no object.
+
+    Raises:
+        InvalidLogError: it has one. Only if the object is damaged, the advice is to delete it.
+    """
+    key, name = log.key(number), log.locate(number)
+
+    def check() -> None:
+        _check_front(log.store.get(key), name)
+
+    try:
+        sound(key, check, check)
+    except NotFound:
+        return
+    except NewerFormatError:
+        raise
+    except InvalidLogError as damage:
+        advice = "restore it, or delete it first to give it up"
+        if is_newest:
+            advice = (
+                "restore it, or delete it and start the writer, whose leader record takes its place"
+            )
+        raise InvalidLogError(f"{damage}. The record is damaged: {advice}") from None
+    raise InvalidLogError(
+        f"{name}: its record and the rows in it are intact, so there is nothing to give up. Do not "
+        "delete it"
+    )
+
+
 def give_up_record(log: LogStore, number: int) -> None:
     """Do `repair` with `give_up` in an open log: 1 conditional PUT."""
     name = log.locate(number)
@@ -276,11 +311,9 @@ def give_up_record(log: LogStore, number: int) -> None:
             f"{name} is not a record that can be given up: the first record of a log has no "
             "predecessor, and an object with rows belongs to a record"
         )
+    _check_no_object(log, number, is_newest=position > head.position)
     if position > head.position:
         raise InvalidLogError(f"{name}: the log ends before it, so no record is lost")
-    with suppress(NotFound):
-        log.store.get_range(log.key(number), 0, 1)
-        raise InvalidLogError(f"{name} exists: delete it first to give it up")
     _check_not_copied(log, head, position)
     record = read_slot(log, position - 1, head.window)
     if record is None:
@@ -307,7 +340,10 @@ def give_up_record(log: LogStore, number: int) -> None:
         # Its witness knew the lost record, so readers would still use it.
         log.store.delete(keys.segment_key(log.prefix, position // keys.BLOCK, head.window))
     if not put_leader(log, header, before.spark_schema):
-        raise InvalidLogError(f"{name} exists: delete it first to give it up")
+        raise InvalidLogError(
+            f"{name} was written meanwhile: stop all writers, and run the command again if the "
+            "record is still lost"
+        )
 
 
 def _takeover(log: LogStore, before: SlotRecord, position: int) -> bool:
@@ -348,11 +384,16 @@ def rebuilt(data: bytes, name: str) -> bytes:
     from_metadata(schema.metadata, name)
     front: bytes = arrowfile.MAGIC + schema.serialize().to_pybytes()
     repaired = front + data[len(front) :]
-    opened = arrowfile.open_front(repaired, name)
+    _check_front(repaired, name)
+    arrowfile.check_footer(repaired, name)
+    return repaired
+
+
+def _check_front(data: bytes, name: str) -> None:
+    """Check the header of a record and the rows in it: all that readers of the log take from it."""
+    opened = arrowfile.open_front(data, name)
     if isinstance(opened.header, CommitHeader):
         offset = opened.body
         for part in opened.header.inline:
-            arrowfile.check_crc(repaired[offset : offset + part.bytes], part.crc32, name)
+            arrowfile.check_crc(data[offset : offset + part.bytes], part.crc32, name)
             offset += part.bytes
-    arrowfile.check_footer(repaired, name)
-    return repaired

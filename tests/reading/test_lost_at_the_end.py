@@ -83,7 +83,7 @@ def test_a_lost_record_can_be_given_up(path: Path) -> None:
         wal.append([{"v": APPENDS + 1}]).result()
     rows = Log(str(path)).scan().read_all().column("v").to_pylist()
     assert rows == [n for n in range(1, APPENDS + 2) if n != LOST]
-    with pytest.raises(InvalidLogError, match="exists: delete it first to give it up"):
+    with pytest.raises(InvalidLogError, match="intact, so there is nothing to give up"):
         repair(str(path), LOST, give_up=True)
 
 

@@ -162,7 +162,7 @@ def test_rows_that_a_segment_has_are_not_given_up(copied: Path) -> None:
         repair(str(copied), 5, give_up=True)
     assert {*copied.rglob("*")} == before
     assert repair(str(copied), 5) and values(copied) == rows
-    with pytest.raises(InvalidLogError, match="delete it first"):
+    with pytest.raises(InvalidLogError, match="intact, so there is nothing to give up"):
         repair(str(copied), 5, give_up=True)
     assert {*copied.rglob("*")} == before | {record(copied, 5), copied / "repaired"}
 
@@ -200,3 +200,41 @@ def test_a_lost_head_can_be_given_up(path: Path) -> None:
     assert values(path) == [1, 2, 4] and verify(str(path)).ok
     assert Log(str(path)).head() is not None
     assert next(Log(str(path)).records(LAST, LAST)).kind == "leader"
+
+
+@pytest.mark.parametrize("position", [LAST - 1, LAST])
+@pytest.mark.parametrize("end", ["sound", "cut", "overwritten", "longer"])
+def test_no_advice_deletes_a_record_that_readers_return(
+    path: Path, position: int, end: str
+) -> None:
+    """A record whose footer alone is damaged counts, and readers return its rows."""
+    file = record(path, position)
+    data = file.read_bytes()
+    ends = {"cut": data[:-40], "overwritten": data[:-40] + bytes(40), "longer": data + b"xx"}
+    file.write_bytes(ends.get(end, data))
+    assert verify(str(path)).ok and values(path) == [1, 2, 3]
+    with pytest.raises(InvalidLogError, match="are intact.*Do not delete it"):
+        repair(str(path), position, give_up=True)
+    if end == "sound":
+        assert not repair(str(path), position)
+    else:
+        with pytest.raises(InvalidLogError, match="cut off after its rows.*It counts"):
+            repair(str(path), position)
+    assert file.read_bytes() == ends.get(end, data)
+
+
+@pytest.mark.parametrize(
+    ("position", "advice"),
+    [
+        (LAST - 1, "is damaged: restore it, or delete it first"),
+        (LAST, "is damaged: restore it, or delete it and start the writer"),
+    ],
+)
+def test_a_damaged_record_is_deleted_before_it_is_given_up(
+    path: Path, position: int, advice: str
+) -> None:
+    file = record(path, position)
+    file.write_bytes(b"<html>502 Bad Gateway</html>")
+    with pytest.raises(InvalidLogError, match=advice):
+        repair(str(path), position, give_up=True)
+    assert file.exists()
