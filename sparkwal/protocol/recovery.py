@@ -265,6 +265,13 @@ def _find_head(
             raise MissingRecord(log, missing, window, before, slots[0] if slots else missing)
         last, record = _intact(log, slots[0], window, tolerant=tolerant) if slots else (-1, None)
         run = run_to(log, record, window, tolerant=tolerant) if record is not None else Run()
+        while run.live is None and run.torn:
+            # Behind a gap no record decides about a torn one.
+            earlier = last_listed(log, window, run.torn[0].position)
+            if earlier < 0:
+                break
+            last, record = _intact(log, earlier, window, tolerant=tolerant)
+            run = run_to(log, record, window, tolerant=tolerant) if record is not None else Run()
         head = _head_after(run, last, window, numbers)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
     # rightly lacks its beginning.

@@ -302,7 +302,7 @@ def test_a_torn_record_needs_no_repair(tmp_path: Path, give_up: bool) -> None:
         whole = wal.append(rows(2)).result()
         wal.append(rows(3)).result()
     slot_file(path, whole).write_bytes(b"")
-    with pytest.raises(InvalidLogError, match="footer|exists"):
+    with pytest.raises(InvalidLogError, match="restore the object|delete it first"):
         sparkwal.repair(str(path), whole, give_up=give_up)
 
 
@@ -401,3 +401,20 @@ def test_a_look_back_over_a_record_that_was_cut_off_later(
     reader.refresh()
     found = [*walk(reader, 6, 10, newest_first=False)]
     assert [each.header.position for each in found if isinstance(each, SlotRecord)] == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("lost", [[7], [6, 7], [5, 7]], ids=str)
+def test_a_torn_record_after_a_lost_one_does_not_hide_the_log(
+    query: Query, store: Tearing, log: LogStore, lost: list[int]
+) -> None:
+    """A tolerant reader finds the newest intact record, however far before the torn one."""
+    for number in range(8):
+        query.microbatch(number, (number,))
+    cut(store, 8)
+    for position in lost:
+        del store.objects[slot_key(position)]
+    with pytest.raises(InvalidLogError):
+        find_head(log)
+    head = find_head(log, tolerant=True)
+    assert head.live is not None
+    assert head.position == head.live.header.position == max({*range(8)} - {*lost})
