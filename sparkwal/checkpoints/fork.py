@@ -6,7 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex, Unpack
 
 from sparkwal.checkpoints import carry
@@ -74,8 +74,7 @@ class Fork:
         """The place as a text: digits for a position."""
         if self.position is not None:
             return str(self.position)
-        moment = datetime.fromtimestamp(self.moment_ms / 1000, UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return _moment(self.moment_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def open_forked(fork: Fork, inherited: Mapping[str, object]) -> LogStore:
@@ -115,12 +114,19 @@ def parse_at(at: SupportsIndex | str | datetime) -> tuple[int | None, int | None
     try:
         if not isinstance(at, (str, datetime)):
             raise ValueError
-        return None, timestamp(at if isinstance(at, str) else at.isoformat())
-    except ValueError:
+        moment_ms = timestamp(at if isinstance(at, str) else at.isoformat())
+        # A moment beyond Python's calendar has no text.
+        _moment(moment_ms)
+        return None, moment_ms
+    except (ValueError, OverflowError):
         raise OptionError(
-            f"at is {str(at)[:80]!r}, a {type(at).__name__}; a position such as 70412 or a moment "
+            f"at is {str(at)[:80]!r} ({type(at).__name__}); a position such as 70412 or a moment "
             "such as 2026-01-31T12:00:00Z is expected"
         ) from None
+
+
+def _moment(ms: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
 
 
 def position_of(at: object) -> int | None:

@@ -10,7 +10,7 @@ from sparkwal.checkpoints.fork import after_the_end
 from sparkwal.checkpoints.forkable import Kept, first_forkable, not_forkable
 from sparkwal.checkpoints.history import floor_of, parsed
 from sparkwal.errors import InvalidLogError, OptionError
-from sparkwal.format.header import Checkpoint, Origin
+from sparkwal.format.header import Checkpoint, Origin, SlotHeader
 from sparkwal.protocol.archive import named_records, read_archive
 from sparkwal.protocol.records import first_at_or_after
 from sparkwal.protocol.recovery import Head, find_head, live_until
@@ -52,7 +52,11 @@ class QueryInfo:
 
 
 def read_queries(
-    log: LogStore, at: int | None = None, moment_ms: int | None = None
+    log: LogStore,
+    at: int | None = None,
+    moment_ms: int | None = None,
+    *,
+    tolerant: bool = False,
 ) -> list[QueryInfo]:
     """Read the queries of a log at its end, at a position or at a moment.
 
@@ -63,18 +67,19 @@ def read_queries(
         log: the log.
         at: a position: only what the log held up to it.
         moment_ms: a moment: only what the log held before it.
+        tolerant: pass over damaged and missing records that the answer does not need.
 
     Raises:
         OptionError: there is no log, or no such position.
         InvalidLogError: a record is damaged or missing.
     """
     log = with_copies(log)
-    head = find_head(log)
+    head = find_head(log, tolerant=tolerant)
     if head.live is None:
         raise OptionError(f"there is no log at {log.url}; check the path")
     floor = floor_of(log, head)
     if moment_ms is not None:
-        at = first_at_or_after(log, head, moment_ms, start=floor) - 1
+        at = first_at_or_after(log, head, moment_ms, tolerant=tolerant, start=floor) - 1
         if at < floor:
             return []
     live = head.live
@@ -85,12 +90,7 @@ def read_queries(
         last = at
         live = _live_at(log, head, at)
     header = live.header
-    entries = dict(header.checkpoints)
-    txns = dict(header.txns)
-    if header.txns_archive:
-        archive = read_archive(log, header.txns_archive)
-        entries = {**archive.checkpoints, **entries}
-        txns = {**archive.txns, **txns}
+    entries, txns = _queries_in(log, header)
     kept = Kept(floor, named_records(log, head.live.header))
     if not kept.holds(header.position):
         raise _not_there(log, last)
@@ -119,6 +119,19 @@ def read_queries(
             )
         )
     return sorted(queries, key=lambda query: query.position)
+
+
+def _queries_in(
+    log: LogStore, header: SlotHeader
+) -> tuple[dict[str, Checkpoint], dict[str, tuple[int, int]]]:
+    """The checkpoints and the transactions of all queries of a record and its archive."""
+    entries = dict(header.checkpoints)
+    txns = dict(header.txns)
+    if header.txns_archive:
+        archive = read_archive(log, header.txns_archive)
+        entries = {**archive.checkpoints, **entries}
+        txns = {**archive.txns, **txns}
+    return entries, txns
 
 
 def _check_positions(log: LogStore, entries: Mapping[str, Checkpoint]) -> None:

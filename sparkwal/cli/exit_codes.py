@@ -55,9 +55,11 @@ _RESTORE = "Restore it, for example from a bucket version or a backup: sparkwal 
 def advice(problems: Iterable[str]) -> str:
     """The next step after these problems of a log.
 
-    It is "" if every problem is a format that only a newer sparkwal can read.
+    It is "" if every problem is a format that only a newer sparkwal can read, or a superfluous
+    object.
     """
-    return _RESTORE if any(NEWER not in text for text in problems) else ""
+    has_loss = any(NEWER not in text and "move it away" not in text for text in problems)
+    return _RESTORE if has_loss else ""
 
 
 class Failed(click.ClickException):

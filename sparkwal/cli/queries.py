@@ -13,9 +13,9 @@ from sparkwal.checkpoints.fork import position_of
 from sparkwal.checkpoints.queries import QueryInfo, read_queries
 from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.cli.flags import EXAMPLES, as_json, moment_ms, takes_log
-from sparkwal.cli.open_logs import no_log
+from sparkwal.cli.open_logs import Damage, no_log
 from sparkwal.cli.output import moment, print_json, table
-from sparkwal.errors import escape
+from sparkwal.errors import InvalidLogError, escape
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -50,25 +50,31 @@ def queries(
     """
     parsed = from_keywords(SourceOptions, path, log_options)
     log = open_log(parsed, fail_fast=True)
-    infos = read_queries(log, **_at(moment_or_position))
+    at, before_ms = _at(moment_or_position)
+    damage = Damage()
+    try:
+        infos = read_queries(log, at, before_ms)
+    except InvalidLogError as error:
+        infos = read_queries(log, at, before_ms, tolerant=True)
+        damage.add("", error)
     if as_json:
         print_json({"path": parsed.log_path, "queries": [_document(info) for info in infos]})
-        return
-    if not infos:
+    elif infos:
+        table([_row(info) for info in infos], f"{parsed.log_path}: queries")
+    else:
         click.echo(_NO_QUERY)
-        return
-    table([_row(info) for info in infos], f"{parsed.log_path}: queries")
+    damage.check("considered")
 
 
-def _at(text: str | None) -> dict[str, int]:
-    """The arguments of `read_queries` for --at."""
+def _at(text: str | None) -> tuple[int | None, int | None]:
+    """The position or the moment of --at."""
     if text is None:
-        return {}
+        return None, None
     position = position_of(text)
     if position is not None:
-        return {"at": position}
+        return position, None
     try:
-        return {"moment_ms": moment_ms(text, time.time_ns() // 1_000_000)}
+        return None, moment_ms(text, time.time_ns() // 1_000_000)
     except ValueError as expected:
         raise Refused(f"--at {text!r}: a position; or {expected}") from None
 

@@ -7,7 +7,7 @@ adds the option's name.
 import re
 from collections.abc import Callable
 from dataclasses import field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,7 +35,8 @@ _TIME_UNITS = {
     "d": 86_400_000,
 }
 _LONGEST_MS = 36_500 * 86_400_000
-_NUMBER = r"0*\d{1,19}"
+_NUMBER = "0*[0-9]{1,19}"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _quantity(units: dict[str, int], expected: str, text: str) -> int:
@@ -119,7 +120,7 @@ def timestamp(value: str) -> int:
         raise ValueError("a time such as 2026-01-31T12:00:00Z or milliseconds since 1970") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 class Limit(NamedTuple):

@@ -503,11 +503,18 @@ def test_a_fork_of_a_log_with_wide_windows(logs: Logs) -> None:
 
 @pytest.mark.parametrize(
     "at",
-    [-1, True, np.True_, "yesterday", 1.5, np.float64(3), None, "-3", "1e3", np.arange(2), pa.NULL],
+    [-1, True, np.True_, "yesterday", 1.5, np.float64(3), None, "-3", "1e3", np.arange(2), pa.NULL]
+    # An Arabic digit, and a moment that is in the year 10000 in UTC.
+    + ["\u0665", "9999-12-31T23:59:59-05:00"],
 )
 def test_a_wrong_place_is_refused(at: Any) -> None:
     with pytest.raises(OptionError, match="a position such as 70412 or a moment"):
         sparkwal.Fork("s3://bucket/wal", "orders", at=at)
+
+
+def test_the_last_moment_of_the_calendar_is_a_place() -> None:
+    fork = sparkwal.Fork("s3://bucket/wal", "orders", at=datetime.max)
+    assert fork.text == "9999-12-31T23:59:59.999Z"
 
 
 def test_a_fork_shows_no_secret() -> None:

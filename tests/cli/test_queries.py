@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import sparkwal
 from sparkwal.cli.main import main
+from sparkwal.format import keys
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -56,6 +57,28 @@ def test_queries_at_a_wrong_place(path: str, tmp_path: Path) -> None:
     assert run("queries", path, "--at", "9")[0] == 2
     assert run("queries", path, "--at", "yesterday")[0] == 2
     assert run("queries", str(tmp_path / "none"))[0] == 2
+
+
+@pytest.mark.parametrize(("position", "how"), [(2, "missing"), (3, "damaged")])
+def test_a_damaged_record_does_not_hide_the_queries(
+    path: str, tmp_path: Path, position: int, how: str
+) -> None:
+    """A log whose end is damaged is one that users fork."""
+    file = Path(path) / keys.key("", keys.slot(position, 1000))
+    if how == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(b"<html>" * 99)
+    for at in ((), ("--at", "1")):
+        result = CliRunner().invoke(main, ["queries", path, "--json", *at])
+        assert result.exit_code == 1 and f"position {position}" in result.stderr
+        (query,) = json.loads(result.stdout)["queries"]
+        assert query["name"] == "orders"
+        place = query["fork_until"]
+        assert place == (1 if at else 2 if how == "damaged" else 3)
+        folder, new = tmp_path / f"new{len(at)}", str(tmp_path / "new")
+        fork = sparkwal.Fork(path, "orders", at=place)
+        assert sparkwal.checkpoint(new, "new", folder=folder, fork=fork) == str(folder)
 
 
 def test_queries_of_python(path: str) -> None:
